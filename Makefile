@@ -1,0 +1,45 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything happens in .venv, made on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+MINUTES ?= 10
+
+.PHONY: demo test lint types tests storm bench bench-peers clean
+
+demo: .venv/installed
+	$(BIN)/python examples/demo.py
+
+test: lint types tests
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+tests: .venv/installed
+	$(BIN)/python -m pytest -q -n 2
+
+# The process storm of the test suite, for as long as you like: make storm MINUTES=10
+storm: .venv/installed
+	STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -q -s tests/processes
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks
+
+bench-peers: .venv/peers
+	$(BIN)/python -m benchmarks.peers
+
+.venv/installed: requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+.venv/peers: .venv/installed requirements-peers.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

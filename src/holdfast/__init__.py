@@ -1,0 +1,33 @@
+"""Durable jobs and messages for Python, in the database you already have."""
+
+from .app import Holdfast
+from .app.job import Job
+from .app.queue import Message, Queue
+from .app.task import Task
+from .context import Context
+from .errors import HoldfastError, JobError
+from .model import Cancel, Fail, Page, Retry, Snooze, Then
+from .retry import backoff, delays, fixed, linear
+
+__all__ = [
+    "Holdfast",
+    "Context",
+    "Task",
+    "Job",
+    "Queue",
+    "Message",
+    "Page",
+    "Retry",
+    "Snooze",
+    "Cancel",
+    "Fail",
+    "Then",
+    "HoldfastError",
+    "JobError",
+    "backoff",
+    "linear",
+    "fixed",
+    "delays",
+]
+
+__version__ = "0.1.0"

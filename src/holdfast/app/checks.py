@@ -1,0 +1,109 @@
+"""Checks of what callers pass. Each says what was wrong and what would be right."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..clock import SECOND
+from ..errors import InvalidInput
+from ..model import STATUSES
+
+MAX_NAME = 200
+MAX_KEY = 500
+MAX_SECONDS = 100 * 365 * 24 * 3600
+_PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,30}")
+
+
+def name(value: Any, what: str, limit: int = MAX_NAME) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"a {what} is text, not {type(value).__qualname__}")
+    if not value or len(value) > limit:
+        raise InvalidInput(f"a {what} has 1 to {limit} characters, and this one has {len(value)}")
+    if not value.isprintable():
+        raise InvalidInput(f"a {what} has printable characters only, and {value!r} has others")
+    return value
+
+
+def prefix(value: Any) -> str:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise InvalidInput(
+            f"prefix {value!r} is not allowed: up to 31 small letters, digits and underscores, not beginning "
+            "with a digit, such as 'holdfast_'"
+        )
+    return value
+
+
+def integer(value: Any, what: str, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidInput(f"{what} is a whole number, not {value!r}")
+    if not lowest <= value <= highest:
+        raise InvalidInput(f"{what} is {lowest} to {highest}, not {value}")
+    return value
+
+
+def priority(value: Any) -> int:
+    return integer(value, "priority", -(2**31), 2**31 - 1)
+
+
+def max_attempts(value: Any) -> int:
+    return integer(value, "max_attempts", 1, 1_000_000)
+
+
+def job_id(value: Any) -> int:
+    return integer(value, "a job id", 1, 2**63 - 1)
+
+
+def duration(value: Any, what: str) -> int:
+    """Seconds or a timedelta, as microseconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise InvalidInput(f"{what} is a number of seconds or a timedelta, not {value!r}")
+    if not 0 <= seconds <= MAX_SECONDS:
+        raise InvalidInput(f"{what} is 0 seconds to 100 years, not {value}")
+    return round(seconds * SECOND)
+
+
+def moment(value: Any, what: str) -> int:
+    """An aware datetime, as microseconds since 1970 UTC."""
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{what} is a datetime, not {value!r}")
+    if value.tzinfo is None:
+        raise InvalidInput(
+            f"{what}={value.isoformat()} has no time zone: use an aware datetime, such as "
+            "datetime.now(timezone.utc) + timedelta(hours=1)"
+        )
+    return (value - EPOCH) // timedelta(microseconds=1)
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_datetime(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def one_or_several(value: Any, what: str) -> tuple[str, ...]:
+    """`"a"` or `["a", "b"]`; None for any."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise InvalidInput(f"{what} is text or a list of texts, not {value!r}")
+    values = tuple(value)
+    if not values or not all(isinstance(item, str) for item in values):
+        raise InvalidInput(f"{what} is text or a list of at least one text, not {value!r}")
+    return values
+
+
+def statuses(value: Any) -> tuple[str, ...]:
+    wanted = one_or_several(value, "status")
+    for status in wanted:
+        if status not in STATUSES:
+            raise InvalidInput(f"unknown status {status!r}: it is one of {', '.join(sorted(STATUSES))}")
+    return wanted
+
+
+def tags(value: Any) -> tuple[str, ...]:
+    return tuple(name(tag, "tag") for tag in one_or_several(value, "tags"))

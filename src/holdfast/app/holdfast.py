@@ -1,0 +1,223 @@
+"""`Holdfast`: one database, its tasks, its queues, its jobs."""
+
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from random import Random
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from ..clock import Clock, SystemClock
+from ..context import Context
+from ..errors import InvalidInput, InvalidTask
+from ..failure import ErrorTable
+from ..retry import RetryPolicy, backoff, retry_policy
+from ..store.base import Store
+from ..store.sqlite import open_store
+from ..store.sqlite.transaction import Transaction
+from . import checks
+from .jobs import Jobs
+from .queue import Queue, Seconds
+from .task import AsyncTask, Task, TaskOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
+
+
+class TaskDecorator:
+    """What `@app.task(…)` with options gives."""
+
+    def __init__(self, app: "Holdfast", options: dict[str, Any]) -> None:
+        self._app, self._options = app, options
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Task[Any, Any]:
+        return self._app._register(function, **self._options)
+
+
+class Holdfast:
+    """Durable jobs and messages in one database.
+
+    url: a path, `sqlite:///app.db`, or by default the environment variable HOLDFAST_URL.
+    durability: "full" flushes every enqueue to the disk before it returns; "normal" may lose the last ones to a
+        power cut, though never to a crash of the program.
+    prefix: begins the name of every table.
+    migrate: bring older tables up to date; False raises SchemaOutdated instead.
+    busy_timeout: seconds to wait for another process's write transaction before StoreBusy.
+    min_free_bytes: enqueue nothing when the disk has less room than this.
+    guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
+        on SQLite before 3.51.3.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None = None,
+        *,
+        durability: Literal["full", "normal"] = "full",
+        prefix: str = "holdfast_",
+        migrate: bool = True,
+        busy_timeout: float = 60,
+        min_free_bytes: int = 16 * 1024 * 1024,
+        guard_connections: bool = True,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if durability not in ("full", "normal"):
+            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+        chance = random or Random()
+        self.identity = f"{os.getpid()}-{chance.getrandbits(48):012x}"
+        """Names this process in the history. Random with every start: a host or process id would come back."""
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.jobs = Jobs(self)
+        self.error_table = ErrorTable()
+        self.store: Store = open_store(
+            _url(url),
+            prefix=checks.prefix(prefix),
+            durable_level=durability.upper(),
+            migrate=migrate,
+            busy_timeout=checks.duration(busy_timeout, "busy_timeout") / 1_000_000,
+            min_free_bytes=checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
+            guard_connections=guard_connections,
+            clock=clock or SystemClock(),
+            random=chance,
+            actor=self.identity,
+        )
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 5,
+        retry: Retry | None = None,
+        timeout: Seconds | None = None,
+    ) -> TaskDecorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
+        if function is None:
+            return TaskDecorator(self, options)
+        return self._register(function, **options)
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int = 5,
+        retry: Retry | None = None,
+        timeout: Seconds | None = None,
+    ) -> Task[..., Any]:
+        if not callable(function) or not hasattr(function, "__name__"):
+            raise InvalidTask(f"a task is a function, and {function!r} is none")
+        options = TaskOptions(
+            name=checks.name(name or function.__name__, "task name"),
+            queue=checks.name(queue, "queue name"),
+            priority=checks.priority(priority),
+            max_attempts=checks.max_attempts(max_attempts),
+            retry=backoff() if retry is None else retry_policy(retry),
+            timeout=None if timeout is None else checks.duration(timeout, "timeout"),
+        )
+        known = self.tasks.get(options.name)
+        if known is not None and _place(known.function) != _place(function):
+            raise InvalidTask(
+                f"the task name {options.name!r} is taken by {_place(known.function)}: pass another, such as "
+                f"@app.task(name='{function.__module__}.{options.name}')"
+            )
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else Task
+        task: Task[..., Any] = kind(self, function, options)
+        task.check_early()
+        self.tasks[options.name] = task
+        return task
+
+    def classify(self, exception_type: type[BaseException], code: str) -> None:
+        """Give exceptions of this type, raised in a task, an error code of your own."""
+        self.error_table.classify(exception_type, code)
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        type: type[T],
+        visibility: Seconds = 30,
+        max_attempts: int = 3,
+        history: bool = True,
+    ) -> Queue[T]: ...
+    @overload
+    def queue(
+        self, name: str, *, visibility: Seconds = 30, max_attempts: int = 3, history: bool = True
+    ) -> Queue[Any]: ...
+    def queue(
+        self,
+        name: str,
+        *,
+        type: Any = Any,
+        visibility: Seconds = 30,
+        max_attempts: int = 3,
+        history: bool = True,
+    ) -> Queue[Any]:
+        """A queue of messages. `history=False` deletes on ack and writes no attempts or events, for speed."""
+        return Queue(
+            self,
+            checks.name(name, "queue name"),
+            type,
+            checks.duration(visibility, "visibility"),
+            checks.max_attempts(max_attempts),
+            bool(history),
+        )
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A write transaction: commits at the end of the block, or rolls back if it raises.
+
+        Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
+        """
+        return self.store.transaction()
+
+    def close(self) -> None:
+        """Close the database. Further calls raise StoreClosed."""
+        self.store.close()
+
+    def __enter__(self) -> "Holdfast":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _url(url: str | os.PathLike[str] | None) -> str:
+    given = os.environ.get("HOLDFAST_URL") if url is None else os.fspath(url)
+    if not given:
+        raise InvalidInput("no database was named: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
+    if not isinstance(given, str):
+        raise InvalidInput("the database is named by text or a Path, not bytes")
+    if given.startswith(("postgresql://", "postgres://")):
+        raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
+    return given
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

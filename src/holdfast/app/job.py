@@ -1,0 +1,157 @@
+"""One job, as it was when it was last read."""
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+
+from ..clock import SECOND
+from ..codec import decoder
+from ..errors import InvalidPayload, JobFailed, JobNotFound, WaitTimeout
+from ..model import TERMINAL, JobRecord, Status
+from . import checks
+
+if TYPE_CHECKING:
+    from .holdfast import Holdfast
+
+R = TypeVar("R", covariant=True)
+
+_decode_any = decoder(Any)
+
+
+class Job(Generic[R]):
+    """A handle on a stored job. `refresh()` reads it again; `wait()` returns its result when it has one."""
+
+    def __init__(self, app: "Holdfast", record: JobRecord, deduplicated: bool = False) -> None:
+        self._app, self._record = app, record
+        self.deduplicated = deduplicated
+        """Whether the enqueue found this job, which held its key already, instead of making one."""
+
+    @property
+    def id(self) -> int:
+        return self._record.id
+
+    @property
+    def status(self) -> Status:
+        return self._record.status
+
+    @property
+    def task(self) -> str | None:
+        """The task's name; None for a message."""
+        return self._record.task
+
+    @property
+    def queue(self) -> str:
+        return self._record.queue
+
+    @property
+    def args(self) -> Any:
+        """The payload as plain JSON values."""
+        return _plain(self._record.args, "payload")
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def attempt(self) -> int:
+        return self._record.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._record.max_attempts
+
+    @property
+    def timeout(self) -> float | None:
+        return None if self._record.timeout is None else self._record.timeout / SECOND
+
+    @property
+    def key(self) -> str | None:
+        return self._record.key
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(msgspec.json.decode(self._record.tags)) if self._record.tags else ()
+
+    @property
+    def worker(self) -> str | None:
+        return self._record.worker
+
+    @property
+    def error_code(self) -> str | None:
+        return self._record.error_code
+
+    @property
+    def error_detail(self) -> str | None:
+        return self._record.error_detail
+
+    @property
+    def result(self) -> R | None:
+        """What the task returned, in the type it is annotated with; None while there is nothing."""
+        if self._record.result is None:
+            return None
+        task = self._app.tasks.get(self._record.task or "")
+        if task is None:
+            return cast(R, _plain(self._record.result, "result"))
+        return cast(R, task.signature.decode_result(self._record.result))
+
+    @property
+    def run_at(self) -> datetime:
+        return checks.as_datetime(self._record.run_at)
+
+    @property
+    def created_at(self) -> datetime:
+        return checks.as_datetime(self._record.created_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _optional(self._record.started_at)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return _optional(self._record.finished_at)
+
+    @property
+    def is_finished(self) -> bool:
+        return self._record.status in TERMINAL
+
+    def refresh(self) -> "Job[R]":
+        """Read the job again, and return it."""
+        record = self._app.store.get(self.id)
+        if record is None:
+            raise JobNotFound(f"job {self.id} is gone: it was deleted")
+        self._record = record
+        return self
+
+    def wait(self, timeout: float | None = None) -> R | None:
+        """Wait for the job to end and return its result. Raises JobFailed, or WaitTimeout after so many seconds."""
+        limit = None if timeout is None else checks.duration(timeout, "timeout") / SECOND
+        deadline = None if limit is None else time.monotonic() + limit
+        store = self._app.store
+        while True:
+            seen = store.commits_seen()
+            if self.refresh().is_finished:
+                break
+            left = float("inf") if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"job {self.id} is still {self.status} after {timeout} seconds: it goes on")
+            store.wait_for_commit(seen, left)
+        if self.status != "succeeded":
+            raise JobFailed(self.id, self.status, self.error_code, self.error_detail)
+        return self.result
+
+    def __repr__(self) -> str:
+        what = "message" if self.task is None else self.task
+        return f"<Job {self.id} {what} on {self.queue}: {self.status}, attempt {self.attempt} of {self.max_attempts}>"
+
+
+def _plain(data: bytes, what: str) -> Any:
+    try:
+        return _decode_any(data)
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(f"the stored {what} cannot be decoded: {error}") from None
+
+
+def _optional(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else checks.as_datetime(microseconds)

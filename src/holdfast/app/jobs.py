@@ -1,0 +1,226 @@
+"""Looking at jobs and acting on them: `app.jobs`."""
+
+import base64
+import binascii
+import getpass
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+
+from msgspec import Struct
+
+from ..errors import InvalidInput, JobNotFound
+from ..model import Criteria, Cursor, Page, TimelineEntry
+from ..store.base import OperatorAction
+from . import checks
+from .job import Job
+
+if TYPE_CHECKING:
+    from .holdfast import Holdfast
+
+MAX_PAGE = 1000
+
+Texts = str | Sequence[str]
+
+
+class Filters(TypedDict, total=False):
+    """Which jobs. Each is one value or several; a range includes its start and not its end."""
+
+    status: Texts
+    queue: Texts
+    task: Texts
+    key: Texts
+    error_code: Texts
+    tag: Texts
+    created_after: datetime
+    created_before: datetime
+    finished_after: datetime
+    finished_before: datetime
+
+
+class HistoryEntry(Struct, frozen=True):
+    """One line of a job's history: an event, or an attempt from its claim to its end."""
+
+    at: datetime
+    kind: Literal["event", "attempt"]
+    name: str
+    """The event's name, or the attempt's outcome ('running' while it lasts)."""
+    attempt: int
+    actor: str | None
+    detail: dict[str, Any]
+
+    @classmethod
+    def from_timeline(cls, entry: TimelineEntry) -> "HistoryEntry":
+        detail = {
+            name: checks.as_datetime(value) if name.endswith("_at") else value for name, value in entry.detail.items()
+        }
+        return cls(checks.as_datetime(entry.at), entry.kind, entry.name, entry.attempt, entry.actor, detail)
+
+
+class Jobs:
+    """Operations take an id, and say whether they did it, or filters, and say to how many."""
+
+    def __init__(self, app: "Holdfast") -> None:
+        self._app = app
+
+    def get(self, id: int) -> Job[Any]:
+        record = self._app.store.get(checks.job_id(id))
+        if record is None:
+            raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
+        return Job(self._app, record)
+
+    def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Job[Any]]:
+        """Newest first. `page.next` and `page.previous` are cursors to older and newer jobs."""
+        checks.integer(limit, "limit", 1, MAX_PAGE)
+        place = None if cursor is None else _read_cursor(cursor)
+        backwards = place is not None and place.newer
+        records = self._app.store.list(criteria(filters), limit + 1, place)
+        more = len(records) > limit
+        if more:  # one too many, at the far end: it only shows that there is more
+            records = records[1:] if backwards else records[:-1]
+        has_older, has_newer = (True, more) if backwards else (more, place is not None)
+        return Page(
+            [Job(self._app, record) for record in records],
+            next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
+            previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
+        )
+
+    @overload
+    def retry(self, id: int, /, *, delay: float = 0, attempts: int = 1, actor: str | None = None) -> bool: ...
+    @overload
+    def retry(
+        self,
+        id: None = None,
+        /,
+        *,
+        delay: float = 0,
+        attempts: int = 1,
+        actor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> int: ...
+    def retry(
+        self,
+        id: int | None = None,
+        /,
+        *,
+        delay: float = 0,
+        attempts: int = 1,
+        actor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> bool | int:
+        """failed or cancelled -> ready, with so many more attempts. One whose key a live job has is left."""
+        return self._operate(
+            "requeue",
+            id,
+            filters,
+            actor,
+            delay=checks.duration(delay, "delay"),
+            attempts=checks.integer(attempts, "attempts", 1, 1000),
+        )
+
+    @overload
+    def cancel(self, id: int, /, *, reason: str = "", actor: str | None = None) -> bool: ...
+    @overload
+    def cancel(
+        self, id: None = None, /, *, reason: str = "", actor: str | None = None, **filters: Unpack[Filters]
+    ) -> int: ...
+    def cancel(
+        self,
+        id: int | None = None,
+        /,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> bool | int:
+        """Whatever has not ended -> cancelled. What a running attempt does after that is not recorded."""
+        return self._operate("cancel", id, filters, actor, reason=reason)
+
+    @overload
+    def run_now(self, id: int, /, *, actor: str | None = None) -> bool: ...
+    @overload
+    def run_now(self, id: None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> int: ...
+    def run_now(
+        self, id: int | None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]
+    ) -> bool | int:
+        """scheduled -> ready, without waiting for its time."""
+        return self._operate("run_now", id, filters, actor)
+
+    @overload
+    def delete(self, id: int, /, *, actor: str | None = None) -> bool: ...
+    @overload
+    def delete(self, id: None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> int: ...
+    def delete(self, id: int | None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> bool | int:
+        """Remove it with its attempts and events. A running job is left: cancel it first."""
+        return self._operate("delete", id, filters, actor)
+
+    def history(self, id: int) -> "Sequence[HistoryEntry]":
+        """Its attempts and events as one timeline."""
+        self.get(id)
+        return [HistoryEntry.from_timeline(entry) for entry in self._app.store.history(id)]
+
+    def traceback(self, fingerprint: str) -> str | None:
+        """The full traceback that an attempt's `fingerprint` stands for."""
+        return self._app.store.traceback(checks.name(fingerprint, "fingerprint"))
+
+    def _operate(
+        self, action: OperatorAction, id: int | None, filters: Filters, actor: str | None, **how: Any
+    ) -> bool | int:
+        who = login() if actor is None else checks.name(actor, "actor")
+        if id is None:
+            if not filters:
+                raise InvalidInput("say which jobs: pass an id, or at least one filter such as status='failed'")
+            return self._app.store.operate(action, criteria(filters), who, **how)
+        if filters:
+            raise InvalidInput("pass an id or filters, not both")
+        done = self._app.store.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
+        if not done:
+            self.get(id)  # raises where there is none; otherwise its state did not allow it
+        return bool(done)
+
+
+def criteria(filters: Filters) -> Criteria:
+    unknown = filters.keys() - Filters.__annotations__.keys()
+    if unknown:
+        names = ", ".join(Filters.__annotations__)
+        raise InvalidInput(f"unknown filter {sorted(unknown)[0]!r}: the filters are {names}")
+
+    def moment(name: str) -> int | None:
+        value = filters.get(name)
+        return None if value is None else checks.moment(value, name)
+
+    return Criteria(
+        status=checks.statuses(filters.get("status")),
+        queue=checks.one_or_several(filters.get("queue"), "queue"),
+        task=checks.one_or_several(filters.get("task"), "task"),
+        key=checks.one_or_several(filters.get("key"), "key"),
+        error_code=checks.one_or_several(filters.get("error_code"), "error_code"),
+        tag=checks.one_or_several(filters.get("tag"), "tag"),
+        created_from=moment("created_after"),
+        created_before=moment("created_before"),
+        finished_from=moment("finished_after"),
+        finished_before=moment("finished_before"),
+    )
+
+
+def login() -> str:
+    """Who acts, where nobody is named."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a user database
+        return "unknown"
+
+
+def _write_cursor(cursor: Cursor) -> str:
+    text = f"{'n' if cursor.newer else 'o'}{cursor.id}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> Cursor:
+    try:
+        plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+        if plain[:1] not in ("n", "o"):
+            raise ValueError
+        return Cursor(int(plain[1:]), newer=plain[0] == "n")
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidInput(f"cursor {text!r} is not one that list() gave: pass page.next or page.previous") from None

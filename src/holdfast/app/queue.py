@@ -1,0 +1,218 @@
+"""Messages: `app.queue("inbox")`, after Amazon SQS."""
+
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from ..clock import SECOND
+from ..codec import decoder, encode
+from ..errors import InvalidInput
+from ..failure import Failure, shorten
+from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats
+from . import checks
+from .job import Job
+from .jobs import login
+
+if TYPE_CHECKING:
+    from .holdfast import Holdfast
+
+T = TypeVar("T")
+
+MAX_RECEIVE = 1000
+
+Seconds = float | timedelta
+
+
+class Message(Generic[T]):
+    """A message that this process may handle until its visibility ends. `attempt` counts its deliveries."""
+
+    def __init__(self, queue: "Queue[T]", lease: Lease, body: T) -> None:
+        self._queue, self._lease = queue, lease
+        self.body = body
+
+    @property
+    def id(self) -> int:
+        return self._lease.id
+
+    @property
+    def attempt(self) -> int:
+        return self._lease.attempt
+
+    def ack(self) -> bool:
+        """Done with it. False where the lease was lost: another consumer has it, or has had it."""
+        return self._queue._ack(self._lease)
+
+    def extend(self, seconds: Seconds) -> bool:
+        """Keep it for so many seconds from now; 0 gives it back. False where the lease was lost."""
+        return self._queue._extend(self._lease, seconds)
+
+    def release(self, delay: Seconds = 0) -> bool:
+        """Give it back, for delivery after the delay. False where the lease was lost."""
+        return self._queue._release(self._lease, delay)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} on {self._queue.name}, attempt {self.attempt}>"
+
+
+class Queue(Generic[T]):
+    """A queue of messages. It needs no declaration: it is there when something is sent to it."""
+
+    def __init__(
+        self, app: "Holdfast", name: str, type: Any, visibility: int, max_attempts: int, history: bool
+    ) -> None:
+        self._app, self.name = app, name
+        self._visibility, self._max_attempts, self._history = visibility, max_attempts, history
+        try:
+            self._decode = decoder(type)
+        except TypeError as error:
+            raise InvalidInput(f"queue {name!r}: bodies of type {type!r} cannot be read: {error}") from None
+        self._checks_bodies = type is not Any
+
+    # --- sending ---
+
+    def send(
+        self, body: T, *, delay: Seconds = 0, priority: int = 0, key: str | None = None, conn: Any = None
+    ) -> int:
+        """Store a message and return its id. It is on disk when this returns, or when `conn` commits."""
+        job = NewJob(
+            queue=self.name,
+            task=None,
+            args=self._encode(body),
+            delay=checks.duration(delay, "delay") if delay else 0,
+            priority=checks.priority(priority) if priority else 0,
+            max_attempts=self._max_attempts,
+            key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
+            history=self._history,
+        )
+        return self._app.store.insert(job, conn).record.id
+
+    def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
+        """All of them or, if any cannot be stored, none. Returns their ids in order."""
+        like = NewJob(
+            queue=self.name,
+            task=None,
+            args="",
+            delay=checks.duration(delay, "delay"),
+            priority=checks.priority(priority),
+            max_attempts=self._max_attempts,
+            history=self._history,
+        )
+        return self._app.store.insert_many(like, map(self._encode, bodies), conn)
+
+    def _encode(self, body: T) -> str:
+        data = encode(body)
+        if self._checks_bodies:
+            try:
+                self._decode(data)
+            except (msgspec.DecodeError, ValueError) as error:
+                raise InvalidInput(f"queue {self.name!r}: the body has the wrong type: {error}") from None
+        return data.decode()
+
+    # --- receiving ---
+
+    def receive(self, *, visibility: Seconds | None = None, wait: Seconds = 0) -> Message[T] | None:
+        """The next message, or None. It is hidden from others for `visibility` seconds.
+
+        With `wait`, an empty queue is watched for so many seconds; a message sent by any process ends the wait.
+        """
+        messages = self.receive_many(1, visibility=visibility, wait=wait)
+        return messages[0] if messages else None
+
+    def receive_many(self, limit: int, *, visibility: Seconds | None = None, wait: Seconds = 0) -> list[Message[T]]:
+        """Up to `limit` messages, as soon as there is one."""
+        checks.integer(limit, "limit", 1, MAX_RECEIVE)
+        lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
+        store, worker = self._app.store, self._app.identity
+        patience = checks.duration(wait, "wait") / SECOND if wait else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            seen = store.commits_seen()
+            claimed = store.claim_messages(self.name, limit, lease, worker)
+            messages = [message for one in claimed if (message := self._open(one)) is not None]
+            if messages or not patience:
+                return messages
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            if not claimed:
+                store.wait_for_commit(seen, left)
+
+    def _open(self, claimed: Claimed) -> Message[T] | None:
+        """Decode after the claim, so that a body that cannot be read fails alone."""
+        try:
+            return Message(self, claimed.lease, self._decode(claimed.args))
+        except msgspec.ValidationError as error:
+            failure = Failure("INVALID_INPUT:SCHEMA", shorten(str(error)))
+        except (msgspec.DecodeError, ValueError) as error:
+            failure = Failure("INVALID_INPUT:UNDECODABLE", shorten(str(error)))
+        self._app.store.fail(claimed.lease, failure)
+        return None
+
+    # --- settling ---
+
+    def ack(self, id: int, attempt: int) -> bool:
+        return self._ack(self._lease(id, attempt))
+
+    def extend(self, id: int, attempt: int, seconds: Seconds) -> bool:
+        return self._extend(self._lease(id, attempt), seconds)
+
+    def release(self, id: int, attempt: int, delay: Seconds = 0) -> bool:
+        return self._release(self._lease(id, attempt), delay)
+
+    def _lease(self, id: int, attempt: int) -> Lease:
+        return Lease(checks.job_id(id), checks.integer(attempt, "attempt", 1, 2**31 - 1), self._history)
+
+    def _ack(self, lease: Lease) -> bool:
+        return self._app.store.succeed(lease)
+
+    def _extend(self, lease: Lease, seconds: Seconds) -> bool:
+        duration = checks.duration(seconds, "seconds")
+        return self._app.store.extend(lease, duration) if duration else self._app.store.release(lease, 0)
+
+    def _release(self, lease: Lease, delay: Seconds) -> bool:
+        return self._app.store.release(lease, checks.duration(delay, "delay"))
+
+    # --- looking after it ---
+
+    def stats(self) -> QueueStats:
+        return self._app.store.message_stats(self.name)
+
+    def dead_letters(self, limit: int = 100, before: int | None = None) -> list[Job[Any]]:
+        """The failed messages, newest first; `before` an id, for the next page."""
+        checks.integer(limit, "limit", 1, MAX_RECEIVE)
+        cursor = None if before is None else Cursor(checks.job_id(before))
+        return [Job(self._app, record) for record in self._app.store.list(self._dead(), limit, cursor)]
+
+    def requeue(self, ids: Iterable[int] | None = None, *, delay: Seconds = 0, actor: str | None = None) -> int:
+        """Deliver dead letters again, some or all, with as many attempts as a new message. Returns how many."""
+        wanted = self._dead()
+        if ids is not None:
+            wanted = msgspec.structs.replace(wanted, ids=tuple(checks.job_id(one) for one in ids))
+        return self._app.store.operate(
+            "requeue",
+            wanted,
+            actor or login(),
+            delay=checks.duration(delay, "delay"),
+            attempts=self._max_attempts,
+        )
+
+    def purge(self, *, dead_only: bool = False, actor: str | None = None) -> int:
+        """Delete every message of the queue, in flight or not, or the dead letters only. Returns how many."""
+        wanted = self._dead() if dead_only else Criteria(queue=(self.name,), messages=True)
+        return self._app.store.operate("purge", wanted, actor or login())
+
+    def _dead(self) -> Criteria:
+        return Criteria(status=("failed",), queue=(self.name,), messages=True)
+
+    def pause(self, *, actor: str | None = None) -> bool:
+        """Nothing is taken from it any more, tasks included, by any process. False if it was paused already."""
+        return self._app.store.pause(self.name, actor or login())
+
+    def resume(self, *, actor: str | None = None) -> bool:
+        return self._app.store.resume(self.name, actor or login())
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"

@@ -1,0 +1,134 @@
+"""A task's parameters: how arguments are bound, checked, written as JSON and read back into the same types."""
+
+import inspect
+import typing
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from ..codec import decoder, encode
+from ..context import Context
+from ..errors import InvalidArguments, InvalidPayload, InvalidTask
+
+_EMPTY = inspect.Parameter.empty
+
+
+class UndefinedAnnotation(InvalidTask):
+    """An annotation names a type that is not defined, or not yet."""
+
+
+class Signature:
+    """Made once per task. A parameter annotated `Context` is left out of everything."""
+
+    def __init__(self, function: Callable[..., Any], task: str) -> None:
+        self._task = task
+        hints = _hints(function, task)
+        self._whole = inspect.signature(function)
+        parameters = list(self._whole.parameters.values())
+        self.context_parameter = _context_parameter(parameters, hints)
+        self._parameters = [one for one in parameters if one.name != self.context_parameter]
+        _refuse_unnamed(self._parameters, task)
+        self._by_position = [one.name for one in self._parameters if one.kind is not one.KEYWORD_ONLY]
+        self._positional_only = [one.name for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
+        self._struct = self._make_struct(hints)
+        self._decode = self._make_decoder(self._struct)
+        returned = hints.get("return", Any)
+        self.decode_result = self._make_decoder(Any if returned is None else returned)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Bind the arguments, check them against the annotations, and write them as a JSON object."""
+        try:
+            bound = self._struct(**self._by_name(args, kwargs))
+        except TypeError as error:
+            raise InvalidArguments(f"{self._task}: {self._explain(args, kwargs, error)}") from None
+        try:
+            data = encode(bound)
+            self._decode(data)
+        except InvalidPayload as error:
+            raise type(error)(f"{self._task}: {error}") from error.__cause__
+        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+            raise InvalidArguments(f"{self._task}: an argument has the wrong type: {error}") from None
+        return data.decode()
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the function with. Raises msgspec.DecodeError (or its ValidationError)."""
+        bound = self._decode(data)
+        fields = self._struct.__struct_fields__
+        values = {field: value for field in fields if (value := getattr(bound, field)) is not UNSET}
+        return tuple(values.pop(name) for name in self._positional_only if name in values), values
+
+    def with_context(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """A call of the function with its Context filled in, unless the caller brought one."""
+        name = self.context_parameter
+        assert name is not None
+        given = dict(kwargs)
+        filled = given.pop(name, context)
+        bound = inspect.Signature(self._parameters).bind(*args, **given)
+        arguments = {**bound.arguments, name: filled}
+        ordered = {one: arguments[one] for one in self._whole.parameters if one in arguments}
+        return inspect.BoundArguments(self._whole, OrderedDict(ordered))
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args:
+            return kwargs
+        if len(args) > len(self._by_position):
+            raise TypeError("too many positional arguments")
+        named = dict(zip(self._by_position, args, strict=False))
+        if named.keys() & kwargs.keys():
+            raise TypeError("an argument was given twice")
+        return named | kwargs
+
+    def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> str:
+        """inspect says best what is wrong with a call."""
+        try:
+            inspect.Signature(self._parameters).bind(*args, **kwargs)
+        except TypeError as found:
+            return f"{found}. Its parameters are {inspect.Signature(self._parameters)}"
+        return str(error)
+
+    def _make_struct(self, hints: dict[str, Any]) -> type[Struct]:
+        fields: list[Any] = []
+        for parameter in self._parameters:
+            hint = hints.get(parameter.name, Any)
+            if parameter.default is _EMPTY:
+                fields.append((parameter.name, hint))
+            else:  # an argument that was left out is not stored: the function's own default holds when it runs
+                fields.append((parameter.name, hint | UnsetType if hint is not Any else Any, UNSET))
+        try:
+            return msgspec.defstruct(self._task, fields, kw_only=True, forbid_unknown_fields=True)
+        except TypeError as error:
+            raise InvalidTask(f"{self._task} has a parameter that cannot be stored: {error}") from None
+
+    def _make_decoder(self, wanted: Any) -> Callable[[bytes], Any]:
+        try:
+            return decoder(wanted)
+        except TypeError as error:
+            raise InvalidTask(
+                f"{self._task} has an annotation that cannot be read back from JSON: {error}. "
+                "Use types that msgspec supports, or leave the annotation out"
+            ) from None
+
+
+def _hints(function: Callable[..., Any], task: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UndefinedAnnotation(
+            f"{task} has an annotation that is not defined: {error}. Import it at run time, not under TYPE_CHECKING"
+        ) from None
+
+
+def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:
+    return next((one.name for one in parameters if hints.get(one.name) is Context), None)
+
+
+def _refuse_unnamed(parameters: list[inspect.Parameter], task: str) -> None:
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise InvalidTask(
+                f"{task} takes {parameter}: a task's parameters need names, so that they can be stored as "
+                "readable JSON. Take a list or a dict instead"
+            )

@@ -1,0 +1,47 @@
+"""Time as Holdfast sees it: a wall clock for schedules, a boot clock for leases, both in microseconds."""
+
+import time
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+SECOND = 1_000_000
+"""Microseconds in a second: all stored times are integer microseconds."""
+
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Clock(Protocol):
+    def now(self) -> int:
+        """Wall clock, microseconds since 1970 UTC. May jump."""
+        ...
+
+    def boot_now(self) -> int:
+        """Microseconds since this machine started, sleep included. Never jumps."""
+        ...
+
+    def boot_id(self) -> str:
+        """Changes with every start of the machine, and never otherwise."""
+        ...
+
+
+class SystemClock:
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def boot_now(self) -> int:
+        if _BOOT_CLOCK is None:
+            return time.monotonic_ns() // 1000
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1000
+
+    def boot_id(self) -> str:
+        return _read_boot_id()
+
+
+@cache
+def _read_boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Elsewhere the minute in which the machine started is as good a name as any.
+        return f"started-{round((time.time() - time.monotonic()) / 60)}"

@@ -1,0 +1,112 @@
+"""Payloads as JSON: from values to text that a person can read, and back into the same types.
+
+Encoding is strict about what JSON cannot say (NaN, lone surrogates) and about size and depth, so that what was
+accepted here can be decoded anywhere.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from .errors import InvalidPayload, PayloadTooLarge
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
+
+_NAIVE_TIME = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"')
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "model_dump"):  # a pydantic model
+        return value.model_dump(mode="json")
+    raise InvalidPayload(
+        f"a value of type {type(value).__qualname__} cannot be stored as JSON: "
+        "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
+    )
+
+
+def _decode_hook(wanted: type, value: Any) -> Any:
+    if issubclass(wanted, PurePath):
+        return wanted(value)
+    if hasattr(wanted, "model_validate"):
+        return wanted.model_validate(value)
+    raise NotImplementedError(f"values of type {wanted.__qualname__} cannot be read from JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
+
+
+def encode(value: Any) -> bytes:
+    """The value as JSON, or InvalidPayload."""
+    try:
+        data = _encoder.encode(value)
+    except InvalidPayload:
+        raise
+    except UnicodeEncodeError:
+        raise InvalidPayload("a text in the payload is not valid UTF-8: it holds a lone surrogate") from None
+    except RecursionError:
+        raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels, or refers to itself") from None
+    except Exception as error:
+        raise InvalidPayload(f"the payload cannot be stored as JSON: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise PayloadTooLarge(
+            f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}: store it elsewhere and pass a reference"
+        )
+    if _is_suspect(data):
+        _inspect(value)
+    return data
+
+
+def decoder(wanted: Any) -> Callable[[bytes], Any]:
+    """A function from JSON to the wanted type. It raises msgspec.DecodeError or msgspec.ValidationError."""
+    decode = msgspec.json.Decoder(wanted, dec_hook=_decode_hook).decode
+
+    def limited(data: bytes) -> Any:
+        if len(data) > MAX_BYTES:  # a row that was written by hand
+            raise msgspec.DecodeError(f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}")
+        try:
+            return decode(data)
+        except RecursionError:
+            raise msgspec.DecodeError("the payload is nested too deep") from None
+        except UnicodeDecodeError as error:
+            raise msgspec.DecodeError(f"the payload is not UTF-8: {error}") from None
+
+    return limited
+
+
+def _is_suspect(data: bytes) -> bool:
+    """Whether the JSON looks as if the value had NaN (written as null), a naive datetime, or great depth."""
+    return (
+        b"null" in data or (data.count(b"[") + data.count(b"{")) > MAX_DEPTH or _NAIVE_TIME.search(data) is not None
+    )
+
+
+def _inspect(value: Any) -> None:
+    """Walk the value level by level and name what JSON would lose."""
+    level = [msgspec.to_builtins(value, enc_hook=_encode_hook, builtin_types=(datetime,))]
+    depth = 0
+    while level:
+        depth += 1
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, (list, tuple)):
+                below.extend(item)
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise InvalidPayload(f"the payload holds {item}, which JSON cannot express: pass None or text")
+            elif isinstance(item, datetime) and item.tzinfo is None:
+                raise InvalidPayload(
+                    f"the payload holds the naive datetime {item.isoformat()}, which means another moment on "
+                    "another machine: give it a time zone, such as datetime.now(timezone.utc)"
+                )
+        if below and depth > MAX_DEPTH:
+            raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels")
+        level = below

@@ -1,0 +1,123 @@
+"""Every exception Holdfast raises. Each message says what is wrong and what to do about it."""
+
+
+class HoldfastError(Exception):
+    """The root of all of them."""
+
+
+# --- what the caller passed -----------------------------------------------------------------------
+
+
+class InvalidInput(HoldfastError, ValueError):
+    """A value that Holdfast cannot accept; nothing was stored."""
+
+
+class InvalidArguments(InvalidInput, TypeError):
+    """The arguments do not fit the task's signature or its annotations."""
+
+
+class InvalidPayload(InvalidInput):
+    """The payload cannot be stored as JSON: NaN, too deep, not UTF-8, or of an unknown type."""
+
+
+class PayloadTooLarge(InvalidPayload):
+    """The payload is larger than the limit."""
+
+
+class InvalidTask(HoldfastError, TypeError):
+    """A function that cannot be a task, or a name that is taken."""
+
+
+# --- what became of a job -------------------------------------------------------------------------
+
+
+class JobNotFound(HoldfastError, LookupError):
+    """No job has this id: it never existed, or it was deleted."""
+
+
+class JobFailed(HoldfastError):
+    """The job that was waited for ended `failed` or `cancelled`."""
+
+    def __init__(self, job_id: int, status: str, code: str | None, detail: str | None) -> None:
+        self.job_id, self.status, self.code, self.detail = job_id, status, code, detail
+        reason = ": ".join(part for part in (code, detail) if part)
+        super().__init__(f"job {job_id} {status}" + (f": {reason}" if reason else ""))
+
+
+class WaitTimeout(HoldfastError, TimeoutError):
+    """The job had not ended when the time to wait was over. It goes on; wait again if you like."""
+
+
+class JobError(HoldfastError):
+    """Raise it in a task to fail the attempt with a code of your own: `JobError("DEPENDENCY:STRIPE", "503")`."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        self.code, self.detail = code, detail
+        super().__init__(f"{code}: {detail}" if detail else code)
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+class StoreError(HoldfastError):
+    """The database could not do what was asked."""
+
+
+class CannotOpen(StoreError):
+    """The URL or path names nothing that can be opened as a database."""
+
+
+class NotADatabase(CannotOpen):
+    """The file exists and is something else."""
+
+
+class UnsupportedFileSystem(CannotOpen):
+    """SQLite's locks cannot be trusted on this kind of file system."""
+
+
+class UnsupportedSQLite(CannotOpen):
+    """The SQLite library is too old, or was built without something Holdfast needs."""
+
+
+class SchemaOutdated(StoreError):
+    """The tables are older than this version of Holdfast, and it was told not to migrate them."""
+
+
+class SchemaTooNew(StoreError):
+    """The tables were made by a newer version of Holdfast."""
+
+
+class MigrationFailed(StoreError):
+    """A migration failed. The database is as it was before."""
+
+
+class ReadOnlyDatabase(StoreError):
+    """The file, its folder or its file system cannot be written."""
+
+
+class DiskFull(StoreError):
+    """No space, or less than the reserve that lets running jobs settle."""
+
+
+class CorruptDatabase(StoreError):
+    """SQLite found the file damaged. Nothing more is written to it."""
+
+
+class StoreBusy(StoreError):
+    """Another process held the write lock for longer than `busy_timeout`."""
+
+
+class StoreClosed(StoreError):
+    """`close()` was called before."""
+
+
+class TransactionError(StoreError):
+    """A transaction was used in a way that would break its promise."""
+
+
+class ForeignConnection(TransactionError):
+    """The connection passed as `conn=` is not one to this database."""
+
+
+class UsedAfterFork(TransactionError):
+    """A transaction that was opened before a fork was used in the child."""

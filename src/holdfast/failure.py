@@ -1,0 +1,118 @@
+"""Why an attempt failed: a code to count by, a detail to read, and a traceback kept once per fingerprint."""
+
+import hashlib
+import re
+import traceback
+from types import TracebackType
+
+from msgspec import Struct
+
+from .errors import InvalidInput, InvalidPayload, JobError
+
+DETAIL_LIMIT = 500
+TRACEBACK_LIMIT = 20_000
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,31}(:[A-Z0-9][A-Z0-9_.-]{0,63})?")
+
+# The most specific class of an exception's ancestry that stands here decides.
+BUILT_IN_CODES: dict[type[BaseException], str] = {
+    TimeoutError: "TIMEOUT:OPERATION",
+    ConnectionError: "DEPENDENCY:CONNECTION",
+    InvalidInput: "INVALID_INPUT:VALUE",
+    InvalidPayload: "INVALID_INPUT:PAYLOAD",
+    ValueError: "INVALID_INPUT:VALUE",
+    TypeError: "INVALID_INPUT:TYPE",
+    LookupError: "INVALID_INPUT:LOOKUP",
+    UnicodeError: "INVALID_INPUT:ENCODING",
+    ArithmeticError: "INVALID_INPUT:ARITHMETIC",
+    FileNotFoundError: "RESOURCE:NOT_FOUND",
+    PermissionError: "RESOURCE:PERMISSION",
+    MemoryError: "RESOURCE:MEMORY",
+    RecursionError: "RESOURCE:RECURSION",
+    OSError: "RESOURCE:OS",
+    ImportError: "INTERNAL:IMPORT",
+    NotImplementedError: "INTERNAL:NOT_IMPLEMENTED",
+    AssertionError: "INTERNAL:ASSERTION",
+    BaseException: "INTERNAL:ERROR",
+}
+
+
+class Failure(Struct, frozen=True):
+    code: str
+    detail: str = ""
+    fingerprint: str | None = None
+    traceback: str | None = None
+
+
+def check_code(code: object) -> str:
+    if isinstance(code, str) and _CODE.fullmatch(code):
+        return code
+    raise InvalidInput(
+        f"error code {code!r} is not CATEGORY:SUBCATEGORY in capitals, such as 'DEPENDENCY:STRIPE' or 'TIMEOUT'"
+    )
+
+
+def shorten(text: str, limit: int = DETAIL_LIMIT) -> str:
+    """At most `limit` characters, and storable: no lone surrogates, no NUL."""
+    clean = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+class ErrorTable:
+    """From exception types to error codes: the built-in table, and what `app.classify` added."""
+
+    def __init__(self) -> None:
+        self._codes = dict(BUILT_IN_CODES)
+
+    def classify(self, exception_type: type[BaseException], code: str) -> None:
+        if not (isinstance(exception_type, type) and issubclass(exception_type, BaseException)):
+            raise InvalidInput(f"classify takes an exception type, not {exception_type!r}")
+        self._codes[exception_type] = check_code(code)
+
+    def code_for(self, error: BaseException) -> str:
+        if isinstance(error, JobError):
+            return error.code if _CODE.fullmatch(str(error.code)) else "INTERNAL:BAD_CODE"
+        return next(self._codes[ancestor] for ancestor in type(error).__mro__ if ancestor in self._codes)
+
+    def failure(self, error: BaseException) -> Failure:
+        """Describe an exception, whatever its own `__str__` does."""
+        detail = error.detail if isinstance(error, JobError) else _text_of(error)
+        return Failure(
+            code=self.code_for(error),
+            detail=shorten(str(detail)),
+            fingerprint=_fingerprint(error),
+            traceback=_render(error),
+        )
+
+
+def _text_of(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException as inner:  # noqa: BLE001  user code: __str__ may do anything
+        return f"{name} (its __str__ raised {type(inner).__name__})"
+    return f"{name}: {text}" if text else name
+
+
+def _fingerprint(error: BaseException) -> str:
+    """The same for failures of the same kind at the same place, however their messages differ."""
+    places = [type(error).__qualname__]
+    places += [f"{code.co_filename}:{code.co_name}:{line}" for code, line in _frames(error.__traceback__)]
+    return hashlib.sha256("\n".join(places).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _frames(link: TracebackType | None):  # type: ignore[no-untyped-def]
+    while link is not None:
+        yield link.tb_frame.f_code, link.tb_lineno
+        link = link.tb_next
+
+
+def _render(error: BaseException) -> str:
+    """The traceback without any locals, for a person."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except BaseException:  # noqa: BLE001  user code: __str__ may do anything
+        lines = [*traceback.format_tb(error.__traceback__), _text_of(error)]
+    text = "".join(lines)
+    if len(text) > TRACEBACK_LIMIT:  # the end of a traceback says most
+        text = "…" + text[-TRACEBACK_LIMIT + 1 :]
+    return shorten(text, TRACEBACK_LIMIT)

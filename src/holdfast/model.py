@@ -1,0 +1,213 @@
+"""The values that move through Holdfast. Pure data: no I/O, no threads, no clock.
+
+States, and how a job moves between them:
+
+    enqueue ──▶ blocked ──blockers done──▶ ┐
+    enqueue ──▶ scheduled ──────due──────▶ ready ──claim──▶ running ──▶ succeeded
+    enqueue ─────────────────────────────▶ ▲                  │ │ └───▶ failed     attempts spent, or Fail
+                      retry, snooze,       │                  │ └─────▶ cancelled
+                      release, recover     └──────────────────┘
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
+
+from msgspec import Struct
+
+Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
+
+STATUSES: frozenset[str] = frozenset(get_args(Status))
+WAITING: frozenset[str] = frozenset({"blocked", "scheduled", "ready"})
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+
+OnConflict = Literal["return", "replace"]
+
+T = TypeVar("T")
+
+
+class NewJob(Struct, frozen=True):
+    """What enqueue and send hand to the store. Times are microseconds."""
+
+    queue: str
+    task: str | None  # None: a message
+    args: str  # JSON
+    delay: int = 0
+    run_at: int | None = None  # wins over delay
+    priority: int = 0
+    max_attempts: int = 5
+    timeout: int | None = None
+    key: str | None = None
+    key_window: int | None = None
+    on_conflict: OnConflict = "return"
+    tags: tuple[str, ...] = ()
+    history: bool = True
+
+
+class JobRecord(Struct, frozen=True):
+    """A row of the jobs table, as it was read. Times are microseconds, `args` and `result` JSON."""
+
+    id: int
+    queue: str
+    task: str | None
+    args: bytes
+    status: Status
+    priority: int
+    run_at: int
+    created_at: int
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    heartbeat_at: int | None
+    attempt: int
+    max_attempts: int
+    timeout: int | None
+    worker: str | None
+    error_code: str | None
+    error_detail: str | None
+    result: bytes | None
+    key: str | None
+    tags: str | None
+    progress: float | None
+    progress_text: str | None
+    history: int
+
+
+class Inserted(Struct, frozen=True):
+    """The job that exists after an enqueue: new, or the one that had the key already."""
+
+    record: JobRecord
+    deduplicated: bool = False
+
+
+class Claimed(Struct, frozen=True):
+    """A job that this process may run, as long as `attempt` is the newest."""
+
+    id: int
+    attempt: int
+    max_attempts: int
+    queue: str
+    task: str | None
+    args: bytes
+    timeout: int | None
+    history: int
+
+    @property
+    def lease(self) -> "Lease":
+        return Lease(self.id, self.attempt, bool(self.history))
+
+
+class Lease(Struct, frozen=True):
+    """The right to settle one attempt. `attempt` is the fencing token: a newer claim makes this one void."""
+
+    id: int
+    attempt: int
+    history: bool = True  # a guess that saves a statement; the row decides
+
+
+class Criteria(Struct, frozen=True):
+    """Which jobs. Each field is empty for any; several values mean any of them."""
+
+    ids: tuple[int, ...] | None = None
+    status: tuple[str, ...] = ()
+    queue: tuple[str, ...] = ()
+    task: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    error_code: tuple[str, ...] = ()
+    tag: tuple[str, ...] = ()
+    created_from: int | None = None
+    created_before: int | None = None
+    finished_from: int | None = None
+    finished_before: int | None = None
+    messages: bool | None = None  # True: messages only, False: tasks only
+
+
+class Cursor(Struct, frozen=True):
+    """A place in a listing: the jobs before (older) or after (newer than) one id."""
+
+    id: int
+    newer: bool = False
+
+
+class Page(Sequence[T], Generic[T]):
+    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None."""
+
+    def __init__(self, items: list[T], next: str | None, previous: str | None) -> None:
+        self.items, self.next, self.previous = items, next, previous
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        return f"Page({self.items!r}, next={self.next!r}, previous={self.previous!r})"
+
+
+class QueueStats(Struct, frozen=True):
+    """The messages of a queue. `total` is all that are still there: the sum of the four states."""
+
+    total: int
+    ready: int
+    scheduled: int
+    running: int
+    failed: int
+    oldest_ready_age: float | None
+    """Seconds since the oldest message that is ready now was sent, or None."""
+    paused: bool
+
+
+class TimelineEntry(Struct, frozen=True):
+    """One line of a job's history: an event, or the span of an attempt."""
+
+    at: int
+    kind: Literal["event", "attempt"]
+    name: str  # the event's name, or the attempt's outcome ('running' while it lasts)
+    attempt: int
+    actor: str | None
+    detail: dict[str, Any]
+
+
+# --- outcomes: what a task returns to say how it ended --------------------------------------------
+
+
+class Retry(Struct, frozen=True):
+    """Try again, after so many seconds or by the task's own policy."""
+
+    after: float | None = None
+
+
+class Snooze(Struct, frozen=True):
+    """Come back in so many seconds; this does not use up an attempt."""
+
+    seconds: float
+
+
+class Cancel(Struct, frozen=True):
+    """End as cancelled."""
+
+    reason: str = ""
+
+
+class Fail(Struct, frozen=True):
+    """End as failed, now, however many attempts are left."""
+
+    code: str
+    detail: str = ""
+
+
+class Then:
+    """End as succeeded and go on with another task, in the same transaction."""
+
+    def __init__(self, task: Any, /, *args: Any, **kwargs: Any) -> None:
+        self.task, self.args, self.kwargs = task, args, kwargs
+
+    def __repr__(self) -> str:
+        return f"Then({self.task!r}, …)"

@@ -1,0 +1,103 @@
+"""Retry policies: pure functions from the number of the failed attempt to a delay in seconds."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from msgspec import Struct
+
+from .errors import InvalidInput
+
+MAX_DELAY_SECONDS = 365 * 24 * 3600.0
+
+
+class RetryPolicy(Protocol):
+    """Seconds to wait after attempt 1, 2, 3 … failed. Chance comes in as a value."""
+
+    def __call__(self, attempt: int, random: Random, /) -> float: ...
+
+
+class _Backoff(Struct, frozen=True):
+    base: float
+    factor: float
+    cap: float
+    jitter: float
+
+    def __call__(self, attempt: int, random: Random, /) -> float:
+        try:
+            delay = min(self.base * self.factor ** (attempt - 1), self.cap)
+        except OverflowError:
+            delay = self.cap
+        return delay * (1 - self.jitter * random.random())
+
+
+class _Delays(Struct, frozen=True):
+    seconds: tuple[float, ...]
+
+    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+        return self.seconds[min(attempt, len(self.seconds)) - 1]
+
+
+class _Linear(Struct, frozen=True):
+    step: float
+    cap: float
+
+    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+        return min(attempt * self.step, self.cap)
+
+
+class _Custom(Struct, frozen=True):
+    function: Callable[[int], float]
+
+    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+        return min(max(float(self.function(attempt)), 0.0), MAX_DELAY_SECONDS)
+
+
+def backoff(base: float = 10, factor: float = 2, cap: float = 3600, jitter: float = 0.25) -> RetryPolicy:
+    """`base`, `base × factor`, `base × factor²` … up to `cap` seconds, each shortened by chance by up to `jitter`.
+
+    The jitter keeps jobs that failed together from coming back together.
+    """
+    _require(base >= 0 and cap >= 0, "base and cap must not be negative")
+    _require(factor >= 1, "factor must be at least 1")
+    _require(0 <= jitter <= 1, "jitter is a fraction from 0 to 1")
+    return _Backoff(base, factor, min(cap, MAX_DELAY_SECONDS), jitter)
+
+
+def linear(step: float = 30, cap: float = 3600) -> RetryPolicy:
+    """`step`, 2 × `step`, 3 × `step` … up to `cap` seconds."""
+    _require(step >= 0 and cap >= 0, "step and cap must not be negative")
+    return _Linear(step, min(cap, MAX_DELAY_SECONDS))
+
+
+def fixed(seconds: float) -> RetryPolicy:
+    """Always the same delay."""
+    return delays([seconds])
+
+
+def delays(seconds: Sequence[float]) -> RetryPolicy:
+    """One delay per attempt; the last one repeats."""
+    _require(len(seconds) > 0, "a list of delays must not be empty")
+    _require(all(0 <= delay <= MAX_DELAY_SECONDS for delay in seconds), "a delay is 0 seconds to 365 days")
+    return _Delays(tuple(float(delay) for delay in seconds))
+
+
+def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int], float]) -> RetryPolicy:
+    """What `@app.task(retry=…)` takes: a policy, a list of delays, one delay, or a function of the attempt."""
+    if isinstance(policy, (_Backoff, _Delays, _Linear, _Custom)):
+        return policy
+    if isinstance(policy, (int, float)) and not isinstance(policy, bool):
+        return fixed(policy)
+    if isinstance(policy, Sequence) and not isinstance(policy, str):
+        return delays(policy)
+    if callable(policy):
+        return _Custom(policy)  # type: ignore[arg-type]
+    raise InvalidInput(
+        f"retry={policy!r} is no retry policy: pass backoff(…), linear(…), fixed(…), a list of seconds, "
+        "or a function that takes the attempt and returns seconds"
+    )
+
+
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise InvalidInput(f"retry policy: {problem}")

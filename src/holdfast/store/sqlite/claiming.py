@@ -1,0 +1,101 @@
+"""Ready to running, and what the clock brings back to ready before it."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from ...model import Claimed
+from .criteria import as_json
+from .part import Part
+
+SWEEP_ROWS = 500
+
+
+class Claiming(Part):
+    def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
+        writer = self._ready().writer
+        now, boot_now = self._clock.now(), self._clock.boot_now()
+        look = (now, boot_now, queue)
+        due, ended, ready = writer.run(
+            lambda connection: connection.execute(self._sql.look_for_messages, look).fetchone(), atomic=True
+        )
+        self._sweep_before_claim(due, ended)
+        if not (ready or due or ended):
+            return []
+        values = (worker, boot_now + lease, now, queue, limit)
+        return _in_order(
+            writer.run(
+                lambda connection: connection.execute(self._sql.claim_messages, values).fetchall(),
+                atomic=True,
+            )
+        )
+
+    def claim_tasks(
+        self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
+    ) -> list[Claimed]:
+        writer = self._ready().writer
+        now, boot_now = self._clock.now(), self._clock.boot_now()
+        due, ended = writer.run(
+            lambda connection: connection.execute(self._sql.look_for_tasks, (now, boot_now)).fetchone(),
+            atomic=True,
+        )
+        self._sweep_before_claim(due, ended)
+
+        def claim(connection: sqlite3.Connection) -> list[Any]:
+            served = queues
+            if served is None:
+                served = [row[0] for row in connection.execute(self._sql.ready_queues).fetchall()]
+            values = {
+                "queues": as_json(served),
+                "tasks": as_json(tasks),
+                "limit": limit,
+                "worker": worker,
+                "lease": boot_now + lease,
+                "now": now,
+            }
+            return connection.execute(self._sql.claim_tasks, values).fetchall()
+
+        return _in_order(writer.run(claim))
+
+    def promote(self) -> int:
+        return self._sweep_all(self._sql.promote)
+
+    def recover(self) -> int:
+        return self._sweep_all(*self._recovery())
+
+    def _recovery(self) -> tuple[str, str]:
+        # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
+        return self._sql.recover_spent, self._sql.recover
+
+    def _sweep_before_claim(self, due: bool, ended: bool) -> None:
+        """One batch, so that no claim waits for a million others; the next claim does the next batch."""
+        if due:
+            self._sweep(self._sql.promote)
+        if ended:
+            self._sweep(*self._recovery())
+
+    def _sweep_all(self, *statements: str) -> int:
+        moved = 0
+        while batch := self._sweep(*statements):
+            moved += batch
+        return moved
+
+    def _sweep(self, *statements: str) -> int:
+        """One batch, a short transaction."""
+        values = {
+            "now": self._clock.now(),
+            "boot_now": self._clock.boot_now(),
+            "actor": self._actor,
+            "limit": SWEEP_ROWS,
+        }
+
+        def work(connection: sqlite3.Connection) -> int:
+            return sum(connection.execute(statement, values).rowcount for statement in statements)
+
+        return self._ready().writer.run(work, wakes=True)
+
+
+def _in_order(rows: list[Any]) -> "list[Claimed]":
+    """RETURNING gives rows in any order: by priority, then by id."""
+    rows.sort(key=lambda row: (-row[8], row[0]))
+    return [Claimed(*row[:8]) for row in rows]

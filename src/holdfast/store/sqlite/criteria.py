@@ -1,0 +1,46 @@
+"""From Criteria to a WHERE clause. Names are ours, values are bound."""
+
+from typing import Any
+
+import msgspec
+
+from ...model import Criteria
+
+_FIELDS = ("status", "queue", "task", "key", "error_code")
+_RANGES = {
+    "created_from": "created_at >= :created_from",
+    "created_before": "created_at < :created_before",
+    "finished_from": "finished_at >= :finished_from",
+    "finished_before": "finished_at < :finished_before",
+}
+
+
+def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
+    clauses, values = ["true"], dict[str, Any]()
+    for field in _FIELDS:
+        wanted = getattr(criteria, field)
+        if len(wanted) == 1:  # an equality lets the planner see which partial index serves
+            clauses.append(f"{field} = :{field}")
+            values[field] = wanted[0]
+        elif wanted:
+            clauses.append(f"{field} IN (SELECT value FROM json_each(:{field}))")  # noqa: S608
+            values[field] = as_json(wanted)
+    if criteria.tag:
+        clauses.append(
+            f"id IN (SELECT job_id FROM {prefix}tags WHERE tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
+        )
+        values["tag"] = as_json(criteria.tag)
+    for field, clause in _RANGES.items():
+        if getattr(criteria, field) is not None:
+            clauses.append(clause)
+            values[field] = getattr(criteria, field)
+    if criteria.ids is not None:
+        clauses.append("id IN (SELECT value FROM json_each(:ids))")
+        values["ids"] = as_json(criteria.ids)
+    if criteria.messages is not None:
+        clauses.append("task IS NULL" if criteria.messages else "task IS NOT NULL")
+    return " AND ".join(clauses), values
+
+
+def as_json(values: Any) -> str:
+    return msgspec.json.encode(values).decode()

@@ -1,0 +1,221 @@
+"""All that one process holds open on one database: the writer, readers, the checkpointer, the watcher."""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from msgspec import Struct
+
+from ...clock import Clock
+from ...errors import CorruptDatabase, StoreClosed, StoreError
+from ..statements import Statements
+from .checkpoint import CHANGES_PER_CHECKPOINT, Checkpointer
+from .connection import connect, require_usable_sqlite, use_wal
+from .faults import translate
+from .files import FreeSpace, prepare_file
+from .forks import leak
+from .migrate import Migrations
+from .patience import Patience
+from .watch import Watcher
+from .writer import Writer
+
+T = TypeVar("T")
+
+MAX_IDLE_READERS = 4
+FORK_PATIENCE_SECONDS = 1.0
+
+
+class Options(Struct, frozen=True):
+    """What the store was told, checked by the app."""
+
+    path: Path
+    prefix: str
+    durable_level: str  # FULL or NORMAL: how enqueues are flushed
+    migrate: bool
+    busy_timeout: float
+    min_free_bytes: int
+    guard_connections: bool
+
+
+class Engine:
+    def __init__(self, options: Options, clock: Clock, random: Random, sql: Statements) -> None:
+        self.options, self.patience = options, Patience(random, options.busy_timeout)
+        require_usable_sqlite()
+        prepare_file(options.path)
+        self._connections: list[sqlite3.Connection] = []
+        self._idle: list[sqlite3.Connection] = []
+        self._lent: dict[sqlite3.Connection, int] = {}  # and to which thread
+        self._closed = False
+        self._lending = threading.Condition(threading.Lock())
+        self._abandoned = False
+        self._guest_changes = 0
+        try:
+            self._open(clock, sql)
+        except sqlite3.Error as error:
+            self._close_connections()
+            raise translate(error, options.path) from error
+        except BaseException:
+            self._close_connections()
+            raise
+
+    def _open(self, clock: Clock, sql: Statements) -> None:
+        options = self.options
+        left_behind = _size(Path(f"{options.path}-wal")) > 0
+        connection = self._connect()
+        self.patience.run(lambda: use_wal(connection))
+        migrations = Migrations(connection, options.prefix)
+        if options.migrate:
+            migrations.apply(clock, self.patience)
+        else:
+            migrations.require_current()
+        self._notice_restart(connection, clock.boot_id(), left_behind, sql)
+
+        self.space = FreeSpace(options.path.parent, options.min_free_bytes)
+        self.watcher = Watcher(options.path, lambda: connect(options.path, "NORMAL"))
+        checkpointer = Checkpointer(self._connect(), self._connect())
+        self.writer = Writer(
+            options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
+        )
+
+    def _notice_restart(
+        self, connection: sqlite3.Connection, boot_id: str, left_behind: bool, sql: Statements
+    ) -> None:
+        """The first process after a start of the machine ends all leases, and looks at a file that was left open."""
+        if _boot_id(connection, sql) == boot_id:
+            return
+        if left_behind:
+            problems = connection.execute("PRAGMA quick_check(3)").fetchall()
+            if problems != [("ok",)]:
+                raise CorruptDatabase(
+                    f"{self.options.path} is damaged ({problems[0][0]}): keep a copy with its -wal file, and "
+                    "restore a backup or use the sqlite3 shell's .recover"
+                )
+        self.patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            if _boot_id(connection, sql) != boot_id:
+                connection.execute(sql.end_leases_of_another_boot)
+                connection.execute(sql.set_meta, ("boot_id", boot_id))
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run reads on a connection of their own, so that they wait for no writer."""
+        try:
+            with self._reader() as connection:
+                return self.patience.run(lambda: work(connection))
+        except sqlite3.Error as error:
+            raise translate(error, self.options.path) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction for the user's own statements; threads that write meanwhile wait."""
+        with self.writer.exclusively(), self._reader() as connection:
+            before = connection.total_changes
+            self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
+            self._execute(connection, "BEGIN IMMEDIATE")
+            try:
+                yield connection
+                if self._abandoned:  # the block was entered by the parent: it is the parent's to end
+                    return
+                self._execute(connection, "COMMIT")
+            finally:
+                if not self._abandoned and connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            self.writer.count_changes(connection.total_changes - before)
+        self.watcher.notify()
+
+    def _execute(self, connection: sqlite3.Connection, statement: str) -> None:
+        try:
+            self.patience.run(lambda: connection.execute(statement))
+        except sqlite3.Error as error:
+            raise translate(error, self.options.path) from error
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._lending:
+            if self._closed:
+                raise StoreClosed("this Holdfast was closed: make a new one")
+            connection = self._idle.pop() if self._idle else self._connect()
+            self._lent[connection] = threading.get_ident()
+        try:
+            yield connection
+        finally:
+            if not self._abandoned:
+                self._take_back(connection)
+
+    def _take_back(self, connection: sqlite3.Connection) -> None:
+        with self._lending:
+            del self._lent[connection]
+            self._lending.notify_all()
+            if self._closed or len(self._idle) >= MAX_IDLE_READERS:
+                self._connections.remove(connection)
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def close(self) -> None:
+        self.watcher.close()
+        self.writer.close(self._close_connections)
+
+    def guest_wrote(self, changes: int) -> None:
+        """The user's own connection wrote, and must not checkpoint: see to it that somebody does."""
+        self._guest_changes += changes
+        if self._guest_changes >= CHANGES_PER_CHECKPOINT:
+            self._guest_changes = 0
+            # Not now: their transaction is still open.
+            threading.Thread(target=self._checkpoint_soon, name="holdfast-checkpoint", daemon=True).start()
+
+    def _checkpoint_soon(self) -> None:
+        time.sleep(0.05)
+        with contextlib.suppress(StoreError, sqlite3.Error):  # there will be another
+            self.writer.checkpoint()
+
+    @contextmanager
+    def hold_still(self) -> Iterator[None]:
+        """Keep other threads out of SQLite during a fork: a mutex they hold would stay locked in the child."""
+        with self.writer.paused(FORK_PATIENCE_SECONDS), self.watcher.paused(), self._lending:
+            me = threading.get_ident()
+            self._lending.wait_for(
+                lambda: all(borrower == me for borrower in self._lent.values()), FORK_PATIENCE_SECONDS
+            )
+            yield
+
+    def abandon(self) -> None:
+        """In a forked child: keep what the parent opened from ever being used or closed here."""
+        self._abandoned = True
+        leak(self)
+        for connection in self._connections:
+            leak(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self.options.path, "NORMAL")
+        self._connections.append(connection)
+        return connection
+
+    def _close_connections(self) -> None:
+        with self._lending:
+            self._closed = True  # whoever has borrowed one closes it on return
+            for connection in self._connections:
+                if connection not in self._lent:
+                    connection.close()
+            self._connections = list(self._lent)
+
+
+def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:
+    row = connection.execute(sql.get_meta, ("boot_id",)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

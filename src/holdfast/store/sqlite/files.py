@@ -1,0 +1,117 @@
+"""The database as a file: where it may be, how it is created, how much room is left."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+from ...errors import CannotOpen, DiskFull, InvalidInput, ReadOnlyDatabase, UnsupportedFileSystem
+
+# statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
+_UNSAFE_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x517B: "SMB",
+    0x65735546: "FUSE",
+    0x01021997: "9p",
+    0x564C: "NCP",
+    0x5346414F: "AFS",
+    0x73757245: "Coda",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+}
+
+_SPACE_CHECK_SECONDS = 0.05
+
+
+def database_path(url: str | os.PathLike[str]) -> Path:
+    """A path, or the path in `sqlite:///relative.db` and `sqlite:////absolute.db`."""
+    text = os.fspath(url)
+    if text.startswith("sqlite://"):
+        if not text.startswith("sqlite:///") or "?" in text:
+            raise InvalidInput(f"{text!r} is no SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
+        text = text.removeprefix("sqlite:///")
+    if text == ":memory:" or not text or text.startswith("file:"):
+        raise InvalidInput(f"a durable queue needs a file, and {text!r} names none: pass a path such as 'app.db'")
+    if "\0" in text:
+        raise InvalidInput("a path must not contain a NUL character")
+    return Path(text).absolute()
+
+
+def prepare_file(path: Path) -> None:
+    """Check that a database can live here, and create the file with private permissions if there is none."""
+    if path.is_dir():
+        raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
+    folder = path.parent
+    if not folder.is_dir():
+        raise CannotOpen(f"the folder {folder} does not exist: create it first")
+    refuse_unsafe_file_system(folder)
+    if not path.exists():
+        _create(path)
+    elif not path.is_file():
+        raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")
+    for target in (path, folder):
+        if not os.access(target, os.W_OK):
+            raise ReadOnlyDatabase(
+                f"{target} cannot be written: SQLite needs to write both the file and its folder (for -wal and "
+                "-shm). Check the permissions and the mount"
+            )
+
+
+def _create(path: Path) -> None:
+    # O_EXCL: only a file that nobody can have open yet, since closing a descriptor drops SQLite's locks on it.
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        kind = ReadOnlyDatabase if isinstance(error, PermissionError) or error.errno == 30 else CannotOpen
+        raise kind(f"{path} cannot be created: {error.strerror}. Check the folder and its permissions") from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def refuse_unsafe_file_system(folder: Path) -> None:
+    name = _UNSAFE_FILE_SYSTEMS.get(file_system_type(folder))
+    if name is not None:
+        raise UnsupportedFileSystem(
+            f"{folder} is on {name}, where SQLite's locks do not hold and commits can be lost: "
+            "use a local disk, or PostgreSQL for several machines"
+        )
+
+
+def file_system_type(folder: Path) -> int:
+    """The magic number of the file system, or 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    # struct statfs begins with f_type, one machine word; Python's os.statvfs leaves it out.
+    buffer = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), buffer) != 0:
+        return 0
+    return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+class FreeSpace:
+    """Refuses new work while the disk is nearly full, so that running work can still settle."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder, self._reserve = folder, reserve_bytes
+        self._checked_until = 0.0
+
+    def require(self) -> None:
+        now = time.monotonic()
+        if now < self._checked_until:
+            return
+        usage = os.statvfs(self._folder)
+        free = usage.f_bavail * usage.f_frsize
+        if free < self._reserve:
+            raise DiskFull(
+                f"{free:,} bytes are free below {self._folder}, less than the reserve of {self._reserve:,} that lets "
+                "running jobs settle: free some space, or pass a smaller min_free_bytes"
+            )
+        self._checked_until = now + _SPACE_CHECK_SECONDS

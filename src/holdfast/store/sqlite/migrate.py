@@ -1,0 +1,97 @@
+"""Numbered migrations, each applied in one transaction and recorded by name and time."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...clock import Clock
+from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew
+from ..statements import with_prefix
+from .faults import is_busy
+from .patience import Patience
+
+FOLDER = Path(__file__).parent / "migrations"
+
+
+class Migrations:
+    def __init__(self, connection: sqlite3.Connection, prefix: str, folder: Path = FOLDER) -> None:
+        self._connection, self._prefix = connection, prefix
+        self._known = {file.stem: file for file in sorted(folder.glob("[0-9]*.sql"))}
+
+    def require_current(self) -> None:
+        """Raise unless the tables are exactly those of this version."""
+        pending = self.pending()
+        if pending:
+            raise SchemaOutdated(
+                f"found {len(self._known) - len(pending)} migrations, need {len(self._known)}: "
+                "open it once with migrate=True, which is the default"
+            )
+
+    def pending(self) -> list[str]:
+        applied = self._applied()
+        unknown = sorted(applied - self._known.keys())
+        if unknown:
+            raise SchemaTooNew(
+                f"this database was migrated by a newer Holdfast ({', '.join(unknown)}): "
+                "upgrade this one with 'pip install --upgrade holdfast'"
+            )
+        return [name for name in self._known if name not in applied]
+
+    def apply(self, clock: Clock, patience: Patience) -> list[str]:
+        """Apply what is missing. Two processes may do so at once: the second finds nothing left to do."""
+        done: list[str] = []
+        while self.pending():
+            patience.run(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            try:
+                pending = self.pending()  # once more, now that nobody else can change it
+                if pending:
+                    self._apply_one(pending[0], clock.now())
+                    done.append(pending[0])
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        return done
+
+    def _apply_one(self, name: str, now: int) -> None:
+        try:
+            for statement in _statements(self._known[name].read_text(encoding="utf-8")):
+                self._connection.execute(with_prefix(statement, self._prefix))
+            self._connection.execute(self._record_table())
+            self._connection.execute(
+                f"INSERT INTO {self._prefix}migrations (name, applied_at) VALUES (?, ?)",  # noqa: S608
+                (name, now),
+            )
+        except sqlite3.Error as error:
+            if is_busy(error):
+                raise
+            raise MigrationFailed(
+                f"migration {name} failed and was undone ({error}): the database is as it was"
+            ) from error
+
+    def _record_table(self) -> str:
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._prefix}migrations "
+            "(name TEXT PRIMARY KEY, applied_at INTEGER NOT NULL) WITHOUT ROWID"
+        )
+
+    def _applied(self) -> set[str]:
+        table = f"{self._prefix}migrations"
+        found = self._connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+        ).fetchall()
+        if not found:
+            return set()
+        return {row[0] for row in self._connection.execute(f"SELECT name FROM {table}").fetchall()}  # noqa: S608
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a script where SQLite says a statement is complete: a trigger's inner semicolons are not."""
+    part = ""
+    for line in script.splitlines(keepends=True):
+        part += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(part):
+            yield part
+            part = ""
+    if with_prefix(part, ""):
+        yield part

@@ -1,0 +1,75 @@
+"""What an operator may do to jobs and queues."""
+
+import sqlite3
+from typing import Any
+
+from ...model import Criteria
+from ..base import OperatorAction
+from .criteria import as_json, where
+from .part import Part
+
+OPERATE_ROWS = 1000
+
+
+class Operating(Part):
+    def operate(
+        self,
+        action: OperatorAction,
+        criteria: Criteria,
+        actor: str,
+        *,
+        delay: int = 0,
+        attempts: int = 1,
+        reason: str = "",
+    ) -> int:
+        changed, after = 0, 0
+        while ids := self._ids_after(after, criteria):
+            after = ids[-1]
+            now = self._clock.now()
+            values = {
+                "ids": as_json(ids),
+                "now": now,
+                "run_at": now + delay,
+                "attempts": attempts,
+                "actor": actor,
+                "reason": reason or None,
+            }
+            changed += self._operate_on(action, values)
+        return changed
+
+    def _ids_after(self, after: int, criteria: Criteria) -> list[int]:
+        clause, values = where(criteria, self._options.prefix)
+        statement = self._sql.select_ids.replace("{where}", clause)
+        values |= {"after": after, "limit": OPERATE_ROWS}
+        rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
+        return [row[0] for row in rows]
+
+    def _operate_on(self, action: OperatorAction, values: dict[str, Any]) -> int:
+        statement: str = getattr(self._sql, action)
+
+        def work(connection: sqlite3.Connection) -> int:
+            changed = connection.execute(statement, values).rowcount
+            if changed and action in ("delete", "purge"):
+                note = {"event": f"{action}d", "detail": as_json({"count": changed})}
+                connection.execute(self._sql.note, values | note)
+            return changed
+
+        return self._ready().writer.run(work, durable=True, wakes=True)
+
+    def pause(self, queue: str, actor: str) -> bool:
+        return self._set_paused(self._sql.pause, "paused", queue, actor)
+
+    def resume(self, queue: str, actor: str) -> bool:
+        return self._set_paused(self._sql.resume, "resumed", queue, actor)
+
+    def _set_paused(self, statement: str, event: str, queue: str, actor: str) -> bool:
+        values = {"queue": queue, "actor": actor, "now": self._clock.now()}
+        note = values | {"event": event, "detail": as_json({"queue": queue})}
+
+        def work(connection: sqlite3.Connection) -> bool:
+            changed = connection.execute(statement, values).rowcount == 1
+            if changed:
+                connection.execute(self._sql.note, note)
+            return changed
+
+        return self._ready().writer.run(work, durable=True, wakes=True)

@@ -1,0 +1,76 @@
+"""Looking at jobs, and waiting for something to look at."""
+
+import builtins
+import sqlite3
+
+from ...clock import SECOND
+from ...model import Criteria, Cursor, JobRecord, QueueStats, TimelineEntry
+from ..statements import Statements
+from .criteria import where
+from .part import Part
+from .timeline import timeline
+
+LONGEST_WAIT_SECONDS = 1.0
+
+_COLUMNS = ", ".join(
+    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+)
+
+
+def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
+    row = connection.execute(sql.get.replace("{columns}", _COLUMNS), (job_id,)).fetchone()
+    return None if row is None else JobRecord(*row)
+
+
+class Reading(Part):
+    def get(self, job_id: int) -> JobRecord | None:
+        return self._ready().read(lambda connection: get_record(connection, self._sql, job_id))
+
+    def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> list[JobRecord]:
+        clause, values = where(criteria, self._options.prefix)
+        newer = cursor is not None and cursor.newer
+        if cursor is not None:
+            clause += " AND id > :cursor" if newer else " AND id < :cursor"
+            values["cursor"] = cursor.id
+        template = self._sql.list_newer if newer else self._sql.list_older
+        statement = template.replace("{columns}", _COLUMNS).replace("{where}", clause)
+        values["limit"] = limit
+        rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
+        return [JobRecord(*row) for row in (reversed(rows) if newer else rows)]
+
+    def history(self, job_id: int) -> builtins.list[TimelineEntry]:
+        def work(connection: sqlite3.Connection) -> builtins.list[TimelineEntry]:
+            events = connection.execute(self._sql.events_of, (job_id,)).fetchall()
+            attempts = connection.execute(self._sql.attempts_of, (job_id,)).fetchall()
+            return timeline(events, attempts)
+
+        return self._ready().read(work)
+
+    def traceback(self, fingerprint: str) -> str | None:
+        row = self._ready().read(
+            lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone()
+        )
+        return None if row is None else row[0]
+
+    def message_stats(self, queue: str) -> QueueStats:
+        ready, scheduled, running, failed, oldest, paused = self._ready().read(
+            lambda connection: connection.execute(self._sql.message_stats, {"queue": queue}).fetchone()
+        )
+        age = None if oldest is None else max(0.0, (self._clock.now() - oldest) / SECOND)
+        total = ready + scheduled + running + failed
+        return QueueStats(total, ready, scheduled, running, failed, age, bool(paused))
+
+    # --- waiting ---
+
+    def commits_seen(self) -> int:
+        return self._ready().watcher.count()
+
+    def wait_for_commit(self, seen: int, timeout: float) -> None:
+        run_at, lease = self._ready().read(lambda connection: connection.execute(self._sql.next_due).fetchone())
+        moments = [LONGEST_WAIT_SECONDS, timeout]
+        if run_at is not None:
+            moments.append((run_at - self._clock.now()) / SECOND)
+        if lease is not None:
+            moments.append((lease - self._clock.boot_now()) / SECOND)
+        if (seconds := min(moments)) > 0:
+            self._ready().watcher.wait(seen, seconds)

@@ -1,0 +1,77 @@
+-- name: look_for_messages
+-- what there is to do before and at a claim: due jobs, ended leases, ready messages
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND lease <= ?),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = ? AND task IS NULL)
+
+-- name: look_for_tasks
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND lease <= ?)
+
+-- name: promote
+-- scheduled -> ready, when due
+UPDATE {p}jobs SET status = 'ready',
+    transition = 'promoted', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit)
+
+-- name: recover
+-- running -> ready, when the lease has ended
+UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+    error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
+    error_detail = 'attempt ' || attempt || ' was not settled before its lease ended', fingerprint = NULL,
+    transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND lease <= :boot_now ORDER BY lease LIMIT :limit)
+  AND attempt < max_attempts
+
+-- name: recover_spent
+-- running -> failed, when the lease of the last attempt has ended
+UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease = NULL,
+    error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
+    error_detail = 'attempt ' || attempt || ', the last, was not settled before its lease ended', fingerprint = NULL,
+    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND lease <= :boot_now ORDER BY lease LIMIT :limit)
+  AND attempt >= max_attempts
+
+-- name: claim_messages
+-- ready -> running, the next messages of a queue unless it is paused
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
+    transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
+WHERE id IN (
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
+      AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
+    ORDER BY priority DESC, id LIMIT ?5
+)
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+
+-- name: ready_queues
+-- every queue with something ready, one index step each
+WITH RECURSIVE found (queue) AS (
+    SELECT min(queue) FROM {p}jobs WHERE status = 'ready'
+    UNION ALL
+    SELECT (SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND queue > found.queue)
+    FROM found WHERE found.queue IS NOT NULL
+)
+SELECT queue FROM found WHERE queue IS NOT NULL
+
+-- name: claim_tasks
+-- ready -> running, the next jobs of these tasks in these queues; each pair is one bounded range of the index
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
+WHERE id IN (
+    SELECT job.id FROM json_each(:queues) AS queue, json_each(:tasks) AS task
+    JOIN {p}jobs AS job ON job.id IN (
+        SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = queue.value AND task = task.value
+          AND attempt < max_attempts
+        ORDER BY priority DESC, id LIMIT :limit
+    )
+    WHERE queue.value NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
+    ORDER BY job.priority DESC, job.id LIMIT :limit
+)
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+
+-- name: next_due
+-- when the next scheduled job is due (wall clock), and when the next lease ends (boot clock)
+SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
+       (SELECT min(lease) FROM {p}jobs WHERE status = 'running')

@@ -1,0 +1,36 @@
+-- Into `ready` or `scheduled`. The event is written by the trigger jobs_enqueued.
+
+-- name: insert
+INSERT INTO {p}jobs (queue, task, args, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
+                     history, actor)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+
+-- name: insert_many
+-- All values but `args` are the same for every row, so one statement takes a thousand of them.
+INSERT INTO {p}jobs (queue, task, args, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
+                     history, actor)
+SELECT ?, ?, value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
+RETURNING id
+
+-- name: find_live_key
+-- the job that holds the key now
+SELECT id FROM {p}jobs
+WHERE key = :key AND finished_at IS NULL
+  AND ((task IS NOT NULL AND task = :task) OR (task IS NULL AND :task IS NULL AND queue = :queue))
+
+-- name: find_finished_key
+-- the newest job with the key that ended since
+SELECT id FROM {p}jobs
+WHERE key = :key AND finished_at IS NOT NULL AND finished_at > :since
+  AND ((task IS NOT NULL AND task = :task) OR (task IS NULL AND :task IS NULL AND queue = :queue))
+ORDER BY finished_at DESC LIMIT 1
+
+-- name: replace
+-- waiting -> waiting, with other arguments and another time
+UPDATE {p}jobs SET
+    status = CASE WHEN status = 'blocked' THEN status ELSE :status END,
+    args = :args, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),
+    timeout = :timeout,
+    transition = 'replaced', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id = :id AND status IN ('ready', 'scheduled', 'blocked')

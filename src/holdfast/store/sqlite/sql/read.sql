@@ -1,0 +1,40 @@
+-- name: get
+SELECT {columns} FROM {p}jobs WHERE id = ?
+
+-- name: list_older
+SELECT {columns} FROM {p}jobs WHERE {where} ORDER BY id DESC LIMIT :limit
+
+-- name: list_newer
+SELECT {columns} FROM {p}jobs WHERE {where} ORDER BY id LIMIT :limit
+
+-- name: select_ids
+SELECT id FROM {p}jobs WHERE {where} AND id > :after ORDER BY id LIMIT :limit
+
+-- name: events_of
+SELECT at, event, attempt, actor, detail FROM {p}events WHERE job_id = ? ORDER BY id
+
+-- name: attempts_of
+SELECT attempt, worker, claimed_at, started_at, finished_at, outcome, error_code, error_detail, fingerprint
+FROM {p}attempts WHERE job_id = ? ORDER BY attempt
+
+-- name: traceback
+SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
+
+-- name: message_stats
+SELECT (SELECT count(*) FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task IS NULL),
+       (SELECT count(*) FROM {p}jobs WHERE status = 'scheduled' AND queue = :queue AND task IS NULL),
+       (SELECT count(*) FROM {p}jobs WHERE status = 'running' AND queue = :queue AND task IS NULL),
+       (SELECT count(*) FROM {p}jobs WHERE status = 'failed' AND queue = :queue AND task IS NULL),
+       (SELECT created_at FROM {p}jobs WHERE id =
+           (SELECT min(id) FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task IS NULL)),
+       EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
+
+-- name: get_meta
+SELECT value FROM {p}meta WHERE name = ?
+
+-- name: set_meta
+INSERT INTO {p}meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: end_leases_of_another_boot
+-- a lease is a time of the boot clock: after a restart of the machine every one of them has ended
+UPDATE {p}jobs SET lease = 0 WHERE status = 'running'

@@ -1,0 +1,96 @@
+"""The Store on SQLite, put together from its parts. Its SQL is in `sql/`."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from random import Random
+
+from ...clock import Clock
+from ...errors import StoreClosed
+from ..statements import Statements
+from .claiming import Claiming
+from .engine import Engine, Options
+from .enqueuing import Enqueuing
+from .files import database_path
+from .forks import watch_forks
+from .operating import Operating
+from .reading import Reading
+from .settling import Settling
+from .transaction import Transaction
+
+
+class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
+    def __init__(self, options: Options, clock: Clock, random: Random, actor: str) -> None:
+        self._options, self._clock, self._random, self._actor = options, clock, random, actor
+        self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
+        self._opening = threading.Lock()
+        self._closed = False
+        self._engine: Engine | None = self._open_engine()
+        watch_forks(self)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self._ready().transaction() as connection:
+            yield Transaction(connection, os.getpid())
+
+    def checkpoint(self) -> tuple[int, int]:
+        return self._ready().writer.checkpoint()
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def hold_still(self) -> AbstractContextManager[None]:
+        engine = self._engine
+        return nullcontext() if engine is None else engine.hold_still()
+
+    def forget_parent(self) -> None:
+        """In a forked child: leave the parent's connections alone. The next use opens new ones."""
+        engine, self._engine = self._engine, None
+        self._opening = threading.Lock()
+        if engine is not None:
+            engine.abandon()
+
+    def _ready(self) -> Engine:
+        engine = self._engine
+        if engine is not None:
+            return engine
+        with self._opening:
+            if self._closed:
+                raise StoreClosed("this Holdfast was closed: make a new one")
+            if self._engine is None:
+                self._engine = self._open_engine()
+            return self._engine
+
+    def _open_engine(self) -> Engine:
+        return Engine(self._options, self._clock, self._random, self._sql)
+
+
+def open_store(
+    url: str,
+    *,
+    prefix: str,
+    durable_level: str,
+    migrate: bool,
+    busy_timeout: float,
+    min_free_bytes: int,
+    guard_connections: bool,
+    clock: Clock,
+    random: Random,
+    actor: str,
+) -> SqliteStore:
+    options = Options(
+        path=database_path(url),
+        prefix=prefix,
+        durable_level=durable_level,
+        migrate=migrate,
+        busy_timeout=busy_timeout,
+        min_free_bytes=min_free_bytes,
+        guard_connections=guard_connections,
+    )
+    return SqliteStore(options, clock, random, actor)

@@ -1,0 +1,206 @@
+"""The one writer of a process, with group commit.
+
+A thread that wants to write puts its work in line and then asks for the mutex. Whoever gets it does all the work
+that stands in line, in one transaction with one fsync, and leaves each result where its owner finds it. A lone
+thread thus writes at once, without handing anything to anybody; threads that write together share a commit.
+"""
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ...errors import StoreBusy, StoreClosed, TransactionError
+from .checkpoint import Checkpointer
+from .faults import translate
+from .patience import Patience
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+MAX_GROUP = 500
+
+
+class _Request(Generic[T]):
+    __slots__ = ("atomic", "done", "durable", "error", "result", "wakes", "work")
+
+    def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool) -> None:
+        self.work, self.durable, self.atomic, self.wakes = work, durable, atomic, wakes
+        self.done = False
+        self.result: T
+        self.error: BaseException | None = None
+
+    def attempt(self, connection: sqlite3.Connection) -> None:
+        self.error = None
+        try:
+            self.result = self.work(connection)
+        except BaseException as error:  # noqa: BLE001  it belongs to the thread that brought the work
+            self.error = error
+
+
+class Writer:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        checkpointer: Checkpointer,
+        patience: Patience,
+        durable_level: str,
+        on_wake: Callable[[], None],
+    ) -> None:
+        self._path, self._connection, self._checkpointer = path, connection, checkpointer
+        self._patience, self._on_wake = patience, on_wake
+        self._durable_level, self._level = durable_level, ""
+        self._line: deque[_Request[Any]] = deque()
+        self._mutex = threading.Lock()
+        self._owner: int | None = None  # the thread inside exclusively()
+        self._counted = connection.total_changes
+        self._closed = False
+
+    def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
+        """Run the work in a transaction that has been committed when this returns.
+
+        durable: flush it to the disk as well. atomic: the work is a single statement, which SQLite makes a
+        transaction of its own. wakes: tell waiting threads of this process. The work may be run more than once,
+        each time after everything it did was undone.
+        """
+        self._refuse_nesting()
+        request = _Request(work, durable, atomic, wakes)
+        self._line.append(request)
+        with self._mutex:
+            while not request.done:
+                self._serve()
+        if request.error is not None:
+            if isinstance(request.error, sqlite3.Error):
+                raise translate(request.error, self._path) from request.error
+            raise request.error
+        return request.result
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep the other threads of this process from writing, while a transaction is open elsewhere."""
+        self._refuse_nesting()
+        with self._mutex:
+            self._require_open()
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
+
+    @contextmanager
+    def paused(self, patience_seconds: float) -> Iterator[None]:
+        """No thread of this process writes meanwhile; does not wait for ever, nor for this thread itself."""
+        held = self._owner != threading.get_ident() and self._mutex.acquire(timeout=patience_seconds)
+        try:
+            yield
+        finally:
+            if held:
+                self._mutex.release()
+
+    def checkpoint(self) -> tuple[int, int]:
+        with self._mutex:
+            self._require_open()
+            return self._checkpointer.run(self._patience.run)
+
+    def count_changes(self, changes: int) -> None:
+        """So many changes were committed by this process: checkpoint when there are enough. The mutex is held."""
+        if self._checkpointer.count(changes):
+            # What was written is committed; whatever ails the disk will be told at the next write.
+            with suppress(sqlite3.Error, StoreBusy):
+                self._checkpointer.run(self._patience.run)
+
+    def close(self, then: Callable[[], None]) -> None:
+        with self._mutex:
+            self._closed = True
+            then()
+
+    def _refuse_nesting(self) -> None:
+        if self._owner == threading.get_ident():
+            raise TransactionError(
+                "this thread has an open app.transaction(), and writing beside it would wait for itself: "
+                "pass conn=tx to take part in it"
+            )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("this Holdfast was closed: make a new one")
+
+    def _serve(self) -> None:
+        line = self._line
+        group = [line.popleft() for _ in range(min(len(line), MAX_GROUP))]
+        try:
+            self._require_open()
+            self._set_level(self._durable_level if any(request.durable for request in group) else "NORMAL")
+            if len(group) == 1:
+                self._run_alone(group[0])
+            else:
+                self._run_together(group)
+        except BaseException as error:  # noqa: BLE001  each thread of the group gets it
+            for request in group:
+                request.error = error
+        finally:
+            for request in group:
+                request.done = True
+        self._after_commit(group)
+
+    def _run_alone(self, request: _Request[Any]) -> None:
+        connection = self._connection
+        if request.atomic:
+            self._patience.run(lambda: self._run_atomic(request))
+            return
+        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            request.attempt(connection)
+            if request.error is None:
+                connection.execute("COMMIT")
+        finally:
+            self._roll_back_if_open()
+
+    def _run_atomic(self, request: _Request[Any]) -> None:
+        request.attempt(self._connection)
+        if isinstance(request.error, sqlite3.OperationalError):
+            raise request.error  # so that BUSY is tried again
+
+    def _run_together(self, group: list[_Request[Any]]) -> None:
+        connection = self._connection
+        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            for request in group:
+                self._run_apart(request)
+            connection.execute("COMMIT")
+        finally:
+            self._roll_back_if_open()
+
+    def _run_apart(self, request: _Request[Any]) -> None:
+        """One member of a group: if it fails, only its own changes are undone."""
+        connection = self._connection
+        if not request.atomic:
+            connection.execute("SAVEPOINT member")
+        request.attempt(connection)
+        if not connection.in_transaction:  # a full disk has rolled back everything, the others' work too
+            raise request.error or TransactionError("the work ended the transaction it ran in")
+        if not request.atomic:
+            if request.error is not None:
+                connection.execute("ROLLBACK TO member")
+            connection.execute("RELEASE member")
+
+    def _roll_back_if_open(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _set_level(self, level: str) -> None:
+        if level != self._level:
+            self._connection.execute(f"PRAGMA synchronous = {level}")
+            self._level = level
+
+    def _after_commit(self, group: list[_Request[Any]]) -> None:
+        changes = self._connection.total_changes - self._counted if not self._closed else 0
+        if changes:
+            self._counted += changes
+            if any(request.wakes for request in group):
+                self._on_wake()
+            self.count_changes(changes)

@@ -1,0 +1,31 @@
+"""SQL lives in files, each statement below a line `-- name: …`; this reads them."""
+
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+class Statements:
+    """The named statements of a folder, as attributes, with the table prefix put in."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._named: dict[str, str] = {}
+        for file in sorted(folder.glob("*.sql")):
+            head, *blocks = _NAME.split(file.read_text(encoding="utf-8"))
+            assert not [line for line in head.splitlines() if line and not line.startswith("--")], file
+            for name, text in zip(blocks[::2], blocks[1::2], strict=True):
+                assert name not in self._named, f"{name} is defined twice"
+                self._named[name] = with_prefix(text, prefix)
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self._named[name]
+        except KeyError:
+            raise AttributeError(f"no statement is named {name}") from None
+
+
+def with_prefix(text: str, prefix: str) -> str:
+    """Strip comments and blank lines, and put the (checked) prefix where `{p}` stands."""
+    lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+    return "\n".join(lines).strip().rstrip(";").replace("{p}", prefix)
