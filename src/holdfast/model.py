@@ -39,8 +39,14 @@ class NewJob(Struct, frozen=True):
     key: str | None = None
     key_window: int | None = None
     on_conflict: OnConflict = "return"
-    tags: tuple[str, ...] = ()
+    tags: str | None = None  # a JSON array
     history: bool = True
+
+    def due(self, now: int) -> int:
+        return now + self.delay if self.run_at is None else self.run_at
+
+    def first_status(self, now: int) -> Status:
+        return "scheduled" if self.due(now) > now else "ready"
 
 
 class JobRecord(Struct, frozen=True):
@@ -75,8 +81,41 @@ class JobRecord(Struct, frozen=True):
 class Inserted(Struct, frozen=True):
     """The job that exists after an enqueue: new, or the one that had the key already."""
 
-    record: JobRecord
-    deduplicated: bool = False
+    id: int
+    now: int
+    existing: JobRecord | None = None
+
+    def record(self, job: NewJob) -> JobRecord:
+        """The row of the job, without reading it again."""
+        if self.existing is not None:
+            return self.existing
+        run_at = job.due(self.now)
+        return JobRecord(
+            id=self.id,
+            queue=job.queue,
+            task=job.task,
+            args=job.args.encode(),
+            status=job.first_status(self.now),
+            priority=job.priority,
+            run_at=run_at,
+            created_at=self.now,
+            claimed_at=None,
+            started_at=None,
+            finished_at=None,
+            heartbeat_at=None,
+            attempt=0,
+            max_attempts=job.max_attempts,
+            timeout=job.timeout,
+            worker=None,
+            error_code=None,
+            error_detail=None,
+            result=None,
+            key=job.key,
+            tags=job.tags,
+            progress=None,
+            progress_text=None,
+            history=int(job.history),
+        )
 
 
 class Claimed(Struct, frozen=True):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from ..clock import SECOND
 from ..errors import InvalidInput
 from ..model import STATUSES
@@ -105,5 +107,6 @@ def statuses(value: Any) -> tuple[str, ...]:
     return wanted
 
 
-def tags(value: Any) -> tuple[str, ...]:
-    return tuple(name(tag, "tag") for tag in one_or_several(value, "tags"))
+def tags(value: Any) -> str:
+    """As the JSON array that is stored."""
+    return msgspec.json.encode([name(tag, "tag") for tag in one_or_several(value, "tags")]).decode()

@@ -87,7 +87,7 @@ class Queue(Generic[T]):
             key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
             history=self._history,
         )
-        return self._app.store.insert(job, conn).record.id
+        return self._app.store.insert(job, conn).id
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
         """All of them or, if any cannot be stored, none. Returns their ids in order."""

@@ -134,7 +134,7 @@ class BoundTask(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         new = self._new_job(self._task.signature.encode(args, kwargs))
         inserted = self._task._app.store.insert(new, self._options.get("conn"))
-        return Job(self._task._app, inserted.record, deduplicated=inserted.deduplicated)
+        return Job(self._task._app, inserted.record(new), deduplicated=inserted.existing is not None)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         if "conn" in self._options:
@@ -162,7 +162,7 @@ class BoundTask(Generic[P, R]):
             key=options.get("key"),
             key_window=options.get("key_window"),
             on_conflict=options.get("on_conflict", "return"),
-            tags=options.get("tags", ()),
+            tags=options.get("tags"),
         )
 
     def __repr__(self) -> str:

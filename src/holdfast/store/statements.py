@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -10,19 +11,18 @@ class Statements:
     """The named statements of a folder, as attributes, with the table prefix put in."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self._named: dict[str, str] = {}
+        named: dict[str, str] = {}
         for file in sorted(folder.glob("*.sql")):
             head, *blocks = _NAME.split(file.read_text(encoding="utf-8"))
             assert not [line for line in head.splitlines() if line and not line.startswith("--")], file
             for name, text in zip(blocks[::2], blocks[1::2], strict=True):
-                assert name not in self._named, f"{name} is defined twice"
-                self._named[name] = with_prefix(text, prefix)
+                assert name not in named, f"{name} is defined twice"
+                named[name] = with_prefix(text, prefix)
+        self.__dict__.update(named)
 
-    def __getattr__(self, name: str) -> str:
-        try:
-            return self._named[name]
-        except KeyError:
-            raise AttributeError(f"no statement is named {name}") from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> str: ...
 
 
 def with_prefix(text: str, prefix: str) -> str:

@@ -7,21 +7,29 @@ nobody can start the log anew. It is right on fixed versions too, and costs noth
 
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
-CHANGES_PER_CHECKPOINT = 2000
+CHANGES_PER_CHECKPOINT = 4000
+CHANGES_PER_LOOK = 64
+LARGEST_LOG_BYTES = 8 * 1024 * 1024
 
 
 class Checkpointer:
     """Not for several threads at once: the writer's mutex is held around every call."""
 
-    def __init__(self, guard: sqlite3.Connection, worker: sqlite3.Connection) -> None:
-        self._guard, self._worker = guard, worker
+    def __init__(self, guard: sqlite3.Connection, worker: sqlite3.Connection, log: Path) -> None:
+        self._guard, self._worker, self._log = guard, worker, log
         self._changes = 0
+        self._next_look = CHANGES_PER_LOOK
 
     def count(self, changes: int) -> bool:
         """Add to what was written since; True when a checkpoint is worth it."""
         self._changes += changes
-        return self._changes >= CHANGES_PER_CHECKPOINT
+        if self._changes < self._next_look:
+            return False
+        self._next_look = self._changes + CHANGES_PER_LOOK
+        # Few changes can be many bytes. A log that was started anew is cut to the limit: see journal_size_limit.
+        return self._changes >= CHANGES_PER_CHECKPOINT or self._log.stat().st_size > LARGEST_LOG_BYTES
 
     def run(self, patiently: Callable[[Callable[[], object]], object]) -> tuple[int, int]:
         """Returns the pages in the log, and how many of them are in the database now."""
@@ -31,5 +39,5 @@ class Checkpointer:
         finally:
             if self._guard.in_transaction:
                 self._guard.execute("ROLLBACK")
-        self._changes = 0
+        self._changes, self._next_look = 0, CHANGES_PER_LOOK
         return pages, moved

@@ -13,22 +13,26 @@ SWEEP_ROWS = 500
 
 class Claiming(Part):
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
-        writer = self._ready().writer
         now, boot_now = self._clock.now(), self._clock.boot_now()
         look = (now, boot_now, queue)
-        due, ended, ready = writer.run(
-            lambda connection: connection.execute(self._sql.look_for_messages, look).fetchone(), atomic=True
-        )
-        self._sweep_before_claim(due, ended)
-        if not (ready or due or ended):
-            return []
-        values = (worker, boot_now + lease, now, queue, limit)
-        return _in_order(
-            writer.run(
-                lambda connection: connection.execute(self._sql.claim_messages, values).fetchall(),
-                atomic=True,
-            )
-        )
+        claim = (worker, boot_now + lease, now, queue, limit)
+
+        def take(connection: sqlite3.Connection) -> list[Any]:
+            return connection.execute(self._sql.claim_messages, claim).fetchall()
+
+        def look_and_take(connection: sqlite3.Connection) -> list[Any] | tuple[bool, bool]:
+            # A claim that finds nothing would still take the write lock, so look first.
+            due, ended, ready = connection.execute(self._sql.look_for_messages, look).fetchone()
+            if due or ended:
+                return due, ended
+            return take(connection) if ready else []
+
+        writer = self._ready().writer
+        found = writer.run(look_and_take, atomic=True)
+        if isinstance(found, tuple):
+            self._sweep_before_claim(*found)
+            found = writer.run(take, atomic=True)
+        return _in_order(found)
 
     def claim_tasks(
         self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from ...errors import UnsupportedSQLite
+from .checkpoint import LARGEST_LOG_BYTES
 
 OLDEST_SQLITE = (3, 35, 0)
 PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make single commits cheaper
 CACHE_KIB = 16_384
-WAL_KEPT_BYTES = 16 * 1024 * 1024
 
 
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
@@ -25,7 +25,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
             "wal_autocheckpoint = 0",
             "mmap_size = 0",
             f"cache_size = -{CACHE_KIB}",
-            f"journal_size_limit = {WAL_KEPT_BYTES}",
+            f"journal_size_limit = {LARGEST_LOG_BYTES}",
             "temp_store = MEMORY",
             *(["fullfsync = 1", "checkpoint_fullfsync = 1"] if sys.platform == "darwin" else []),
         ):

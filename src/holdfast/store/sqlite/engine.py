@@ -78,7 +78,7 @@ class Engine:
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = Watcher(options.path, lambda: connect(options.path, "NORMAL"))
-        checkpointer = Checkpointer(self._connect(), self._connect())
+        checkpointer = Checkpointer(self._connect(), self._connect(), Path(f"{options.path}-wal"))
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
         )

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-import msgspec
-
-from ...model import Inserted, JobRecord, NewJob
+from ...model import Inserted, NewJob
 from .criteria import as_json
 from .engine import Engine
 from .guest import take_part
@@ -37,60 +35,54 @@ class Enqueuing(Part):
             since = {"since": self._clock.now() - job.key_window}
             ended = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
             if ended is not None:
-                return Inserted(self._existing(connection, ended[0]), deduplicated=True)
+                return self._existing(connection, ended[0])
         live = connection.execute(self._sql.find_live_key, same_key).fetchone()
         if live is None:
             return self._insert_new(connection, job)
         if job.on_conflict == "replace":
             self._replace(connection, live[0], job)
-        return Inserted(self._existing(connection, live[0]), deduplicated=True)
+        return self._existing(connection, live[0])
 
-    def _existing(self, connection: sqlite3.Connection, job_id: int) -> JobRecord:
-        record = get_record(connection, self._sql, job_id)
-        assert record is not None  # it was found in this transaction
-        return record
+    def _existing(self, connection: sqlite3.Connection, job_id: int) -> Inserted:
+        return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
 
     def _insert_new(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
         now = self._clock.now()
-        record = _new_record(job, now)
-        cursor = connection.execute(self._sql.insert, self._insert_values(record, job.args))
-        assert cursor.lastrowid is not None
-        return Inserted(msgspec.structs.replace(record, id=cursor.lastrowid))
+        job_id = connection.execute(self._sql.insert, self._values(job, now)).lastrowid
+        assert job_id is not None
+        return Inserted(job_id, now)
 
-    def _insert_values(self, record: JobRecord, args: str) -> tuple[Any, ...]:
+    def _values(self, job: NewJob, now: int) -> tuple[Any, ...]:
         return (
-            record.queue,
-            record.task,
-            args,
-            record.status,
-            record.priority,
-            record.run_at,
-            record.created_at,
-            record.max_attempts,
-            record.timeout,
-            record.key,
-            record.tags,
-            record.history,
+            job.args,
+            job.queue,
+            job.task,
+            job.first_status(now),
+            job.priority,
+            job.due(now),
+            now,
+            job.max_attempts,
+            job.timeout,
+            job.key,
+            job.tags,
+            job.history,
             self._actor,
         )
 
     def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:
         now = self._clock.now()
-        record = _new_record(job, now)
-        connection.execute(
-            self._sql.replace,
-            {
-                "id": job_id,
-                "args": job.args,
-                "status": record.status,
-                "run_at": record.run_at,
-                "priority": job.priority,
-                "max_attempts": job.max_attempts,
-                "timeout": job.timeout,
-                "actor": self._actor,
-                "now": now,
-            },
-        )
+        values = {
+            "id": job_id,
+            "args": job.args,
+            "status": job.first_status(now),
+            "run_at": job.due(now),
+            "priority": job.priority,
+            "max_attempts": job.max_attempts,
+            "timeout": job.timeout,
+            "actor": self._actor,
+            "now": now,
+        }
+        connection.execute(self._sql.replace, values)
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
         waiting = iter(payloads)
@@ -100,12 +92,11 @@ class Enqueuing(Part):
     def _insert_all(
         self, connection: sqlite3.Connection, like: NewJob, first: list[str], rest: Iterator[str]
     ) -> list[int]:
-        record = _new_record(like, self._clock.now())
-        queue, task, _, *others = self._insert_values(record, "")
+        _, *alike = self._values(like, self._clock.now())
         ids: list[int] = []
         payloads = first
         while payloads:
-            values = (queue, task, *others, as_json(payloads))
+            values = (*alike, as_json(payloads))
             # RETURNING gives rows in any order.
             ids += sorted(row[0] for row in connection.execute(self._sql.insert_many, values).fetchall())
             payloads = list(islice(rest, INSERT_ROWS))
@@ -127,33 +118,3 @@ class Enqueuing(Part):
         engine = self._ready()
         engine.space.require()
         return engine
-
-
-def _new_record(job: NewJob, now: int) -> JobRecord:
-    run_at = now + job.delay if job.run_at is None else job.run_at
-    return JobRecord(
-        id=0,
-        queue=job.queue,
-        task=job.task,
-        args=job.args.encode(),
-        status="scheduled" if run_at > now else "ready",
-        priority=job.priority,
-        run_at=run_at,
-        created_at=now,
-        claimed_at=None,
-        started_at=None,
-        finished_at=None,
-        heartbeat_at=None,
-        attempt=0,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        worker=None,
-        error_code=None,
-        error_detail=None,
-        result=None,
-        key=job.key,
-        tags=as_json(job.tags) if job.tags else None,
-        progress=None,
-        progress_text=None,
-        history=int(job.history),
-    )

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from ...errors import StoreBusy, StoreClosed, TransactionError
 from .checkpoint import Checkpointer
-from .faults import translate
+from .faults import is_busy, translate
 from .patience import Patience
 
 T = TypeVar("T")
@@ -73,11 +73,12 @@ class Writer:
         with self._mutex:
             while not request.done:
                 self._serve()
-        if request.error is not None:
-            if isinstance(request.error, sqlite3.Error):
-                raise translate(request.error, self._path) from request.error
-            raise request.error
-        return request.result
+        error = request.error
+        if error is None:
+            return request.result
+        if isinstance(error, sqlite3.Error):
+            raise translate(error, self._path) from error
+        raise error
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
@@ -119,7 +120,7 @@ class Writer:
             then()
 
     def _refuse_nesting(self) -> None:
-        if self._owner == threading.get_ident():
+        if self._owner is not None and self._owner == threading.get_ident():
             raise TransactionError(
                 "this thread has an open app.transaction(), and writing beside it would wait for itself: "
                 "pass conn=tx to take part in it"
@@ -130,27 +131,31 @@ class Writer:
             raise StoreClosed("this Holdfast was closed: make a new one")
 
     def _serve(self) -> None:
+        """Do what stands in line. The mutex is held."""
         line = self._line
-        group = [line.popleft() for _ in range(min(len(line), MAX_GROUP))]
+        group = [line.popleft()]
+        while line and len(group) < MAX_GROUP:
+            group.append(line.popleft())
         try:
             self._require_open()
-            self._set_level(self._durable_level if any(request.durable for request in group) else "NORMAL")
             if len(group) == 1:
                 self._run_alone(group[0])
             else:
                 self._run_together(group)
+            self._after_commit(group)
         except BaseException as error:  # noqa: BLE001  each thread of the group gets it
             for request in group:
                 request.error = error
-        finally:
-            for request in group:
-                request.done = True
-        self._after_commit(group)
+        for request in group:
+            request.done = True
 
     def _run_alone(self, request: _Request[Any]) -> None:
         connection = self._connection
+        self._set_level(request.durable)
         if request.atomic:
-            self._patience.run(lambda: self._run_atomic(request))
+            request.attempt(connection)
+            if isinstance(request.error, sqlite3.OperationalError) and is_busy(request.error):
+                self._patience.run(lambda: self._run_atomic(request))
             return
         self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
@@ -162,11 +167,12 @@ class Writer:
 
     def _run_atomic(self, request: _Request[Any]) -> None:
         request.attempt(self._connection)
-        if isinstance(request.error, sqlite3.OperationalError):
+        if request.error is not None:
             raise request.error  # so that BUSY is tried again
 
     def _run_together(self, group: list[_Request[Any]]) -> None:
         connection = self._connection
+        self._set_level(any(request.durable for request in group))
         self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             for request in group:
@@ -192,15 +198,18 @@ class Writer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _set_level(self, level: str) -> None:
+    def _set_level(self, durable: bool) -> None:
+        level = self._durable_level if durable else "NORMAL"
         if level != self._level:
             self._connection.execute(f"PRAGMA synchronous = {level}")
             self._level = level
 
     def _after_commit(self, group: list[_Request[Any]]) -> None:
-        changes = self._connection.total_changes - self._counted if not self._closed else 0
+        changes = self._connection.total_changes - self._counted
         if changes:
             self._counted += changes
-            if any(request.wakes for request in group):
-                self._on_wake()
+            for request in group:
+                if request.wakes:
+                    self._on_wake()
+                    break
             self.count_changes(changes)

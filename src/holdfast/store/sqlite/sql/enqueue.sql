@@ -1,16 +1,16 @@
 -- Into `ready` or `scheduled`. The event is written by the trigger jobs_enqueued.
 
 -- name: insert
-INSERT INTO {p}jobs (queue, task, args, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
+INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
                      history, actor)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING
 
 -- name: insert_many
 -- All values but `args` are the same for every row, so one statement takes a thousand of them.
-INSERT INTO {p}jobs (queue, task, args, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
+INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
                      history, actor)
-SELECT ?, ?, value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
+SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
 RETURNING id
 
 -- name: find_live_key
