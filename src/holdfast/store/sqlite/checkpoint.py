@@ -9,13 +9,13 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-CHANGES_PER_CHECKPOINT = 4000
+CHANGES_PER_CHECKPOINT = 1000
 CHANGES_PER_LOOK = 64
 LARGEST_LOG_BYTES = 8 * 1024 * 1024
 
 
 class Checkpointer:
-    """Not for several threads at once: the writer's mutex is held around every call."""
+    """Not for several threads at once: only the thread that leads the writer calls it."""
 
     def __init__(self, guard: sqlite3.Connection, worker: sqlite3.Connection, log: Path) -> None:
         self._guard, self._worker, self._log = guard, worker, log

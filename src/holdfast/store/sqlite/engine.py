@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -117,7 +117,7 @@ class Engine:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction for the user's own statements; threads that write meanwhile wait."""
-        with self.writer.exclusively(), self._reader() as connection:
+        with self.writer.owned(), self._reader() as connection:
             before = connection.total_changes
             self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
             self._execute(connection, "BEGIN IMMEDIATE")
@@ -181,7 +181,9 @@ class Engine:
     @contextmanager
     def hold_still(self) -> Iterator[None]:
         """Keep other threads out of SQLite during a fork: a mutex they hold would stay locked in the child."""
-        with self.writer.paused(FORK_PATIENCE_SECONDS), self.watcher.paused(), self._lending:
+        mine = self.writer.is_owned_here()
+        others = nullcontext() if mine else self.writer.exclusively(FORK_PATIENCE_SECONDS)
+        with others, self.watcher.paused(), self._lending:
             me = threading.get_ident()
             self._lending.wait_for(
                 lambda: all(borrower == me for borrower in self._lent.values()), FORK_PATIENCE_SECONDS

@@ -1,13 +1,13 @@
 """The one writer of a process, with group commit.
 
-A thread that wants to write puts its work in line and then asks for the mutex. Whoever gets it does all the work
+A thread that wants to write puts its work in line. If nobody is writing it becomes the leader and does all the work
 that stands in line, in one transaction with one fsync, and leaves each result where its owner finds it. A lone
 thread thus writes at once, without handing anything to anybody; threads that write together share a commit.
 """
 
 import sqlite3
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,19 +17,21 @@ from ...errors import StoreBusy, StoreClosed, TransactionError
 from .checkpoint import Checkpointer
 from .faults import is_busy, translate
 from .patience import Patience
+from .turn import Turn, Waiting
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 MAX_GROUP = 500
+GATHERING_YIELDS = 8
 
 
-class _Request(Generic[T]):
-    __slots__ = ("atomic", "done", "durable", "error", "result", "wakes", "work")
+class _Request(Waiting, Generic[T]):
+    __slots__ = ("atomic", "durable", "error", "result", "wakes", "work")
 
     def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool) -> None:
+        super().__init__()
         self.work, self.durable, self.atomic, self.wakes = work, durable, atomic, wakes
-        self.done = False
         self.result: T
         self.error: BaseException | None = None
 
@@ -54,9 +56,9 @@ class Writer:
         self._path, self._connection, self._checkpointer = path, connection, checkpointer
         self._patience, self._on_wake = patience, on_wake
         self._durable_level, self._level = durable_level, ""
-        self._line: deque[_Request[Any]] = deque()
-        self._mutex = threading.Lock()
-        self._owner: int | None = None  # the thread inside exclusively()
+        self._turn = Turn[_Request[Any]]()
+        self._last_group = 1
+        self._owner: int | None = None  # the thread inside owned()
         self._counted = connection.total_changes
         self._closed = False
 
@@ -69,10 +71,12 @@ class Writer:
         """
         self._refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
-        self._line.append(request)
-        with self._mutex:
-            while not request.done:
-                self._serve()
+        if self._turn.take(request):
+            try:
+                while not request.done:
+                    self._serve(self._gather())
+            finally:
+                self._turn.pass_on()
         error = request.error
         if error is None:
             return request.result
@@ -80,11 +84,36 @@ class Writer:
             raise translate(error, self._path) from error
         raise error
 
+    def _gather(self) -> list[_Request[Any]]:
+        """Take what stands in line. Where threads write together, let those who just finished join again."""
+        line = self._turn.line
+        if self._last_group > 1:
+            for _ in range(GATHERING_YIELDS):
+                if len(line) >= self._last_group:
+                    break
+                time.sleep(0)
+        group = [line.popleft() for _ in range(min(len(line), MAX_GROUP))]
+        self._last_group = len(group)
+        return group
+
     @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Keep the other threads of this process from writing, while a transaction is open elsewhere."""
+    def exclusively(self, patience_seconds: float = -1) -> Iterator[None]:
+        """Keep the other threads of this process from writing, for as long as the block lasts.
+
+        With patience_seconds it waits no longer than that for them, and goes on regardless.
+        """
+        mine = self._turn.take_alone(patience_seconds)
+        try:
+            yield
+        finally:
+            if mine:
+                self._turn.pass_on()
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """While this thread has a transaction open on another connection."""
         self._refuse_nesting()
-        with self._mutex:
+        with self.exclusively():
             self._require_open()
             self._owner = threading.get_ident()
             try:
@@ -92,35 +121,27 @@ class Writer:
             finally:
                 self._owner = None
 
-    @contextmanager
-    def paused(self, patience_seconds: float) -> Iterator[None]:
-        """No thread of this process writes meanwhile; does not wait for ever, nor for this thread itself."""
-        held = self._owner != threading.get_ident() and self._mutex.acquire(timeout=patience_seconds)
-        try:
-            yield
-        finally:
-            if held:
-                self._mutex.release()
+    def is_owned_here(self) -> bool:
+        return self._owner is not None and self._owner == threading.get_ident()
 
     def checkpoint(self) -> tuple[int, int]:
-        with self._mutex:
-            self._require_open()
+        with self.owned():
             return self._checkpointer.run(self._patience.run)
 
     def count_changes(self, changes: int) -> None:
-        """So many changes were committed by this process: checkpoint when there are enough. The mutex is held."""
+        """So many changes were committed by this process: checkpoint when there are enough. For the leader."""
         if self._checkpointer.count(changes):
             # What was written is committed; whatever ails the disk will be told at the next write.
             with suppress(sqlite3.Error, StoreBusy):
                 self._checkpointer.run(self._patience.run)
 
     def close(self, then: Callable[[], None]) -> None:
-        with self._mutex:
+        with self.exclusively():
             self._closed = True
             then()
 
     def _refuse_nesting(self) -> None:
-        if self._owner is not None and self._owner == threading.get_ident():
+        if self.is_owned_here():
             raise TransactionError(
                 "this thread has an open app.transaction(), and writing beside it would wait for itself: "
                 "pass conn=tx to take part in it"
@@ -130,12 +151,7 @@ class Writer:
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
 
-    def _serve(self) -> None:
-        """Do what stands in line. The mutex is held."""
-        line = self._line
-        group = [line.popleft()]
-        while line and len(group) < MAX_GROUP:
-            group.append(line.popleft())
+    def _serve(self, group: list[_Request[Any]]) -> None:
         try:
             self._require_open()
             if len(group) == 1:
@@ -148,6 +164,7 @@ class Writer:
                 request.error = error
         for request in group:
             request.done = True
+            request.gate.release()
 
     def _run_alone(self, request: _Request[Any]) -> None:
         connection = self._connection

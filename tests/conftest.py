@@ -1,0 +1,44 @@
+"""What all tests share. Every behaviour is tested on every store: a new store is one more parameter here."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing import FakeClock
+
+STORES = ["sqlite"]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a new, empty database."""
+    assert request.param == "sqlite"
+    return str(tmp_path / "app.db")
+
+
+@pytest.fixture
+def open_app(url: str) -> Iterator[Callable[..., Holdfast]]:
+    """Opens the same database as often as it is called, and closes all at the end."""
+    opened: list[Holdfast] = []
+
+    def open_one(**options: Any) -> Holdfast:
+        opened.append(Holdfast(url, **options))
+        return opened[-1]
+
+    yield open_one
+    for app in opened:
+        app.close()
+
+
+@pytest.fixture
+def app(open_app: Callable[..., Holdfast], clock: FakeClock) -> Holdfast:
+    """An app on a clock that stands still."""
+    return open_app(clock=clock)
