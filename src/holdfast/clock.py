@@ -2,7 +2,6 @@
 
 import time
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 SECOND = 1_000_000
@@ -41,7 +40,8 @@ class SystemClock:
 @cache
 def _read_boot_id() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib is slow to import
+            return file.read().strip()
     except OSError:
         # Elsewhere the minute in which the machine started is as good a name as any.
         return f"started-{round((time.time() - time.monotonic()) / 60)}"

@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .errors import InvalidPayload, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from pathlib import PurePath
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
@@ -21,8 +23,14 @@ MAX_DEPTH = 64
 _NAIVE_TIME = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"')
 
 
+def _pure_path() -> "type[PurePath]":
+    from pathlib import PurePath  # here, since it takes long to import and few payloads hold a path
+
+    return PurePath
+
+
 def _encode_hook(value: Any) -> Any:
-    if isinstance(value, PurePath):
+    if isinstance(value, _pure_path()):
         return str(value)
     if hasattr(value, "model_dump"):  # a pydantic model
         return value.model_dump(mode="json")
@@ -33,7 +41,7 @@ def _encode_hook(value: Any) -> Any:
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:
-    if issubclass(wanted, PurePath):
+    if issubclass(wanted, _pure_path()):
         return wanted(value)
     if hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)

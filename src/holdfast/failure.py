@@ -1,9 +1,8 @@
 """Why an attempt failed: a code to count by, a detail to read, and a traceback kept once per fingerprint."""
 
-import hashlib
 import re
-import traceback
-from types import TracebackType
+from collections.abc import Iterator
+from types import CodeType, TracebackType
 
 from msgspec import Struct
 
@@ -95,12 +94,14 @@ def _text_of(error: BaseException) -> str:
 
 def _fingerprint(error: BaseException) -> str:
     """The same for failures of the same kind at the same place, however their messages differ."""
+    import hashlib  # here, since it is needed only when something failed
+
     places = [type(error).__qualname__]
     places += [f"{code.co_filename}:{code.co_name}:{line}" for code, line in _frames(error.__traceback__)]
     return hashlib.sha256("\n".join(places).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _frames(link: TracebackType | None):  # type: ignore[no-untyped-def]
+def _frames(link: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
     while link is not None:
         yield link.tb_frame.f_code, link.tb_lineno
         link = link.tb_next
@@ -108,6 +109,8 @@ def _frames(link: TracebackType | None):  # type: ignore[no-untyped-def]
 
 def _render(error: BaseException) -> str:
     """The traceback without any locals, for a person."""
+    import traceback
+
     try:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
     except BaseException:  # noqa: BLE001  user code: __str__ may do anything

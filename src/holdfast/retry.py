@@ -1,12 +1,14 @@
 """Retry policies: pure functions from the number of the failed attempt to a delay in seconds."""
 
 from collections.abc import Callable, Sequence
-from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    from random import Random
 
 MAX_DELAY_SECONDS = 365 * 24 * 3600.0
 
@@ -14,7 +16,7 @@ MAX_DELAY_SECONDS = 365 * 24 * 3600.0
 class RetryPolicy(Protocol):
     """Seconds to wait after attempt 1, 2, 3 … failed. Chance comes in as a value."""
 
-    def __call__(self, attempt: int, random: Random, /) -> float: ...
+    def __call__(self, attempt: int, random: "Random", /) -> float: ...
 
 
 class _Backoff(Struct, frozen=True):
@@ -23,7 +25,7 @@ class _Backoff(Struct, frozen=True):
     cap: float
     jitter: float
 
-    def __call__(self, attempt: int, random: Random, /) -> float:
+    def __call__(self, attempt: int, random: "Random", /) -> float:
         try:
             delay = min(self.base * self.factor ** (attempt - 1), self.cap)
         except OverflowError:
@@ -34,7 +36,7 @@ class _Backoff(Struct, frozen=True):
 class _Delays(Struct, frozen=True):
     seconds: tuple[float, ...]
 
-    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+    def __call__(self, attempt: int, random: "Random", /) -> float:  # noqa: ARG002
         return self.seconds[min(attempt, len(self.seconds)) - 1]
 
 
@@ -42,14 +44,14 @@ class _Linear(Struct, frozen=True):
     step: float
     cap: float
 
-    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+    def __call__(self, attempt: int, random: "Random", /) -> float:  # noqa: ARG002
         return min(attempt * self.step, self.cap)
 
 
 class _Custom(Struct, frozen=True):
     function: Callable[[int], float]
 
-    def __call__(self, attempt: int, random: Random, /) -> float:  # noqa: ARG002
+    def __call__(self, attempt: int, random: "Random", /) -> float:  # noqa: ARG002
         return min(max(float(self.function(attempt)), 0.0), MAX_DELAY_SECONDS)
 
 

@@ -1,24 +1,26 @@
 """`Holdfast`: one database, its tasks, its queues, its jobs."""
 
-import inspect
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from random import Random
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from ..clock import Clock, SystemClock
+from ..clock import SECOND, Clock, SystemClock
 from ..context import Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
 from ..retry import RetryPolicy, backoff, retry_policy
 from ..store.base import Store
-from ..store.sqlite import open_store
-from ..store.sqlite.transaction import Transaction
 from . import checks
 from .jobs import Jobs
 from .queue import Queue, Seconds
-from .task import AsyncTask, Task, TaskOptions
+from .task import AsyncTask, Task, TaskOptions, make_task
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from ..store.sqlite.transaction import Transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,22 +72,23 @@ class Holdfast:
         min_free_bytes: int = 16 * 1024 * 1024,
         guard_connections: bool = True,
         clock: Clock | None = None,
-        random: Random | None = None,
+        random: "Random | None" = None,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+        from random import Random
+
         chance = random or Random()
         self.identity = f"{os.getpid()}-{chance.getrandbits(48):012x}"
         """Names this process in the history. Random with every start: a host or process id would come back."""
         self.tasks: dict[str, Task[..., Any]] = {}
         self.jobs = Jobs(self)
         self.error_table = ErrorTable()
-        self.store: Store = open_store(
-            _url(url),
+        self.store: Store = _open_store(url)(
             prefix=checks.prefix(prefix),
             durable_level=durability.upper(),
             migrate=migrate,
-            busy_timeout=checks.duration(busy_timeout, "busy_timeout") / 1_000_000,
+            busy_timeout=checks.duration(busy_timeout, "busy_timeout") / SECOND,
             min_free_bytes=checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
             guard_connections=guard_connections,
             clock=clock or SystemClock(),
@@ -147,9 +150,7 @@ class Holdfast:
                 f"the task name {options.name!r} is taken by {_place(known.function)}: pass another, such as "
                 f"@app.task(name='{function.__module__}.{options.name}')"
             )
-        kind = AsyncTask if inspect.iscoroutinefunction(function) else Task
-        task: Task[..., Any] = kind(self, function, options)
-        task.check_early()
+        task = make_task(self, function, options)
         self.tasks[options.name] = task
         return task
 
@@ -190,7 +191,7 @@ class Holdfast:
             bool(history),
         )
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
+    def transaction(self) -> "AbstractContextManager[Transaction]":
         """A write transaction: commits at the end of the block, or rolls back if it raises.
 
         Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
@@ -208,7 +209,8 @@ class Holdfast:
         self.close()
 
 
-def _url(url: str | os.PathLike[str] | None) -> str:
+def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:
+    """The store that the URL names. Imported here, so that a program loads only the one it uses."""
     given = os.environ.get("HOLDFAST_URL") if url is None else os.fspath(url)
     if not given:
         raise InvalidInput("no database was named: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
@@ -216,7 +218,9 @@ def _url(url: str | os.PathLike[str] | None) -> str:
         raise InvalidInput("the database is named by text or a Path, not bytes")
     if given.startswith(("postgresql://", "postgres://")):
         raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
-    return given
+    from ..store.sqlite import open_store
+
+    return partial(open_store, given)
 
 
 def _place(function: Callable[..., Any]) -> str:

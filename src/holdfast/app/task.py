@@ -15,10 +15,10 @@ from ..retry import RetryPolicy
 from . import checks
 from .aio import finish_in_thread
 from .job import Job
-from .signature import Signature, UndefinedAnnotation
 
 if TYPE_CHECKING:
     from .holdfast import Holdfast
+    from .signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,12 +46,16 @@ class Task(Generic[P, R]):
         functools.update_wrapper(self, function)
 
     @functools.cached_property
-    def signature(self) -> Signature:
+    def signature(self) -> "Signature":
         """Worked out at first use, so that annotations may name types that are defined later."""
+        from .signature import Signature
+
         return Signature(self.function, self.name)
 
     def check_early(self) -> None:
         """Tell at once of a function that cannot be a task, unless its annotations are not defined yet."""
+        from .signature import UndefinedAnnotation
+
         with suppress(UndefinedAnnotation):
             self.signature  # noqa: B018  a cached property
 
@@ -111,6 +115,14 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
         return cast(Coroutine[Any, Any, R], super().__call__(*args, **kwargs))
+
+
+def make_task(app: "Holdfast", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+    from inspect import iscoroutinefunction  # here, since it is slow to import and not all programs have tasks
+
+    task: Task[..., Any] = (AsyncTask if iscoroutinefunction(function) else Task)(app, function, options)
+    task.check_early()
+    return task
 
 
 class BoundTask(Generic[P, R]):

@@ -22,9 +22,7 @@ class Enqueuing(Part):
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         if conn is None and job.key is None:
             engine = self._ready_to_grow()
-            return engine.writer.run(
-                lambda connection: self._insert_new(connection, job), durable=True, atomic=True, wakes=True
-            )
+            return engine.writer.run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
         return self._write(lambda connection: self._insert_one(connection, job), conn)
 
     def _insert_one(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
@@ -51,6 +49,16 @@ class Enqueuing(Part):
         job_id = connection.execute(self._sql.insert, self._values(job, now)).lastrowid
         assert job_id is not None
         return Inserted(job_id, now)
+
+    def _insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
+        now = self._clock.now()
+        head, row = self._sql.insert.split("VALUES")
+        row = row.split(")")[0] + ")"
+        values = [value for job in jobs for value in self._values(job, now)]
+        statement = f"{head} VALUES {', '.join([row] * len(jobs))} RETURNING id"
+        # RETURNING gives rows in any order.
+        ids = sorted(found[0] for found in connection.execute(statement, values).fetchall())
+        return [Inserted(job_id, now) for job_id in ids]
 
     def _values(self, job: NewJob, now: int) -> tuple[Any, ...]:
         return (
@@ -118,3 +126,18 @@ class Enqueuing(Part):
         engine = self._ready()
         engine.space.require()
         return engine
+
+
+class _Insertion:
+    """One enqueue. Those of several threads are done with one statement."""
+
+    most_together = 16  # each number of rows is a statement of its own, so not too many
+
+    def __init__(self, store: Enqueuing, job: NewJob) -> None:
+        self._store, self._job = store, job
+
+    def __call__(self, connection: sqlite3.Connection) -> Inserted:
+        return self._store._insert_new(connection, self._job)
+
+    def do_together(self, connection: sqlite3.Connection, works: "list[_Insertion]") -> list[Inserted]:
+        return self._store._insert_together(connection, [work._job for work in works])

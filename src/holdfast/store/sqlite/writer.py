@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ...errors import StoreBusy, StoreClosed, TransactionError
 from .checkpoint import Checkpointer
@@ -21,6 +21,19 @@ from .turn import Turn, Waiting
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+
+class Joinable(Protocol[T]):
+    """Work of which several can be done with one statement."""
+
+    most_together: int
+
+    def __call__(self, connection: sqlite3.Connection, /) -> T: ...
+
+    def do_together(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
+        """Do all of them, which are of this class; results in the same order. All or none."""
+        ...
+
 
 MAX_GROUP = 500
 GATHERING_YIELDS = 8
@@ -156,7 +169,7 @@ class Writer:
             self._require_open()
             if len(group) == 1:
                 self._run_alone(group[0])
-            else:
+            elif not self._join(group):
                 self._run_together(group)
             self._after_commit(group)
         except BaseException as error:  # noqa: BLE001  each thread of the group gets it
@@ -197,6 +210,20 @@ class Writer:
             connection.execute("COMMIT")
         finally:
             self._roll_back_if_open()
+
+    def _join(self, group: list[_Request[Any]]) -> bool:
+        """Do the whole group with one statement, which is a transaction by itself, if that is possible."""
+        works = [request.work for request in group]
+        if not all(hasattr(work, "do_together") for work in works) or len(works) > works[0].most_together:  # type: ignore[attr-defined]
+            return False
+        self._set_level(any(request.durable for request in group))
+        try:
+            results = self._patience.run(lambda: works[0].do_together(self._connection, works))  # type: ignore[attr-defined]
+        except sqlite3.IntegrityError:
+            return False  # one of them is bad: each by itself will show which
+        for request, result in zip(group, results, strict=True):
+            request.result = result
+        return True
 
     def _run_apart(self, request: _Request[Any]) -> None:
         """One member of a group: if it fails, only its own changes are undone."""
