@@ -79,8 +79,6 @@ class Holdfast:
         from random import Random
 
         chance = random or Random()
-        self.identity = f"{os.getpid()}-{chance.getrandbits(48):012x}"
-        """Names this process in the history. Random with every start: a host or process id would come back."""
         self.tasks: dict[str, Task[..., Any]] = {}
         self.jobs = Jobs(self)
         self.error_table = ErrorTable()
@@ -93,7 +91,8 @@ class Holdfast:
             guard_connections=guard_connections,
             clock=clock or SystemClock(),
             random=chance,
-            actor=self.identity,
+            # Random with every start: the name of a host or a process comes back.
+            token=f"{chance.getrandbits(48):012x}",
         )
 
     @overload

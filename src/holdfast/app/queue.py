@@ -125,12 +125,12 @@ class Queue(Generic[T]):
         """Up to `limit` messages, as soon as there is one."""
         checks.integer(limit, "limit", 1, MAX_RECEIVE)
         lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
-        store, worker = self._app.store, self._app.identity
+        store = self._app.store
         patience = checks.duration(wait, "wait") / SECOND if wait else 0.0
         deadline = time.monotonic() + patience
         while True:
             seen = store.commits_seen()
-            claimed = store.claim_messages(self.name, limit, lease, worker)
+            claimed = store.claim_messages(self.name, limit, lease, store.actor)
             messages = [message for one in claimed if (message := self._open(one)) is not None]
             if messages or not patience:
                 return messages
@@ -138,7 +138,7 @@ class Queue(Generic[T]):
             if left <= 0:
                 return []
             if not claimed:
-                store.wait_for_commit(seen, left)
+                store.wait_for_commit(seen, min(left, store.seconds_until_due()))
 
     def _open(self, claimed: Claimed) -> Message[T] | None:
         """Decode after the claim, so that a body that cannot be read fails alone."""

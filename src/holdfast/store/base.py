@@ -24,6 +24,11 @@ OperatorAction = Literal["requeue", "cancel", "run_now", "delete", "purge"]
 class Store(Protocol):
     """Delays and leases are microseconds. `conn` is the user's own connection, to take part in its transaction."""
 
+    @property
+    def actor(self) -> str:
+        """Who this process is in the history. Another after a fork."""
+        ...
+
     # --- into the queue: nothing is promised before these return ---
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted: ...
@@ -116,7 +121,11 @@ class Store(Protocol):
         ...
 
     def wait_for_commit(self, seen: int, timeout: float) -> None:
-        """Until anyone commits, or a job falls due, or the time is over."""
+        """Until anyone commits, or the time is over; at times it returns for nothing, so look again."""
+        ...
+
+    def seconds_until_due(self) -> float:
+        """Until the next scheduled job is due or the next lease ends; infinity if there is none."""
         ...
 
     # --- life ---

@@ -73,7 +73,7 @@ class Engine:
         if options.migrate:
             migrations.apply(clock, self.patience)
         else:
-            migrations.require_current()
+            self.patience.run(migrations.require_current)
         self._notice_restart(connection, clock.boot_id(), left_behind, sql)
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
@@ -87,7 +87,7 @@ class Engine:
         self, connection: sqlite3.Connection, boot_id: str, left_behind: bool, sql: Statements
     ) -> None:
         """The first process after a start of the machine ends all leases, and looks at a file that was left open."""
-        if _boot_id(connection, sql) == boot_id:
+        if self.patience.run(lambda: _boot_id(connection, sql)) == boot_id:
             return
         if left_behind:
             problems = connection.execute("PRAGMA quick_check(3)").fetchall()
@@ -193,6 +193,7 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: keep what the parent opened from ever being used or closed here."""
         self._abandoned = True
+        self.writer.abandon()
         leak(self)
         for connection in self._connections:
             leak(connection)

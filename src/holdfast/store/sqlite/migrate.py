@@ -40,7 +40,7 @@ class Migrations:
     def apply(self, clock: Clock, patience: Patience) -> list[str]:
         """Apply what is missing. Two processes may do so at once: the second finds nothing left to do."""
         done: list[str] = []
-        while self.pending():
+        while patience.run(self.pending):
             patience.run(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
                 pending = self.pending()  # once more, now that nobody else can change it

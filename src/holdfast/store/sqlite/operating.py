@@ -34,7 +34,7 @@ class Operating(Part):
                 "actor": actor,
                 "reason": reason or None,
             }
-            changed += self._operate_on(action, values)
+            changed += self._operate_on(action, values, [ids[0], ids[-1]])
         return changed
 
     def _ids_after(self, after: int, criteria: Criteria) -> list[int]:
@@ -44,13 +44,13 @@ class Operating(Part):
         rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
         return [row[0] for row in rows]
 
-    def _operate_on(self, action: OperatorAction, values: dict[str, Any]) -> int:
+    def _operate_on(self, action: OperatorAction, values: dict[str, Any], among: list[int]) -> int:
         statement: str = getattr(self._sql, action)
 
         def work(connection: sqlite3.Connection) -> int:
             changed = connection.execute(statement, values).rowcount
             if changed and action in ("delete", "purge"):
-                note = {"event": f"{action}d", "detail": as_json({"count": changed})}
+                note = {"event": f"{action}d", "detail": as_json({"count": changed, "among": among})}
                 connection.execute(self._sql.note, values | note)
             return changed
 

@@ -1,6 +1,7 @@
 """Looking at jobs, and waiting for something to look at."""
 
 import builtins
+import math
 import sqlite3
 
 from ...clock import SECOND
@@ -66,11 +67,14 @@ class Reading(Part):
         return self._ready().watcher.count()
 
     def wait_for_commit(self, seen: int, timeout: float) -> None:
+        if timeout > 0:
+            self._ready().watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+
+    def seconds_until_due(self) -> float:
         run_at, lease = self._ready().read(lambda connection: connection.execute(self._sql.next_due).fetchone())
-        moments = [LONGEST_WAIT_SECONDS, timeout]
+        moments = [math.inf]
         if run_at is not None:
             moments.append((run_at - self._clock.now()) / SECOND)
         if lease is not None:
             moments.append((lease - self._clock.boot_now()) / SECOND)
-        if (seconds := min(moments)) > 0:
-            self._ready().watcher.wait(seen, seconds)
+        return min(moments)

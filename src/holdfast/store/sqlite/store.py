@@ -22,13 +22,18 @@ from .transaction import Transaction
 
 
 class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
-    def __init__(self, options: Options, clock: Clock, random: Random, actor: str) -> None:
-        self._options, self._clock, self._random, self._actor = options, clock, random, actor
+    def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
+        self._options, self._clock, self._random, self._token = options, clock, random, token
+        self._actor = f"{os.getpid()}-{token}"
         self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self._opening = threading.Lock()
         self._closed = False
         self._engine: Engine | None = self._open_engine()
         watch_forks(self)
+
+    @property
+    def actor(self) -> str:
+        return self._actor
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -53,6 +58,7 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
         """In a forked child: leave the parent's connections alone. The next use opens new ones."""
         engine, self._engine = self._engine, None
         self._opening = threading.Lock()
+        self._actor = f"{os.getpid()}-{self._token}"
         if engine is not None:
             engine.abandon()
 
@@ -82,7 +88,7 @@ def open_store(
     guard_connections: bool,
     clock: Clock,
     random: Random,
-    actor: str,
+    token: str,
 ) -> SqliteStore:
     options = Options(
         path=database_path(url),
@@ -93,4 +99,4 @@ def open_store(
         min_free_bytes=min_free_bytes,
         guard_connections=guard_connections,
     )
-    return SqliteStore(options, clock, random, actor)
+    return SqliteStore(options, clock, random, token)

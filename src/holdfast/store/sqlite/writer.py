@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from ...errors import StoreBusy, StoreClosed, TransactionError
+from ...errors import StoreBusy, StoreClosed, StoreError, TransactionError
 from .checkpoint import Checkpointer
 from .faults import is_busy, translate
 from .patience import Patience
@@ -52,7 +52,7 @@ class _Request(Waiting, Generic[T]):
         self.error = None
         try:
             self.result = self.work(connection)
-        except BaseException as error:  # noqa: BLE001  it belongs to the thread that brought the work
+        except Exception as error:  # noqa: BLE001  it belongs to the thread that brought the work
             self.error = error
 
 
@@ -73,7 +73,9 @@ class Writer:
         self._last_group = 1
         self._owner: int | None = None  # the thread inside owned()
         self._counted = connection.total_changes
+        self._leader: int | None = None  # the thread that does the work of the line
         self._closed = False
+        self._abandoned = False
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
         """Run the work in a transaction that has been committed when this returns.
@@ -85,10 +87,12 @@ class Writer:
         self._refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
         if self._turn.take(request):
+            self._leader = threading.get_ident()
             try:
                 while not request.done:
                     self._serve(self._gather())
             finally:
+                self._leader = None
                 self._turn.pass_on()
         error = request.error
         if error is None:
@@ -119,7 +123,7 @@ class Writer:
         try:
             yield
         finally:
-            if mine:
+            if mine and not self._abandoned:
                 self._turn.pass_on()
 
     @contextmanager
@@ -154,11 +158,20 @@ class Writer:
             then()
 
     def _refuse_nesting(self) -> None:
+        if self._leader is not None and self._leader == threading.get_ident():
+            raise TransactionError(
+                "while many are being stored in one transaction, what makes them must not write: "
+                "make a list first, and pass that"
+            )
         if self.is_owned_here():
             raise TransactionError(
                 "this thread has an open app.transaction(), and writing beside it would wait for itself: "
                 "pass conn=tx to take part in it"
             )
+
+    def abandon(self) -> None:
+        """In a forked child: the line and its leader belong to the parent."""
+        self._abandoned = True
 
     def _require_open(self) -> None:
         if self._closed:
@@ -172,12 +185,17 @@ class Writer:
             elif not self._join(group):
                 self._run_together(group)
             self._after_commit(group)
-        except BaseException as error:  # noqa: BLE001  each thread of the group gets it
+        except Exception as error:  # noqa: BLE001  each thread of the group gets it
             for request in group:
                 request.error = error
-        for request in group:
-            request.done = True
-            request.gate.release()
+        except BaseException:  # an interrupt is this thread's; the others must not wait for ever
+            for request in group:
+                request.error = StoreError("the write was interrupted, so its outcome is unknown: do it again")
+            raise
+        finally:
+            for request in group:
+                request.done = True
+                request.gate.release()
 
     def _run_alone(self, request: _Request[Any]) -> None:
         connection = self._connection
