@@ -58,8 +58,7 @@ CREATE UNIQUE INDEX {p}jobs_key_task  ON {p}jobs (task, key)
     WHERE key IS NOT NULL AND task IS NOT NULL AND finished_at IS NULL;
 CREATE UNIQUE INDEX {p}jobs_key_queue ON {p}jobs (queue, key)
     WHERE key IS NOT NULL AND task IS NULL AND finished_at IS NULL;
-CREATE INDEX {p}jobs_key_finished ON {p}jobs (key, finished_at)
-    WHERE key IS NOT NULL AND finished_at IS NOT NULL;
+CREATE INDEX {p}jobs_key ON {p}jobs (key, finished_at) WHERE key IS NOT NULL;
 
 CREATE TABLE {p}attempts (
     job_id       INTEGER NOT NULL REFERENCES {p}jobs (id) ON DELETE CASCADE,

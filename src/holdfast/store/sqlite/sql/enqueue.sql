@@ -16,8 +16,10 @@ RETURNING id
 -- name: find_live_key
 -- the job that holds the key now
 SELECT id FROM {p}jobs
-WHERE key = :key AND finished_at IS NULL
-  AND ((task IS NOT NULL AND task = :task) OR (task IS NULL AND :task IS NULL AND queue = :queue))
+WHERE task = :task AND task IS NOT NULL AND key = :key AND key IS NOT NULL AND finished_at IS NULL
+UNION ALL
+SELECT id FROM {p}jobs
+WHERE :task IS NULL AND task IS NULL AND queue = :queue AND key = :key AND key IS NOT NULL AND finished_at IS NULL
 
 -- name: find_finished_key
 -- the newest job with the key that ended since
