@@ -118,27 +118,34 @@ class Queue(Generic[T]):
 
         With `wait`, an empty queue is watched for so many seconds; a message sent by any process ends the wait.
         """
-        messages = self.receive_many(1, visibility=visibility, wait=wait)
+        messages = self._receive(1, visibility, wait)
         return messages[0] if messages else None
 
     def receive_many(self, limit: int, *, visibility: Seconds | None = None, wait: Seconds = 0) -> list[Message[T]]:
         """Up to `limit` messages, as soon as there is one."""
-        checks.integer(limit, "limit", 1, MAX_RECEIVE)
+        return self._receive(checks.integer(limit, "limit", 1, MAX_RECEIVE), visibility, wait)
+
+    def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
         lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
+        if not wait:
+            return self._claim(limit, lease)[0]
+        deadline = time.monotonic() + checks.duration(wait, "wait") / SECOND
         store = self._app.store
-        patience = checks.duration(wait, "wait") / SECOND if wait else 0.0
-        deadline = time.monotonic() + patience
         while True:
             seen = store.commits_seen()
-            claimed = store.claim_messages(self.name, limit, lease, store.actor)
-            messages = [message for one in claimed if (message := self._open(one)) is not None]
-            if messages or not patience:
-                return messages
+            messages, claimed = self._claim(limit, lease)
             left = deadline - time.monotonic()
-            if left <= 0:
-                return []
+            if messages or left <= 0:
+                return messages
             if not claimed:
                 store.wait_for_commit(seen, min(left, store.seconds_until_due()))
+
+    def _claim(self, limit: int, lease: int) -> tuple[list[Message[T]], int]:
+        """The messages that could be opened, and how many were taken in all."""
+        store = self._app.store
+        claimed = store.claim_messages(self.name, limit, lease, store.actor)
+        messages = [message for one in claimed if (message := self._open(one)) is not None]
+        return messages, len(claimed)
 
     def _open(self, claimed: Claimed) -> Message[T] | None:
         """Decode after the claim, so that a body that cannot be read fails alone."""

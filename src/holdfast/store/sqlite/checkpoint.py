@@ -9,9 +9,9 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-CHANGES_PER_CHECKPOINT = 1000
+CHANGES_PER_CHECKPOINT = 4000
 CHANGES_PER_LOOK = 64
-LARGEST_LOG_BYTES = 8 * 1024 * 1024
+LARGEST_LOG_BYTES = 16 * 1024 * 1024
 
 
 class Checkpointer:

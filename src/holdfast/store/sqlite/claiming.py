@@ -101,5 +101,6 @@ class Claiming(Part):
 
 def _in_order(rows: list[Any]) -> "list[Claimed]":
     """RETURNING gives rows in any order: by priority, then by id."""
-    rows.sort(key=lambda row: (-row[8], row[0]))
+    if len(rows) > 1:
+        rows.sort(key=lambda row: (-row[8], row[0]))
     return [Claimed(*row[:8]) for row in rows]
