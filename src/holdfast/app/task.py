@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput
@@ -37,6 +37,22 @@ class TaskOptions(Struct, frozen=True):
     timeout: int | None
 
 
+class EnqueueOptions(TypedDict, total=False):
+    """What `task.using(…)` takes. Times are seconds or a timedelta."""
+
+    queue: str
+    priority: int
+    delay: Seconds
+    run_at: datetime
+    key: str
+    key_window: Seconds
+    on_conflict: OnConflict
+    max_attempts: int
+    timeout: Seconds
+    tags: str | Sequence[str]
+    conn: Any
+
+
 class Task(Generic[P, R]):
     """Call it to run it here and now; `enqueue` it to have it run by a worker."""
 
@@ -65,35 +81,9 @@ class Task(Generic[P, R]):
         call = self.signature.with_context(Context(task=self.name, queue=self.options.queue), args, kwargs)
         return cast(R, self.function(*call.args, **call.kwargs))
 
-    def using(
-        self,
-        *,
-        queue: str | UnsetType = UNSET,
-        priority: int | UnsetType = UNSET,
-        delay: Seconds | UnsetType = UNSET,
-        run_at: datetime | UnsetType = UNSET,
-        key: str | UnsetType = UNSET,
-        key_window: Seconds | UnsetType = UNSET,
-        on_conflict: OnConflict | UnsetType = UNSET,
-        max_attempts: int | UnsetType = UNSET,
-        timeout: Seconds | UnsetType = UNSET,
-        tags: str | Sequence[str] | UnsetType = UNSET,
-        conn: Any = UNSET,
-    ) -> "BoundTask[P, R]":
+    def using(self, **options: Unpack[EnqueueOptions]) -> "BoundTask[P, R]":
         """The same task with other options, for one enqueue or for many. The task itself does not change."""
-        return BoundTask(self, {}).using(
-            queue=queue,
-            priority=priority,
-            delay=delay,
-            run_at=run_at,
-            key=key,
-            key_window=key_window,
-            on_conflict=on_conflict,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            tags=tags,
-            conn=conn,
-        )
+        return BoundTask(self, {}).using(**options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that runs this task. It is on disk when this returns."""
@@ -131,13 +121,12 @@ class BoundTask(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: Mapping[str, Any]) -> None:
         self._task, self._options = task, options
 
-    def using(self, **options: Any) -> "BoundTask[P, R]":
+    def using(self, **options: Unpack[EnqueueOptions]) -> "BoundTask[P, R]":
         """As `Task.using`; what is not named stays as it was."""
-        given = {name: value for name, value in options.items() if value is not UNSET}
-        unknown = given.keys() - _CHECKS.keys()
+        unknown = options.keys() - _CHECKS.keys()
         if unknown:
             raise InvalidInput(_suggest(unknown.pop()))
-        checked = {name: _CHECKS[name](value) for name, value in given.items()}
+        checked = {name: _CHECKS[name](value) for name, value in options.items()}
         merged = {**self._options, **checked}
         if "delay" in merged and "run_at" in merged:
             raise InvalidInput("delay and run_at both say when: pass one of them")
