@@ -12,6 +12,7 @@ from .guest import take_part
 from .part import Part
 from .reading import get_record
 from .transaction import Transaction
+from .writer import Joinable
 
 T = TypeVar("T")
 
@@ -128,7 +129,7 @@ class Enqueuing(Part):
         return engine
 
 
-class _Insertion:
+class _Insertion(Joinable[Inserted]):
     """One enqueue. Those of several threads are done with one statement."""
 
     most_together = 16  # each number of rows is a statement of its own, so not too many

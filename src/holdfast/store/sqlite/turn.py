@@ -37,16 +37,14 @@ class Turn(Generic[W]):
         self._wait(one, self.line, -1)
         return one.leads
 
-    def take_alone(self, patience_seconds: float = -1) -> bool:
-        """Lead without any work, before the others in line. False if the patience ended first."""
+    def take_alone(self, one: Waiting, patience_seconds: float) -> None:
+        """Lead without any work, before the others in line, unless the patience ends first."""
         with self._lock:
             if not self._led:
-                self._led = True
-                return True
-            one = Waiting()
+                self._led = one.leads = True
+                return
             self._alone.append(one)
         self._wait(one, self._alone, patience_seconds)
-        return one.leads
 
     def pass_on(self) -> None:
         """Stop leading; the first in line leads next."""

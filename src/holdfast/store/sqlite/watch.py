@@ -20,6 +20,7 @@ if sys.platform.startswith("linux"):
 
 LOOK_AGAIN_SECONDS = (0.0002, 0.0003, 0.0005, 0.001, 0.003, 0.005, 0.01, 0.02, 0.04, 0.08)
 POLL_SECONDS = 0.01
+LONGEST_NAP_SECONDS = 1.0
 
 
 class Watcher:
@@ -92,7 +93,7 @@ class Watcher:
                         version = found
                         self._announce()
                     sleep()
-        except (sqlite3.Error, OSError, ValueError):
+        except (sqlite3.Error, OSError):
             # Without a watcher the waiting threads look by themselves, at the end of each of their turns.
             with self._news:
                 self._thread = None
@@ -119,12 +120,17 @@ class Watcher:
         hear, self._doorbell = os.pipe()
         try:
             kernel.add_watch(os.fspath(self._wal), flags.MODIFY)
+            ears = select.poll()
+            ears.register(kernel.fd, select.POLLIN)
+            ears.register(hear, select.POLLIN)
             naps: list[float] = list(LOOK_AGAIN_SECONDS)
 
             def sleep() -> None:
-                # One second at the most: the watch is by path, and the file may have been made anew.
-                heard, _, _ = select.select([kernel.fd, hear], [], [], naps.pop(0) if naps else 1.0)
-                if kernel.fd in heard:
+                nap = naps.pop(0) if naps else LONGEST_NAP_SECONDS
+                if nap < 0.001:  # poll counts in milliseconds
+                    time.sleep(nap)
+                    nap = 0
+                if any(ear == kernel.fd for ear, _ in ears.poll(nap * 1000)):
                     kernel.read(timeout=0)
                     naps[:] = LOOK_AGAIN_SECONDS
 

@@ -8,10 +8,11 @@ thread thus writes at once, without handing anything to anybody; threads that wr
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...errors import StoreBusy, StoreClosed, StoreError, TransactionError
 from .checkpoint import Checkpointer
@@ -23,16 +24,17 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 
-class Joinable(Protocol[T]):
+class Joinable(ABC, Generic[T]):
     """Work of which several can be done with one statement."""
 
     most_together: int
 
+    @abstractmethod
     def __call__(self, connection: sqlite3.Connection, /) -> T: ...
 
+    @abstractmethod
     def do_together(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
         """Do all of them, which are of this class; results in the same order. All or none."""
-        ...
 
 
 MAX_GROUP = 500
@@ -86,12 +88,13 @@ class Writer:
         """
         self._refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
-        if self._turn.take(request):
-            self._leader = threading.get_ident()
-            try:
+        try:
+            if self._turn.take(request):
+                self._leader = threading.get_ident()
                 while not request.done:
-                    self._serve(self._gather())
-            finally:
+                    self._serve()
+        finally:
+            if request.leads:
                 self._leader = None
                 self._turn.pass_on()
         error = request.error
@@ -101,29 +104,18 @@ class Writer:
             raise translate(error, self._path) from error
         raise error
 
-    def _gather(self) -> list[_Request[Any]]:
-        """Take what stands in line. Where threads write together, let those who just finished join again."""
-        line = self._turn.line
-        if self._last_group > 1:
-            for _ in range(GATHERING_YIELDS):
-                if len(line) >= self._last_group:
-                    break
-                time.sleep(0)
-        group = [line.popleft() for _ in range(min(len(line), MAX_GROUP))]
-        self._last_group = len(group)
-        return group
-
     @contextmanager
     def exclusively(self, patience_seconds: float = -1) -> Iterator[None]:
         """Keep the other threads of this process from writing, for as long as the block lasts.
 
         With patience_seconds it waits no longer than that for them, and goes on regardless.
         """
-        mine = self._turn.take_alone(patience_seconds)
+        one = Waiting()
         try:
+            self._turn.take_alone(one, patience_seconds)
             yield
         finally:
-            if mine and not self._abandoned:
+            if one.leads and not self._abandoned:
                 self._turn.pass_on()
 
     @contextmanager
@@ -177,8 +169,11 @@ class Writer:
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
 
-    def _serve(self, group: list[_Request[Any]]) -> None:
+    def _serve(self) -> None:
+        """Do what stands in line."""
+        group: list[_Request[Any]] = []
         try:
+            self._gather(group)
             self._require_open()
             if len(group) == 1:
                 self._run_alone(group[0])
@@ -188,7 +183,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  each thread of the group gets it
             for request in group:
                 request.error = error
-        except BaseException:  # an interrupt is this thread's; the others must not wait for ever
+        except BaseException:  # an interrupt is this thread's own; the others must not wait for ever
             for request in group:
                 request.error = StoreError("the write was interrupted, so its outcome is unknown: do it again")
             raise
@@ -196,6 +191,20 @@ class Writer:
             for request in group:
                 request.done = True
                 request.gate.release()
+
+    def _gather(self, group: list[_Request[Any]]) -> None:
+        """Take what stands in line. Where threads write together, let those who just finished join again."""
+        line = self._turn.line
+        if self._last_group > 1:
+            for _ in range(GATHERING_YIELDS):
+                if len(line) >= self._last_group:
+                    break
+                time.sleep(0)
+        while line and len(group) < MAX_GROUP:
+            if not line[0].done:
+                group.append(line[0])  # first here, then out of the line: an interrupt in between must lose nobody
+            line.popleft()
+        self._last_group = len(group)
 
     def _run_alone(self, request: _Request[Any]) -> None:
         connection = self._connection
@@ -231,12 +240,12 @@ class Writer:
 
     def _join(self, group: list[_Request[Any]]) -> bool:
         """Do the whole group with one statement, which is a transaction by itself, if that is possible."""
-        works = [request.work for request in group]
-        if not all(hasattr(work, "do_together") for work in works) or len(works) > works[0].most_together:  # type: ignore[attr-defined]
+        works = [request.work for request in group if isinstance(request.work, Joinable)]
+        if len(works) < len(group) or len(works) > works[0].most_together:
             return False
         self._set_level(any(request.durable for request in group))
         try:
-            results = self._patience.run(lambda: works[0].do_together(self._connection, works))  # type: ignore[attr-defined]
+            results = self._patience.run(lambda: works[0].do_together(self._connection, works))
         except sqlite3.IntegrityError:
             return False  # one of them is bad: each by itself will show which
         for request, result in zip(group, results, strict=True):
