@@ -1,5 +1,6 @@
 """Time as Holdfast sees it: a wall clock for schedules, a boot clock for leases, both in microseconds."""
 
+import sys
 import time
 from functools import cache
 from typing import Protocol
@@ -43,5 +44,15 @@ def _read_boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib is slow to import
             return file.read().strip()
     except OSError:
-        # Elsewhere the minute in which the machine started is as good a name as any.
-        return f"started-{round((time.time() - time.monotonic()) / 60)}"
+        # Elsewhere than on Linux and macOS the minute in which the machine started must do.
+        return _macos_boot_id() or f"started-{round((time.time() - time.monotonic()) / 60)}"
+
+
+def _macos_boot_id() -> str | None:
+    if sys.platform != "darwin":
+        return None
+    import ctypes
+
+    answer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", answer, ctypes.byref(size), None, 0)
+    return None if failed else answer.value.decode()

@@ -104,17 +104,22 @@ def _inspect(value: Any) -> None:
         depth += 1
         below: list[Any] = []
         for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, (list, tuple)):
-                below.extend(item)
-            elif isinstance(item, float) and not math.isfinite(item):
-                raise InvalidPayload(f"the payload holds {item}, which JSON cannot express: pass None or text")
-            elif isinstance(item, datetime) and item.tzinfo is None:
-                raise InvalidPayload(
-                    f"the payload holds the naive datetime {item.isoformat()}, which means another moment on "
-                    "another machine: give it a time zone, such as datetime.now(timezone.utc)"
-                )
-        if below and depth > MAX_DEPTH:
-            raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels")
+            if isinstance(item, (dict, list, tuple)):
+                if depth > MAX_DEPTH:
+                    raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels: flatten it")
+                below.extend(item)  # of a dict, the keys
+                if isinstance(item, dict):
+                    below.extend(item.values())
+            else:
+                _refuse_lossy(item)
         level = below
+
+
+def _refuse_lossy(item: Any) -> None:
+    if isinstance(item, float) and not math.isfinite(item):
+        raise InvalidPayload(f"the payload holds {item}, which JSON cannot express: pass None or text")
+    if isinstance(item, datetime) and item.tzinfo is None:
+        raise InvalidPayload(
+            f"the payload holds the naive datetime {item.isoformat()}, which means another moment on "
+            "another machine: give it a time zone, such as datetime.now(timezone.utc)"
+        )

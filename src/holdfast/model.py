@@ -14,6 +14,8 @@ from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from msgspec import Struct
 
+from .failure import check_code
+
 Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 
 STATUSES: frozenset[str] = frozenset(get_args(Status))
@@ -217,36 +219,45 @@ class TimelineEntry(Struct, frozen=True):
 # --- outcomes: what a task returns to say how it ended --------------------------------------------
 
 
-class Retry(Struct, frozen=True):
+class Outcome(Exception):
+    """Return it, or raise it where that is handier."""
+
+
+class Retry(Outcome):
     """Try again, after so many seconds or by the task's own policy."""
 
-    after: float | None = None
+    def __init__(self, after: float | None = None) -> None:
+        super().__init__(after)
+        self.after = after
 
 
-class Snooze(Struct, frozen=True):
+class Snooze(Outcome):
     """Come back in so many seconds; this does not use up an attempt."""
 
-    seconds: float
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
-class Cancel(Struct, frozen=True):
+class Cancel(Outcome):
     """End as cancelled."""
 
-    reason: str = ""
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-class Fail(Struct, frozen=True):
+class Fail(Outcome):
     """End as failed, now, however many attempts are left."""
 
-    code: str
-    detail: str = ""
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = check_code(code), detail
 
 
-class Then:
+class Then(Outcome):
     """End as succeeded and go on with another task, in the same transaction."""
 
     def __init__(self, task: Any, /, *args: Any, **kwargs: Any) -> None:
-        self.task, self.args, self.kwargs = task, args, kwargs
-
-    def __repr__(self) -> str:
-        return f"Then({self.task!r}, …)"
+        super().__init__(task)
+        self.task, self.arguments, self.named_arguments = task, args, kwargs

@@ -49,10 +49,23 @@ class _Linear(Struct, frozen=True):
 
 
 class _Custom(Struct, frozen=True):
-    function: Callable[[int], float]
+    function: Callable[..., float]
+    takes_random: bool
 
-    def __call__(self, attempt: int, random: "Random", /) -> float:  # noqa: ARG002
-        return min(max(float(self.function(attempt)), 0.0), MAX_DELAY_SECONDS)
+    def __call__(self, attempt: int, random: "Random", /) -> float:
+        seconds = self.function(attempt, random) if self.takes_random else self.function(attempt)
+        return min(max(float(seconds), 0.0), MAX_DELAY_SECONDS)
+
+
+def _takes_two(function: Callable[..., float]) -> bool:
+    """Whether a policy of the user's own takes (attempt, random), or just the attempt."""
+    from inspect import signature
+
+    try:
+        signature(function).bind(1, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def backoff(base: float = 10, factor: float = 2, cap: float = 3600, jitter: float = 0.25) -> RetryPolicy:
@@ -93,7 +106,7 @@ def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int],
     if isinstance(policy, Sequence) and not isinstance(policy, str):
         return delays(policy)
     if callable(policy):
-        return _Custom(policy)  # type: ignore[arg-type]
+        return _Custom(policy, _takes_two(policy))
     raise InvalidInput(
         f"retry={policy!r} is no retry policy: pass backoff(…), linear(…), fixed(…), a list of seconds, "
         "or a function that takes the attempt and returns seconds"

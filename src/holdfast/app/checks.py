@@ -56,6 +56,27 @@ def job_id(value: Any) -> int:
     return integer(value, "a job id", 1, 2**63 - 1)
 
 
+def job_ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Iterable):
+        raise InvalidInput(f"ids is a list of job ids, not {value!r}")
+    return tuple(job_id(one) for one in value)
+
+
+def text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} is text, not {type(value).__qualname__}")
+    return value
+
+
+def suggest(unknown: str, known: Iterable[str], what: str) -> InvalidInput:
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(unknown, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names)}"
+    return InvalidInput(f"unknown {what} {unknown!r}; {hint}")
+
+
 def duration(value: Any, what: str) -> int:
     """Seconds or a timedelta, as microseconds."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value

@@ -29,6 +29,9 @@ T = TypeVar("T")
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 
 
+_TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout")
+
+
 class TaskDecorator:
     """What `@app.task(…)` with options gives."""
 
@@ -118,6 +121,9 @@ class Holdfast:
     ) -> TaskDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
+        unknown = options.keys() - _TASK_OPTIONS
+        if unknown:
+            raise checks.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
         if function is None:
             return TaskDecorator(self, options)
         return self._register(function, **options)

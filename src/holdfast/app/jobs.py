@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from msgspec import Struct
 
 from ..errors import InvalidInput, JobNotFound
+from ..failure import shorten
 from ..model import Criteria, Cursor, Page, TimelineEntry
 from ..store.base import OperatorAction
 from . import checks
@@ -131,7 +132,7 @@ class Jobs:
         **filters: Unpack[Filters],
     ) -> bool | int:
         """Whatever has not ended -> cancelled. What a running attempt does after that is not recorded."""
-        return self._operate("cancel", id, filters, actor, reason=reason)
+        return self._operate("cancel", id, filters, actor, reason=shorten(checks.text(reason, "reason")))
 
     @overload
     def run_now(self, id: int, /, *, actor: str | None = None) -> bool: ...
@@ -179,8 +180,7 @@ class Jobs:
 def criteria(filters: Filters) -> Criteria:
     unknown = filters.keys() - Filters.__annotations__.keys()
     if unknown:
-        names = ", ".join(Filters.__annotations__)
-        raise InvalidInput(f"unknown filter {sorted(unknown)[0]!r}: the filters are {names}")
+        raise checks.suggest(sorted(unknown)[0], Filters.__annotations__, "filter")
 
     def moment(name: str) -> int | None:
         value = filters.get(name)

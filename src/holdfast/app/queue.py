@@ -10,7 +10,7 @@ import msgspec
 from ..clock import SECOND
 from ..codec import decoder, encode
 from ..errors import InvalidInput
-from ..failure import Failure, shorten
+from ..failure import Failure, check_code, shorten
 from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats
 from . import checks
 from .job import Job
@@ -52,6 +52,10 @@ class Message(Generic[T]):
     def release(self, delay: Seconds = 0) -> bool:
         """Give it back, for delivery after the delay. False where the lease was lost."""
         return self._queue._release(self._lease, delay)
+
+    def fail(self, code: str, detail: str = "") -> bool:
+        """Make it a dead letter now, with an error code of your own. False where the lease was lost."""
+        return self._queue._fail(self._lease, code, detail)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} on {self._queue.name}, attempt {self.attempt}>"
@@ -128,24 +132,25 @@ class Queue(Generic[T]):
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
         lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
         if not wait:
-            return self._claim(limit, lease)[0]
+            return self._claim(limit, lease)
         deadline = time.monotonic() + checks.duration(wait, "wait") / SECOND
         store = self._app.store
         while True:
             seen = store.commits_seen()
-            messages, claimed = self._claim(limit, lease)
+            messages = self._claim(limit, lease)
             left = deadline - time.monotonic()
             if messages or left <= 0:
                 return messages
-            if not claimed:
-                store.wait_for_commit(seen, min(left, store.seconds_until_due()))
+            store.wait_for_commit(seen, min(left, store.seconds_until_due()))
 
-    def _claim(self, limit: int, lease: int) -> tuple[list[Message[T]], int]:
-        """The messages that could be opened, and how many were taken in all."""
+    def _claim(self, limit: int, lease: int) -> list[Message[T]]:
         store = self._app.store
-        claimed = store.claim_messages(self.name, limit, lease, store.actor)
-        messages = [message for one in claimed if (message := self._open(one)) is not None]
-        return messages, len(claimed)
+        while claimed := store.claim_messages(self.name, limit, lease, store.actor):
+            messages = [message for one in claimed if (message := self._open(one)) is not None]
+            if messages:
+                return messages
+            # None of them could be read, and there may be good ones behind them.
+        return []
 
     def _open(self, claimed: Claimed) -> Message[T] | None:
         """Decode after the claim, so that a body that cannot be read fails alone."""
@@ -169,6 +174,9 @@ class Queue(Generic[T]):
     def release(self, id: int, attempt: int, delay: Seconds = 0) -> bool:
         return self._release(self._lease(id, attempt), delay)
 
+    def fail(self, id: int, attempt: int, code: str, detail: str = "") -> bool:
+        return self._fail(self._lease(id, attempt), code, detail)
+
     def _lease(self, id: int, attempt: int) -> Lease:
         return Lease(checks.job_id(id), checks.integer(attempt, "attempt", 1, 2**31 - 1), self._history)
 
@@ -181,6 +189,9 @@ class Queue(Generic[T]):
 
     def _release(self, lease: Lease, delay: Seconds) -> bool:
         return self._app.store.release(lease, checks.duration(delay, "delay"))
+
+    def _fail(self, lease: Lease, code: str, detail: str) -> bool:
+        return self._app.store.fail(lease, Failure(check_code(code), shorten(checks.text(detail, "detail"))))
 
     # --- looking after it ---
 
@@ -197,7 +208,7 @@ class Queue(Generic[T]):
         """Deliver dead letters again, some or all, with as many attempts as a new message. Returns how many."""
         wanted = self._dead()
         if ids is not None:
-            wanted = msgspec.structs.replace(wanted, ids=tuple(checks.job_id(one) for one in ids))
+            wanted = msgspec.structs.replace(wanted, ids=checks.job_ids(ids))
         return self._app.store.operate(
             "requeue",
             wanted,
@@ -207,8 +218,12 @@ class Queue(Generic[T]):
         )
 
     def purge(self, *, dead_only: bool = False, actor: str | None = None) -> int:
-        """Delete every message of the queue, in flight or not, or the dead letters only. Returns how many."""
-        wanted = self._dead() if dead_only else Criteria(queue=(self.name,), messages=True)
+        """Delete all that `stats().total` counts, in flight or not, or the dead letters only. Returns how many.
+
+        The history of messages that were acknowledged stays.
+        """
+        there = ("blocked", "scheduled", "ready", "running", "failed")
+        wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
         return self._app.store.operate("purge", wanted, actor or login())
 
     def _dead(self) -> Criteria:

@@ -32,7 +32,7 @@ class Signature:
         self._parameters = [one for one in parameters if one.name != self.context_parameter]
         _refuse_unnamed(self._parameters, task)
         self._by_position = [one.name for one in self._parameters if one.kind is not one.KEYWORD_ONLY]
-        self._positional_only = [one.name for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
+        self._positional_only = [one for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
         self._struct = self._make_struct(hints)
         self._decode = self._make_decoder(self._struct)
         returned = hints.get("return", Any)
@@ -58,7 +58,8 @@ class Signature:
         bound = self._decode(data)
         fields = self._struct.__struct_fields__
         values = {field: value for field in fields if (value := getattr(bound, field)) is not UNSET}
-        return tuple(values.pop(name) for name in self._positional_only if name in values), values
+        # What goes by position cannot be left out in the middle: there the default is passed along.
+        return tuple(values.pop(one.name, one.default) for one in self._positional_only), values
 
     def with_context(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         """A call of the function with its Context filled in, unless the caller brought one."""

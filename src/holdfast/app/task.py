@@ -125,7 +125,7 @@ class BoundTask(Generic[P, R]):
         """As `Task.using`; what is not named stays as it was."""
         unknown = options.keys() - _CHECKS.keys()
         if unknown:
-            raise InvalidInput(_suggest(unknown.pop()))
+            raise checks.suggest(sorted(unknown)[0], _CHECKS, "option")
         checked = {name: _CHECKS[name](value) for name, value in options.items()}
         merged = {**self._options, **checked}
         if "delay" in merged and "run_at" in merged:
@@ -151,6 +151,8 @@ class BoundTask(Generic[P, R]):
 
     def _new_job(self, args: str) -> NewJob:
         defaults, options = self._task.options, self._options
+        if "key" not in options and options.keys() & {"key_window", "on_conflict"}:
+            raise InvalidInput("key_window and on_conflict say what a key means: pass a key with them")
         return NewJob(
             queue=options.get("queue", defaults.queue),
             task=defaults.name,
@@ -196,10 +198,3 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "tags": checks.tags,
     "conn": lambda value: value,
 }
-
-
-def _suggest(unknown: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(unknown, _CHECKS, n=1)
-    return f"unknown option {unknown!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -13,16 +13,15 @@ SWEEP_ROWS = 500
 
 class Claiming(Part):
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
-        now, boot_now = self._clock.now(), self._clock.boot_now()
-        look = (now, boot_now, queue)
-        claim = (worker, boot_now + lease, now, queue, limit)
-
+        # The clocks are read in the transaction: a lease that began before the wait for the lock could end in it.
         def take(connection: sqlite3.Connection) -> list[Any]:
-            return connection.execute(self._sql.claim_messages, claim).fetchall()
+            values = (worker, self._clock.boot_now() + lease, self._clock.now(), queue, limit)
+            return connection.execute(self._sql.claim_messages, values).fetchall()
 
         def look_and_take(connection: sqlite3.Connection) -> list[Any] | tuple[bool, bool]:
             # A claim that finds nothing would still take the write lock, so look first.
-            due, ended, ready = connection.execute(self._sql.look_for_messages, look).fetchone()
+            times = (self._clock.now(), self._clock.boot_now(), queue)
+            due, ended, ready = connection.execute(self._sql.look_for_messages, times).fetchone()
             if due or ended:
                 return due, ended
             return take(connection) if ready else []
@@ -37,15 +36,12 @@ class Claiming(Part):
     def claim_tasks(
         self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
     ) -> list[Claimed]:
-        writer = self._ready().writer
-        now, boot_now = self._clock.now(), self._clock.boot_now()
-        due, ended = writer.run(
-            lambda connection: connection.execute(self._sql.look_for_tasks, (now, boot_now)).fetchone(),
-            atomic=True,
-        )
-        self._sweep_before_claim(due, ended)
+        def look(connection: sqlite3.Connection) -> tuple[bool, bool]:
+            times = (self._clock.now(), self._clock.boot_now())
+            found: tuple[bool, bool] = connection.execute(self._sql.look_for_tasks, times).fetchone()
+            return found
 
-        def claim(connection: sqlite3.Connection) -> list[Any]:
+        def take(connection: sqlite3.Connection) -> list[Any]:
             served = queues
             if served is None:
                 served = [row[0] for row in connection.execute(self._sql.ready_queues).fetchall()]
@@ -54,12 +50,14 @@ class Claiming(Part):
                 "tasks": as_json(tasks),
                 "limit": limit,
                 "worker": worker,
-                "lease": boot_now + lease,
-                "now": now,
+                "lease": self._clock.boot_now() + lease,
+                "now": self._clock.now(),
             }
             return connection.execute(self._sql.claim_tasks, values).fetchall()
 
-        return _in_order(writer.run(claim))
+        writer = self._ready().writer
+        self._sweep_before_claim(*writer.run(look, atomic=True))
+        return _in_order(writer.run(take))
 
     def promote(self) -> int:
         return self._sweep_all(self._sql.promote)
@@ -86,14 +84,14 @@ class Claiming(Part):
 
     def _sweep(self, *statements: str) -> int:
         """One batch, a short transaction."""
-        values = {
-            "now": self._clock.now(),
-            "boot_now": self._clock.boot_now(),
-            "actor": self._actor,
-            "limit": SWEEP_ROWS,
-        }
 
         def work(connection: sqlite3.Connection) -> int:
+            values = {
+                "now": self._clock.now(),
+                "boot_now": self._clock.boot_now(),
+                "actor": self._actor,
+                "limit": SWEEP_ROWS,
+            }
             return sum(connection.execute(statement, values).rowcount for statement in statements)
 
         return self._ready().writer.run(work, wakes=True)

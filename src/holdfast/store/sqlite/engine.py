@@ -15,7 +15,7 @@ from msgspec import Struct
 from ...clock import Clock
 from ...errors import CorruptDatabase, StoreClosed, StoreError
 from ..statements import Statements
-from .checkpoint import CHANGES_PER_CHECKPOINT, Checkpointer
+from .checkpoint import LARGEST_LOG_BYTES, Checkpointer
 from .connection import connect, require_usable_sqlite, use_wal
 from .faults import translate
 from .files import FreeSpace, prepare_file
@@ -28,6 +28,7 @@ from .writer import Writer
 T = TypeVar("T")
 
 MAX_IDLE_READERS = 4
+GUEST_WRITES_PER_CHECKPOINT = 500
 FORK_PATIENCE_SECONDS = 1.0
 
 
@@ -47,14 +48,15 @@ class Engine:
     def __init__(self, options: Options, clock: Clock, random: Random, sql: Statements) -> None:
         self.options, self.patience = options, Patience(random, options.busy_timeout)
         require_usable_sqlite()
-        prepare_file(options.path)
+        prepare_file(options.path, create=options.migrate)
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
         self._lent: dict[sqlite3.Connection, int] = {}  # and to which thread
         self._closed = False
         self._lending = threading.Condition(threading.Lock())
         self._abandoned = False
-        self._guest_changes = 0
+        self._guest_writes, self._checkpointing = 0, False
+        self._log = Path(f"{options.path}-wal")
         try:
             self._open(clock, sql)
         except sqlite3.Error as error:
@@ -66,7 +68,7 @@ class Engine:
 
     def _open(self, clock: Clock, sql: Statements) -> None:
         options = self.options
-        left_behind = _size(Path(f"{options.path}-wal")) > 0
+        left_behind = _size(self._log) > 0
         connection = self._connect()
         self.patience.run(lambda: use_wal(connection))
         migrations = Migrations(connection, options.prefix)
@@ -78,7 +80,7 @@ class Engine:
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = Watcher(options.path, lambda: connect(options.path, "NORMAL"))
-        checkpointer = Checkpointer(self._connect(), self._connect(), Path(f"{options.path}-wal"))
+        checkpointer = Checkpointer(self._connect(), self._connect(), self._log)
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
         )
@@ -165,11 +167,12 @@ class Engine:
         self.watcher.close()
         self.writer.close(self._close_connections)
 
-    def guest_wrote(self, changes: int) -> None:
+    def guest_wrote(self) -> None:
         """The user's own connection wrote, and must not checkpoint: see to it that somebody does."""
-        self._guest_changes += changes
-        if self._guest_changes >= CHANGES_PER_CHECKPOINT:
-            self._guest_changes = 0
+        self._guest_writes += 1
+        enough = self._guest_writes >= GUEST_WRITES_PER_CHECKPOINT or _size(self._log) > LARGEST_LOG_BYTES
+        if enough and not self._checkpointing:
+            self._guest_writes, self._checkpointing = 0, True
             # Not now: their transaction is still open.
             threading.Thread(target=self._checkpoint_soon, name="holdfast-checkpoint", daemon=True).start()
 
@@ -177,6 +180,7 @@ class Engine:
         time.sleep(0.05)
         with contextlib.suppress(StoreError, sqlite3.Error):  # there will be another
             self.writer.checkpoint()
+        self._checkpointing = False
 
     @contextmanager
     def hold_still(self) -> Iterator[None]:

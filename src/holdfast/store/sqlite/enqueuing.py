@@ -30,17 +30,17 @@ class Enqueuing(Part):
         if job.key is None:
             return self._insert_new(connection, job)
         same_key = {"key": job.key, "task": job.task, "queue": job.queue}
+        live = connection.execute(self._sql.find_live_key, same_key).fetchone()
+        if live is not None:
+            if job.on_conflict == "replace":
+                self._replace(connection, live[0], job)
+            return self._existing(connection, live[0])
         if job.key_window is not None:
             since = {"since": self._clock.now() - job.key_window}
             ended = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
             if ended is not None:
                 return self._existing(connection, ended[0])
-        live = connection.execute(self._sql.find_live_key, same_key).fetchone()
-        if live is None:
-            return self._insert_new(connection, job)
-        if job.on_conflict == "replace":
-            self._replace(connection, live[0], job)
-        return self._existing(connection, live[0])
+        return self._insert_new(connection, job)
 
     def _existing(self, connection: sqlite3.Connection, job_id: int) -> Inserted:
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
@@ -116,11 +116,13 @@ class Enqueuing(Part):
         engine = self._ready_to_grow()
         if conn is None:
             return engine.writer.run(work, durable=True, wakes=True)
-        connection = conn.connection if isinstance(conn, Transaction) else conn
-        before = getattr(connection, "total_changes", 0)
-        result = take_part(connection, self._options.path, engine.patience, self._options.guard_connections, work)
-        if not isinstance(conn, Transaction):
-            engine.guest_wrote(connection.total_changes - before)
+        guard = self._options.guard_connections
+        if isinstance(conn, Transaction):
+            return take_part(conn.connection, self._options.path, engine.patience, guard, work)
+        engine.writer.refuse_nesting()
+        result = take_part(conn, self._options.path, engine.patience, guard, work)
+        if guard:
+            engine.guest_wrote()
         return result
 
     def _ready_to_grow(self) -> Engine:

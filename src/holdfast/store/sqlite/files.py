@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from ...errors import CannotOpen, DiskFull, InvalidInput, ReadOnlyDatabase, UnsupportedFileSystem
+from ...errors import CannotOpen, DiskFull, InvalidInput, ReadOnlyDatabase, SchemaOutdated, UnsupportedFileSystem
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
 _UNSAFE_FILE_SYSTEMS = {
@@ -40,7 +40,7 @@ def database_path(url: str | os.PathLike[str]) -> Path:
     return Path(text).absolute()
 
 
-def prepare_file(path: Path) -> None:
+def prepare_file(path: Path, create: bool) -> None:
     """Check that a database can live here, and create the file with private permissions if there is none."""
     if path.is_dir():
         raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
@@ -49,6 +49,8 @@ def prepare_file(path: Path) -> None:
         raise CannotOpen(f"the folder {folder} does not exist: create it first")
     refuse_unsafe_file_system(folder)
     if not path.exists():
+        if not create:
+            raise SchemaOutdated(f"{path} does not exist: open it once with migrate=True, which makes its tables")
         _create(path)
     elif not path.is_file():
         raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import ForeignConnection, InvalidInput, TransactionError
-from .faults import is_busy, translate
+from .checkpoint import LARGEST_LOG_BYTES
+from .faults import translate
 from .patience import Patience
 
 T = TypeVar("T")
@@ -26,15 +27,11 @@ def take_part(
         _require_same_file(connection, path)
         if guard:  # its own checkpoints could lose commits: see checkpoint.py
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG_BYTES}")
         _require_transaction(connection, patience)
         with _plain_rows(connection):
-            return _in_savepoint(connection, work)
+            return patience.run(lambda: _in_savepoint(connection, work))
     except sqlite3.Error as error:
-        if is_busy(error):
-            raise TransactionError(
-                "your transaction began with a read, and another connection has written since, so it cannot write "
-                "any more: roll it back, and begin it with BEGIN IMMEDIATE"
-            ) from error
         raise translate(error, path) from error
 
 
@@ -42,10 +39,15 @@ def _in_savepoint(connection: sqlite3.Connection, work: Callable[[sqlite3.Connec
     connection.execute("SAVEPOINT holdfast")
     try:
         result = work(connection)
-    except BaseException:
+    except BaseException as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK TO holdfast")
             connection.execute("RELEASE holdfast")
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:  # no waiting would help
+            raise TransactionError(
+                "your transaction began with a read, and another connection has written since, so it cannot write "
+                "any more: roll it back, and begin it with BEGIN IMMEDIATE"
+            ) from error
         raise
     connection.execute("RELEASE holdfast")
     return result

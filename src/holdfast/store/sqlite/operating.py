@@ -25,11 +25,9 @@ class Operating(Part):
         changed, after = 0, 0
         while ids := self._ids_after(after, criteria):
             after = ids[-1]
-            now = self._clock.now()
             values = {
                 "ids": as_json(ids),
-                "now": now,
-                "run_at": now + delay,
+                "delay": delay,
                 "attempts": attempts,
                 "actor": actor,
                 "reason": reason or None,
@@ -48,10 +46,11 @@ class Operating(Part):
         statement: str = getattr(self._sql, action)
 
         def work(connection: sqlite3.Connection) -> int:
-            changed = connection.execute(statement, values).rowcount
+            now = {"now": self._clock.now(), "run_at": self._clock.now() + values["delay"]}
+            changed = connection.execute(statement, values | now).rowcount
             if changed and action in ("delete", "purge"):
                 note = {"event": f"{action}d", "detail": as_json({"count": changed, "among": among})}
-                connection.execute(self._sql.note, values | note)
+                connection.execute(self._sql.note, values | now | note)
             return changed
 
         return self._ready().writer.run(work, durable=True, wakes=True)
@@ -63,13 +62,12 @@ class Operating(Part):
         return self._set_paused(self._sql.resume, "resumed", queue, actor)
 
     def _set_paused(self, statement: str, event: str, queue: str, actor: str) -> bool:
-        values = {"queue": queue, "actor": actor, "now": self._clock.now()}
-        note = values | {"event": event, "detail": as_json({"queue": queue})}
-
         def work(connection: sqlite3.Connection) -> bool:
+            values = {"queue": queue, "actor": actor, "now": self._clock.now()}
             changed = connection.execute(statement, values).rowcount == 1
             if changed:
-                connection.execute(self._sql.note, note)
+                note = {"event": event, "detail": as_json({"queue": queue})}
+                connection.execute(self._sql.note, values | note)
             return changed
 
         return self._ready().writer.run(work, durable=True, wakes=True)

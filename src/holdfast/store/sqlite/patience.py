@@ -38,6 +38,7 @@ class Patience:
                     raise
                 if time.monotonic() > deadline:
                     raise StoreBusy(
-                        f"another process has held the write lock for {self._limit:g} seconds: find the program "
-                        "with a long write transaction on this database, or raise busy_timeout"
+                        f"another connection has held the write lock for {self._limit:g} seconds. If it is one of "
+                        "this program's own, in a transaction, pass it as conn=; else find the program with a long "
+                        "write transaction on this database, or raise busy_timeout"
                     ) from error

@@ -1,19 +1,21 @@
 """Out of running. Every statement is fenced by the attempt: False means that the lease was lost."""
 
 import sqlite3
-from typing import Any
 
 from ...failure import Failure
 from ...model import Lease
 from .part import Part
 
+NO_FAILURE = Failure("")
+
 
 class Settling(Part):
-    def succeed(self, lease: Lease, result: str | None = None) -> bool:
-        now = self._clock.now()
+    # The clocks are read inside the work, which runs when the write lock is there.
 
+    def succeed(self, lease: Lease, result: str | None = None) -> bool:
         def keep(connection: sqlite3.Connection) -> bool:
-            return connection.execute(self._sql.succeed, (now, result, lease.id, lease.attempt)).rowcount == 1
+            values = (self._clock.now(), result, lease.id, lease.attempt)
+            return connection.execute(self._sql.succeed, values).rowcount == 1
 
         def forget(connection: sqlite3.Connection) -> bool:
             return connection.execute(self._sql.forget, (lease.id, lease.attempt)).rowcount == 1
@@ -23,70 +25,54 @@ class Settling(Part):
         return self._ready().writer.run(lambda connection: likely(connection) or other(connection), atomic=True)
 
     def retry(self, lease: Lease, delay: int, failure: Failure) -> bool:
-        now = self._clock.now()
-        values = _failure_values(lease, failure, now) | {"run_at": now + delay}
-
-        def work(connection: sqlite3.Connection) -> bool:
-            changed = (
-                connection.execute(self._sql.retry, values).rowcount == 1
-                or connection.execute(self._sql.fail, values).rowcount == 1
-            )
-            return changed and self._remember(connection, failure, values)
-
-        return self._ready().writer.run(work, wakes=True)
+        return self._settle([self._sql.retry, self._sql.fail], lease, delay, failure)
 
     def fail(self, lease: Lease, failure: Failure) -> bool:
-        values = _failure_values(lease, failure, self._clock.now())
-
-        def work(connection: sqlite3.Connection) -> bool:
-            changed = connection.execute(self._sql.fail, values).rowcount == 1
-            return changed and self._remember(connection, failure, values)
-
-        return self._ready().writer.run(work, wakes=True)
-
-    def _remember(self, connection: sqlite3.Connection, failure: Failure, values: dict[str, Any]) -> bool:
-        if failure.fingerprint is not None:
-            connection.execute(self._sql.remember_traceback, values | {"traceback": failure.traceback or ""})
-        return True
-
-    def stop(self, lease: Lease, reason: str) -> bool:
-        return self._settle(self._sql.stop, lease, {"reason": reason or None})
-
-    def snooze(self, lease: Lease, delay: int) -> bool:
-        return self._settle(self._sql.snooze, lease, {"run_at": self._clock.now() + delay})
-
-    def _settle(self, statement: str, lease: Lease, values: dict[str, Any]) -> bool:
-        given = values | {"id": lease.id, "attempt": lease.attempt, "now": self._clock.now()}
-        return self._ready().writer.run(
-            lambda connection: connection.execute(statement, given).rowcount == 1, atomic=True, wakes=True
-        )
+        return self._settle([self._sql.fail], lease, 0, failure)
 
     def release(self, lease: Lease, delay: int) -> bool:
-        now = self._clock.now()
         spent = Failure("INTERNAL:ATTEMPTS_SPENT", f"released in attempt {lease.attempt}, the last")
-        values = _failure_values(lease, spent, now) | {"run_at": now + delay}
+        return self._settle([self._sql.release, self._sql.fail], lease, delay, spent)
+
+    def snooze(self, lease: Lease, delay: int) -> bool:
+        return self._settle([self._sql.snooze], lease, delay)
+
+    def stop(self, lease: Lease, reason: str) -> bool:
+        return self._settle([self._sql.stop], lease, reason=reason)
+
+    def _settle(
+        self,
+        statements: list[str],
+        lease: Lease,
+        delay: int = 0,
+        failure: Failure = NO_FAILURE,
+        reason: str = "",
+    ) -> bool:
+        """The first of the statements that changes the row is the transition; none: the lease was lost."""
 
         def work(connection: sqlite3.Connection) -> bool:
-            return (
-                connection.execute(self._sql.release, values).rowcount == 1
-                or connection.execute(self._sql.fail, values).rowcount == 1
-            )
+            now = self._clock.now()
+            values = {
+                "id": lease.id,
+                "attempt": lease.attempt,
+                "now": now,
+                "run_at": now + delay,
+                "error_code": failure.code,
+                "error_detail": failure.detail or None,
+                "fingerprint": failure.fingerprint,
+                "traceback": failure.traceback,
+                "reason": reason or None,
+            }
+            changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
+            if changed and failure.fingerprint is not None:
+                connection.execute(self._sql.remember_traceback, values)
+            return changed
 
         return self._ready().writer.run(work, wakes=True)
 
     def extend(self, lease: Lease, duration: int) -> bool:
-        values = (self._clock.boot_now() + duration, self._clock.now(), lease.id, lease.attempt)
-        return self._ready().writer.run(
-            lambda connection: connection.execute(self._sql.extend, values).rowcount == 1, atomic=True
-        )
+        def work(connection: sqlite3.Connection) -> bool:
+            values = (self._clock.boot_now() + duration, self._clock.now(), lease.id, lease.attempt)
+            return connection.execute(self._sql.extend, values).rowcount == 1
 
-
-def _failure_values(lease: Lease, failure: Failure, now: int) -> dict[str, Any]:
-    return {
-        "id": lease.id,
-        "attempt": lease.attempt,
-        "now": now,
-        "error_code": failure.code,
-        "error_detail": failure.detail or None,
-        "fingerprint": failure.fingerprint,
-    }
+        return self._ready().writer.run(work, atomic=True)

@@ -86,7 +86,7 @@ class Writer:
         transaction of its own. wakes: tell waiting threads of this process. The work may be run more than once,
         each time after everything it did was undone.
         """
-        self._refuse_nesting()
+        self.refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
         try:
             if self._turn.take(request):
@@ -121,7 +121,7 @@ class Writer:
     @contextmanager
     def owned(self) -> Iterator[None]:
         """While this thread has a transaction open on another connection."""
-        self._refuse_nesting()
+        self.refuse_nesting()
         with self.exclusively():
             self._require_open()
             self._owner = threading.get_ident()
@@ -149,7 +149,7 @@ class Writer:
             self._closed = True
             then()
 
-    def _refuse_nesting(self) -> None:
+    def refuse_nesting(self) -> None:
         if self._leader is not None and self._leader == threading.get_ident():
             raise TransactionError(
                 "while many are being stored in one transaction, what makes them must not write: "

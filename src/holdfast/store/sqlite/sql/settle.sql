@@ -28,7 +28,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: remember_traceback
 INSERT INTO {p}tracebacks (fingerprint, error_code, traceback, first_seen, last_seen)
-VALUES (:fingerprint, :error_code, :traceback, :now, :now)
+VALUES (:fingerprint, :error_code, coalesce(:traceback, ''), :now, :now)
 ON CONFLICT (fingerprint) DO UPDATE SET last_seen = :now, count = count + 1
 
 -- name: snooze

@@ -1,0 +1,159 @@
+"""The documentation is complete: what the code has, the reference names, and what it links to exists."""
+
+import inspect
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
+from holdfast.app.jobs import Filters, HistoryEntry, Jobs
+from holdfast.app.task import EnqueueOptions
+from holdfast.model import STATUSES, QueueStats
+from holdfast.store.sqlite.transaction import Transaction
+from holdfast.testing import FakeClock
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SQL = ROOT / "src" / "holdfast" / "store" / "sqlite"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
+
+CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
+CLASSES += [Context, FakeClock]
+FOR_THE_PACKAGE_ITSELF = {"from_timeline"}
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def words_in_code(text: str) -> set[str]:
+    """Every word that stands in backquotes or in a block of code."""
+    blocks = re.findall(r"```.*?```", text, re.DOTALL)
+    inline = re.findall(r"`[^`]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return {word for part in blocks + inline for word in re.findall(r"\w+", part)}
+
+
+def public_members(thing: type[Any]) -> Iterator[str]:
+    known = {name for name in dir(thing) if not name.startswith("_")}
+    known |= {name for name in getattr(thing, "__annotations__", {}) if not name.startswith("_")}
+    return (name for name in sorted(known) if name not in dir(tuple))  # what every sequence has
+
+
+def parameters(thing: type[Any]) -> Iterator[str]:
+    functions = [
+        getattr(thing, name) for name in public_members(thing) if inspect.isfunction(getattr(thing, name, None))
+    ]
+    for function in [thing.__init__, *functions] if thing in (Holdfast, FakeClock) else functions:
+        yield from (name for name in inspect.signature(function).parameters if name not in ("self", "function"))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    assert set(holdfast.__all__) - words_in_code(read("reference/api.md")) == set()
+
+
+@pytest.mark.parametrize("thing", CLASSES, ids=lambda thing: thing.__name__)
+def test_every_member_and_parameter_is_in_the_reference(thing: type[Any]) -> None:
+    documented = words_in_code(read("reference/api.md"))
+    assert {*public_members(thing), *parameters(thing)} - documented - FOR_THE_PACKAGE_ITSELF == set()
+
+
+def test_every_option_and_filter_is_in_the_reference() -> None:
+    assert set(Filters.__annotations__) - words_in_code(read("reference/api.md")) == set()
+    assert set(EnqueueOptions.__annotations__) - words_in_code(read("reference/settings.md")) == set()
+    given = inspect.signature(Holdfast).parameters
+    assert set(given) - words_in_code(read("reference/settings.md")) == set()
+
+
+def test_every_exception_is_in_the_reference_with_what_to_do() -> None:
+    found = {name for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)}
+    in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/errors.md"), re.MULTILINE))
+    assert found - in_tables - {"HoldfastError"} == set()
+
+
+def test_every_error_code_is_in_the_reference() -> None:
+    source = "\n".join(
+        file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*") if file.suffix in (".py", ".sql")
+    )
+    categories = {code.partition(":")[0] for code in failure.BUILT_IN_CODES.values()}
+    given = {
+        code for code in re.findall(r"['\"]([A-Z_]+:[A-Z_]+)['\"]", source) if code.partition(":")[0] in categories
+    }
+    given -= {"DEPENDENCY:STRIPE"}  # an example
+    assert set(failure.BUILT_IN_CODES.values()) <= given
+    assert {code for code in given if f"`{code}`" not in read("reference/errors.md")} == set()
+
+
+def events_in_source() -> set[str]:
+    statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
+    code = (SQL / "operating.py").read_text(encoding="utf-8")
+    return {
+        *re.findall(r"transition = '(\w+)'", statements),
+        *re.findall(r"ELSE '(edited)' END", statements),
+        *re.findall(r"VALUES \([^)]*(?:at|AT), '(\w+)'", statements),
+        *re.findall(r"_set_paused\([^,]+, \"(\w+)\"", code),
+        *(f"{action}d" for action in re.findall(r"action in \(\"(\w+)\", \"(\w+)\"\)", code)[0]),
+    }
+
+
+def test_every_event_is_in_the_reference() -> None:
+    events = events_in_source()
+    # The search finds each kind: by a statement, by a trigger, by an operator.
+    assert {"claimed", "enqueued", "edited", "removed", "paused", "purged"} <= events
+    in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
+    assert events - in_tables == set()
+
+
+def test_the_schema_page_has_every_table_and_column(tmp_path: Path) -> None:
+    with Holdfast(tmp_path / "app.db"):
+        conn = sqlite3.connect(tmp_path / "app.db")
+        tables = [
+            row[0]
+            for row in conn.execute("SELECT name FROM sqlite_master WHERE name LIKE 'holdfast_%' AND type = 'table'")
+        ]
+        sections = dict(
+            re.findall(r"^## (holdfast_\w+)\n(.*?)(?=^## |\Z)", read("reference/schema.md"), re.MULTILINE | re.DOTALL)
+        )
+        sections["holdfast_jobs"] += read("reference/schema.md").partition("## holdfast_jobs")[0]
+        for table in tables:
+            columns = {row[1] for row in conn.execute(f"PRAGMA table_info({table})")}
+            assert columns - words_in_code(sections[table]) == set(), table
+        conn.close()
+
+
+def test_the_states_page_has_every_state_and_transition() -> None:
+    page = words_in_code(read("internals/states.md"))
+    assert STATUSES - page == set()
+    for file in SQL.glob("sql/*.sql"):
+        for name, comment in re.findall(
+            r"^-- name: (\w+)\n((?:--.*\n)*)", file.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            if "->" in comment:
+                assert name in page, f"{name} in {file.name}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists() or target in WRITTEN_LATER, link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", read("index.md"))}
+    assert set(DOCS.rglob("*.md")) - linked == {DOCS / "index.md"}

@@ -1,0 +1,52 @@
+"""The examples run, each in a process and a folder of its own, say what they show, and leave nothing behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+TELLING_LINES = {
+    "demo.py": [
+        "consumer B received message 1, attempt 2",
+        "INTERNAL:ATTEMPTS_SPENT: released in attempt 3, the last",
+        "message 3 received, attempt 4, and acknowledged",
+        "attempt 1 ended: recovered after",
+        "requeued   attempt 3  by operator ada",
+    ],
+    "messages.py": [
+        "the slow one's ack: False; the quick one's extend: True, and ack: True",
+        "attempt 3: acknowledged, True",
+    ],
+    "transactional_enqueue.py": ["mails:  ['ada@example.org', 'eve@example.org']"],
+    "plain_sql.py": ["its history: enqueued, by sql", "received: {'text': 'hello from SQL'}, acknowledged: True"],
+    "typed_queue.py": ["Invalid enum value 'USD'", "dead letter 2: INVALID_INPUT:SCHEMA"],
+    "debounce.py": ["job 1: scheduled, {'document': 'report.txt', 'version': 4}"],
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {file.name for file in EXAMPLES.glob("*.py")} == set(TELLING_LINES)
+
+
+@pytest.mark.parametrize("name", TELLING_LINES)
+def test_an_example_runs_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "cwd", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    run = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    for line in TELLING_LINES[name]:
+        assert line in run.stdout
+    assert [*folder.iterdir(), *temporary.iterdir()] == []

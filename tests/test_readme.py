@@ -1,0 +1,74 @@
+"""The README, the tutorial and the guides are programs: their Python blocks run, and print what they say they print.
+
+The blocks of a page run in order, in one namespace, in an empty folder. A `text` block that follows a Python block is
+what the Python block prints; `…` in it stands for anything.
+"""
+
+import contextlib
+import io
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast import Holdfast
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Step(NamedTuple):
+    line: int
+    code: str
+    prints: str | None
+
+
+def steps(page: Path) -> Iterator[Step]:
+    text = page.read_text(encoding="utf-8")
+    blocks = list(_BLOCK.finditer(text))
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block[1] == "python":
+            expected = following[2] if following is not None and following[1] == "text" else None
+            if expected is not None and text[block.end() : following.start()].strip():
+                expected = None  # something stands between: it is not this block's output
+            yield Step(text[: block.start()].count("\n") + 2, block[2], expected)
+
+
+def matches(printed: str, expected: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in expected.strip().split("…"))
+    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_and_print_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for step in steps(page):
+            # The empty lines before it give errors the line numbers of the page.
+            code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                exec(code, names)
+            printed = output.getvalue()
+            if step.prints is not None:
+                assert matches(printed, step.prints), f"{page.name}:{step.line} printed:\n{printed}"
+    finally:
+        for thing in names.values():
+            if isinstance(thing, (Holdfast, sqlite3.Connection)):
+                thing.close()
+
+
+def test_every_page_has_something_to_run() -> None:
+    assert [page.name for page in PAGES if not list(steps(page))] == []
+
+
+def test_an_output_with_an_ellipsis_matches_anything_there() -> None:
+    assert matches("job 17 is ready\n", "job … is ready")
+    assert not matches("job 17 is done\n", "job … is ready")
