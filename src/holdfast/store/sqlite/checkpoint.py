@@ -14,6 +14,13 @@ CHANGES_PER_LOOK = 64
 LARGEST_LOG_BYTES = 16 * 1024 * 1024
 
 
+def size_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 class Checkpointer:
     """Not for several threads at once: only the thread that leads the writer calls it."""
 
@@ -29,7 +36,7 @@ class Checkpointer:
             return False
         self._next_look = self._changes + CHANGES_PER_LOOK
         # Few changes can be many bytes. A log that was started anew is cut to the limit: see journal_size_limit.
-        return self._changes >= CHANGES_PER_CHECKPOINT or self._log.stat().st_size > LARGEST_LOG_BYTES
+        return self._changes >= CHANGES_PER_CHECKPOINT or size_of(self._log) > LARGEST_LOG_BYTES
 
     def run(self, patiently: Callable[[Callable[[], object]], object]) -> tuple[int, int]:
         """Returns the pages in the log, and how many of them are in the database now."""

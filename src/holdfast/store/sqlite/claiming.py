@@ -8,7 +8,7 @@ from ...model import Claimed
 from .criteria import as_json
 from .part import Part
 
-SWEEP_ROWS = 500
+SWEEP_ROWS = 1000
 
 
 class Claiming(Part):
@@ -63,18 +63,15 @@ class Claiming(Part):
         return self._sweep_all(self._sql.promote)
 
     def recover(self) -> int:
-        return self._sweep_all(*self._recovery())
-
-    def _recovery(self) -> tuple[str, str]:
         # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
-        return self._sql.recover_spent, self._sql.recover
+        return self._sweep_all(self._sql.recover_spent, self._sql.recover)
 
     def _sweep_before_claim(self, due: bool, ended: bool) -> None:
-        """One batch, so that no claim waits for a million others; the next claim does the next batch."""
+        """All of it: what is due may have a higher priority, or stand earlier in line, than what is ready."""
         if due:
-            self._sweep(self._sql.promote)
+            self.promote()
         if ended:
-            self._sweep(*self._recovery())
+            self.recover()
 
     def _sweep_all(self, *statements: str) -> int:
         moved = 0

@@ -13,9 +13,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from ...clock import Clock
-from ...errors import CorruptDatabase, StoreClosed, StoreError
+from ...errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ..statements import Statements
-from .checkpoint import LARGEST_LOG_BYTES, Checkpointer
+from .checkpoint import LARGEST_LOG_BYTES, Checkpointer, size_of
 from .connection import connect, require_usable_sqlite, use_wal
 from .faults import translate
 from .files import FreeSpace, prepare_file
@@ -68,7 +68,7 @@ class Engine:
 
     def _open(self, clock: Clock, sql: Statements) -> None:
         options = self.options
-        left_behind = _size(self._log) > 0
+        left_behind = size_of(self._log) > 0
         connection = self._connect()
         self.patience.run(lambda: use_wal(connection))
         migrations = Migrations(connection, options.prefix)
@@ -114,7 +114,7 @@ class Engine:
             with self._reader() as connection:
                 return self.patience.run(lambda: work(connection))
         except sqlite3.Error as error:
-            raise translate(error, self.options.path) from error
+            self.writer.raise_for(error)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -127,6 +127,8 @@ class Engine:
                 yield connection
                 if self._abandoned:  # the block was entered by the parent: it is the parent's to end
                     return
+                if not connection.in_transaction:
+                    raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
                 self._execute(connection, "COMMIT")
             finally:
                 if not self._abandoned and connection.in_transaction:
@@ -164,13 +166,13 @@ class Engine:
                 self._idle.append(connection)
 
     def close(self) -> None:
-        self.watcher.close()
         self.writer.close(self._close_connections)
+        self.watcher.close()
 
     def guest_wrote(self) -> None:
         """The user's own connection wrote, and must not checkpoint: see to it that somebody does."""
         self._guest_writes += 1
-        enough = self._guest_writes >= GUEST_WRITES_PER_CHECKPOINT or _size(self._log) > LARGEST_LOG_BYTES
+        enough = self._guest_writes >= GUEST_WRITES_PER_CHECKPOINT or size_of(self._log) > LARGEST_LOG_BYTES
         if enough and not self._checkpointing:
             self._guest_writes, self._checkpointing = 0, True
             # Not now: their transaction is still open.
@@ -219,10 +221,3 @@ class Engine:
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:
     row = connection.execute(sql.get_meta, ("boot_id",)).fetchone()
     return None if row is None else str(row[0])
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

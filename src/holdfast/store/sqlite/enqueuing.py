@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain
 from typing import Any, TypeVar
 
 from ...model import Inserted, NewJob
@@ -16,7 +16,8 @@ from .writer import Joinable
 
 T = TypeVar("T")
 
-INSERT_ROWS = 1000
+BATCH_ROWS = 1000
+BATCH_CHARACTERS = 1024 * 1024
 
 
 class Enqueuing(Part):
@@ -94,21 +95,23 @@ class Enqueuing(Part):
         connection.execute(self._sql.replace, values)
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
-        waiting = iter(payloads)
-        first = list(islice(waiting, INSERT_ROWS))  # most often all of them, and encoded before the lock is taken
-        return self._write(lambda connection: self._insert_all(connection, like, first, waiting), conn)
+        waiting = _in_batches(payloads)
+        first = next(waiting, [])  # most often all of them, and encoded before the lock is taken
 
-    def _insert_all(
-        self, connection: sqlite3.Connection, like: NewJob, first: list[str], rest: Iterator[str]
-    ) -> list[int]:
+        def work(connection: sqlite3.Connection) -> list[int]:
+            return self._insert_all(connection, like, chain([first], waiting))
+
+        if conn is None:  # what makes the payloads is the caller's, and belongs in the caller's thread
+            return self._ready_to_grow().writer.run_here(work)
+        return self._write(work, conn)
+
+    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: Iterable[list[str]]) -> list[int]:
         _, *alike = self._values(like, self._clock.now())
         ids: list[int] = []
-        payloads = first
-        while payloads:
+        for payloads in batches:
             values = (*alike, as_json(payloads))
             # RETURNING gives rows in any order.
             ids += sorted(row[0] for row in connection.execute(self._sql.insert_many, values).fetchall())
-            payloads = list(islice(rest, INSERT_ROWS))
         return ids
 
     def _write(self, work: Callable[[sqlite3.Connection], T], conn: Any) -> T:
@@ -129,6 +132,20 @@ class Enqueuing(Part):
         engine = self._ready()
         engine.space.require()
         return engine
+
+
+def _in_batches(payloads: Iterable[str]) -> Iterator[list[str]]:
+    """So many at a time as memory and a statement can bear."""
+    batch: list[str] = []
+    size = 0
+    for payload in payloads:
+        batch.append(payload)
+        size += len(payload)
+        if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 class _Insertion(Joinable[Inserted]):

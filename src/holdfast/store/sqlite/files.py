@@ -109,7 +109,10 @@ class FreeSpace:
         now = time.monotonic()
         if now < self._checked_until:
             return
-        usage = os.statvfs(self._folder)
+        try:
+            usage = os.statvfs(self._folder)
+        except OSError as error:
+            raise CannotOpen(f"the folder {self._folder} cannot be read any more: {error.strerror}") from error
         free = usage.f_bavail * usage.f_frsize
         if free < self._reserve:
             raise DiskFull(

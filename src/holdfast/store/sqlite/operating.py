@@ -22,35 +22,37 @@ class Operating(Part):
         attempts: int = 1,
         reason: str = "",
     ) -> int:
+        clause, wanted = where(criteria, self._options.prefix)
         changed, after = 0, 0
-        while ids := self._ids_after(after, criteria):
+        while ids := self._ids_after(after, clause, wanted):
             after = ids[-1]
-            values = {
-                "ids": as_json(ids),
+            values = wanted | {
+                "batch": as_json(ids),
                 "delay": delay,
                 "attempts": attempts,
                 "actor": actor,
                 "reason": reason or None,
             }
-            changed += self._operate_on(action, values, [ids[0], ids[-1]])
+            changed += self._operate_on(action, clause, values, [ids[0], ids[-1]])
         return changed
 
-    def _ids_after(self, after: int, criteria: Criteria) -> list[int]:
-        clause, values = where(criteria, self._options.prefix)
+    def _ids_after(self, after: int, clause: str, wanted: dict[str, Any]) -> list[int]:
         statement = self._sql.select_ids.replace("{where}", clause)
-        values |= {"after": after, "limit": OPERATE_ROWS}
+        values = wanted | {"after": after, "limit": OPERATE_ROWS}
         rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
         return [row[0] for row in rows]
 
-    def _operate_on(self, action: OperatorAction, values: dict[str, Any], among: list[int]) -> int:
-        statement: str = getattr(self._sql, action)
+    def _operate_on(self, action: OperatorAction, clause: str, values: dict[str, Any], among: list[int]) -> int:
+        # The filters once more: a job may have changed since it was selected.
+        statement: str = getattr(self._sql, action).replace("{where}", clause)
 
         def work(connection: sqlite3.Connection) -> int:
-            now = {"now": self._clock.now(), "run_at": self._clock.now() + values["delay"]}
-            changed = connection.execute(statement, values | now).rowcount
+            now = self._clock.now()
+            given = values | {"now": now, "run_at": now + values["delay"]}
+            changed = connection.execute(statement, given).rowcount
             if changed and action in ("delete", "purge"):
                 note = {"event": f"{action}d", "detail": as_json({"count": changed, "among": among})}
-                connection.execute(self._sql.note, values | now | note)
+                connection.execute(self._sql.note, given | note)
             return changed
 
         return self._ready().writer.run(work, durable=True, wakes=True)

@@ -18,7 +18,7 @@ from .forks import watch_forks
 from .operating import Operating
 from .reading import Reading
 from .settling import Settling
-from .transaction import Transaction
+from .transaction import Transaction, handed_out
 
 
 class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
@@ -37,8 +37,8 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._ready().transaction() as connection:
-            yield Transaction(connection, os.getpid())
+        with self._ready().transaction() as connection, handed_out(connection) as transaction:
+            yield transaction
 
     def checkpoint(self) -> tuple[int, int]:
         return self._ready().writer.checkpoint()

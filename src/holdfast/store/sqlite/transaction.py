@@ -2,19 +2,19 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import TransactionError, UsedAfterFork
-
-_FORBIDDEN = ("begin", "commit", "end", "rollback")
 
 
 class Transaction:
     """An open write transaction on the database: run your own statements in it, and pass it as `conn=`."""
 
-    def __init__(self, connection: sqlite3.Connection, pid: int) -> None:
-        self._connection, self._pid = connection, pid
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection: sqlite3.Connection | None = connection
+        self._pid = os.getpid()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -23,22 +23,45 @@ class Transaction:
                 f"this transaction belongs to process {self._pid} and was used in its forked child {os.getpid()}: "
                 "open one in the child with app.transaction()"
             )
-        if not self._connection.in_transaction:
+        if self._connection is None or not self._connection.in_transaction:
             raise TransactionError("this transaction has ended: open another with app.transaction()")
         return self._connection
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:
-        _refuse_ending(statement)
-        return self.connection.execute(statement, values)
+        return self._run(self.connection.execute, statement, values)
 
     def executemany(self, statement: str, values: Iterable[Any]) -> sqlite3.Cursor:
-        _refuse_ending(statement)
-        return self.connection.executemany(statement, values)
+        return self._run(self.connection.executemany, statement, values)
+
+    def _run(self, method: Callable[[str, Any], sqlite3.Cursor], statement: str, values: Any) -> sqlite3.Cursor:
+        try:
+            return method(statement, values)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
+                raise TransactionError(
+                    "a transaction is not begun or ended inside app.transaction(): it commits when the block ends, "
+                    "and rolls back if the block raises"
+                ) from error
+            raise
+
+    def end(self) -> None:
+        """The block is over; the connection may serve another."""
+        self._connection = None
 
 
-def _refuse_ending(statement: str) -> None:
-    word = statement.lstrip().split(None, 1)[0].rstrip(";").lower() if statement.strip() else ""
-    if word in _FORBIDDEN and "to" not in statement.lower().split():
-        raise TransactionError(
-            f"{word.upper()} inside app.transaction(): it commits when the block ends and rolls back if it raises"
-        )
+@contextmanager
+def handed_out(connection: sqlite3.Connection) -> Iterator[Transaction]:
+    """The transaction that is open on the connection, for the user's statements, which must not end it."""
+    transaction = Transaction(connection)
+    connection.set_authorizer(_refuse_ending)
+    try:
+        yield transaction
+    finally:
+        if os.getpid() == transaction._pid:
+            connection.set_authorizer(None)
+            connection.row_factory, connection.text_factory = None, str
+        transaction.end()
+
+
+def _refuse_ending(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK

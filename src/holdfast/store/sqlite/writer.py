@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
-from ...errors import StoreBusy, StoreClosed, StoreError, TransactionError
+from ...errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
 from .checkpoint import Checkpointer
 from .faults import is_busy, translate
 from .patience import Patience
@@ -78,6 +78,7 @@ class Writer:
         self._leader: int | None = None  # the thread that does the work of the line
         self._closed = False
         self._abandoned = False
+        self._damage: CorruptDatabase | None = None
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
         """Run the work in a transaction that has been committed when this returns.
@@ -97,11 +98,14 @@ class Writer:
             if request.leads:
                 self._leader = None
                 self._turn.pass_on()
+        return self._result_of(request)
+
+    def _result_of(self, request: _Request[T]) -> T:
         error = request.error
         if error is None:
             return request.result
         if isinstance(error, sqlite3.Error):
-            raise translate(error, self._path) from error
+            self.raise_for(error)
         raise error
 
     @contextmanager
@@ -144,7 +148,24 @@ class Writer:
             with suppress(sqlite3.Error, StoreBusy):
                 self._checkpointer.run(self._patience.run)
 
+    def run_here(self, work: Work[T]) -> T:
+        """As `run`, durable, for work that must run in this very thread, and in a transaction of its own."""
+        self.refuse_nesting()
+        request = _Request(work, durable=True, atomic=False, wakes=True)
+        with self.exclusively():
+            self._leader = threading.get_ident()
+            try:
+                self._require_open()
+                self._run_alone(request)
+                self._after_commit([request])
+            except sqlite3.Error as error:
+                request.error = error
+            finally:
+                self._leader = None
+        return self._result_of(request)
+
     def close(self, then: Callable[[], None]) -> None:
+        self.refuse_nesting()
         with self.exclusively():
             self._closed = True
             then()
@@ -157,8 +178,8 @@ class Writer:
             )
         if self.is_owned_here():
             raise TransactionError(
-                "this thread has an open app.transaction(), and writing beside it would wait for itself: "
-                "pass conn=tx to take part in it"
+                "this thread has an open app.transaction(), and this would wait for its end: pass conn=tx to take "
+                "part in it, or do it after the block"
             )
 
     def abandon(self) -> None:
@@ -168,6 +189,15 @@ class Writer:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
+        if self._damage is not None:
+            raise self._damage
+
+    def raise_for(self, error: sqlite3.Error) -> NoReturn:
+        """Raise Holdfast's exception instead; once the file was found damaged, nothing more is written to it."""
+        translated = translate(error, self._path)
+        if isinstance(translated, CorruptDatabase):
+            self._damage = translated
+        raise translated from error
 
     def _serve(self) -> None:
         """Do what stands in line."""

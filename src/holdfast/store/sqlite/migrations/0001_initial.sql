@@ -14,10 +14,10 @@ CREATE TABLE {p}jobs (
     args          TEXT    NOT NULL DEFAULT '{}',
     status        TEXT    NOT NULL DEFAULT 'new'    -- 'new' never outlives its INSERT
         CHECK (status IN ('new', 'blocked', 'scheduled', 'ready', 'running', 'succeeded', 'failed', 'cancelled')),
-    priority      INTEGER NOT NULL DEFAULT 0,
+    priority      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(priority) = 'integer'),
     run_at        INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     created_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
-    updated_at    INTEGER,
+    updated_at    INTEGER CHECK (typeof(run_at) = 'integer' AND typeof(created_at) = 'integer'),
     claimed_at    INTEGER,
     started_at    INTEGER,
     finished_at   INTEGER,
@@ -49,7 +49,7 @@ CREATE TABLE {p}jobs (
 -- ends with, keeps first-in-first-out within a priority by the order of enqueueing, whatever the clock does.
 CREATE INDEX {p}jobs_ready     ON {p}jobs (queue, task, priority DESC) WHERE status = 'ready';
 CREATE INDEX {p}jobs_scheduled ON {p}jobs (run_at, queue, task) WHERE status = 'scheduled';
-CREATE INDEX {p}jobs_running   ON {p}jobs (lease) WHERE status = 'running';
+CREATE INDEX {p}jobs_running   ON {p}jobs (coalesce(lease, 0)) WHERE status = 'running';
 CREATE INDEX {p}jobs_failed    ON {p}jobs (queue, task) WHERE status = 'failed';
 CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at) WHERE finished_at IS NOT NULL;
 
@@ -148,11 +148,22 @@ BEGIN
     );
 END;
 
+-- The times that go with a status that was changed by hand: a key must not stay with a job that has ended.
+CREATE TRIGGER {p}jobs_edited AFTER UPDATE OF status ON {p}jobs
+WHEN NEW.revision = OLD.revision AND OLD.status <> 'new' AND NEW.status <> OLD.status
+BEGIN
+    UPDATE {p}jobs SET finished_at = CASE WHEN NEW.status IN ('succeeded', 'failed', 'cancelled') THEN
+        coalesce(NEW.finished_at, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) END
+    WHERE id = NEW.id;
+END;
+
 CREATE TRIGGER {p}attempt_begins AFTER UPDATE OF status ON {p}jobs
 WHEN NEW.history AND NEW.status = 'running' AND OLD.status <> 'running'
 BEGIN
     INSERT INTO {p}attempts (job_id, attempt, worker, claimed_at, started_at)
-    VALUES (NEW.id, NEW.attempt, NEW.worker, coalesce(NEW.claimed_at, NEW.created_at), NEW.started_at);
+    VALUES (NEW.id, NEW.attempt, NEW.worker, coalesce(NEW.claimed_at, NEW.created_at), NEW.started_at)
+    ON CONFLICT (job_id, attempt) DO UPDATE  -- only where the status was changed by hand
+        SET worker = excluded.worker, finished_at = NULL, outcome = NULL, error_code = NULL, error_detail = NULL;
 END;
 
 CREATE TRIGGER {p}attempt_ends AFTER UPDATE OF status ON {p}jobs

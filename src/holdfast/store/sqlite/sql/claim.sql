@@ -1,12 +1,12 @@
 -- name: look_for_messages
 -- what there is to do before and at a claim: due jobs, ended leases, ready messages
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND lease <= ?),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = ? AND task IS NULL)
 
 -- name: look_for_tasks
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND lease <= ?)
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?)
 
 -- name: promote
 -- scheduled -> ready, when due
@@ -20,7 +20,8 @@ UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ' was not settled before its lease ended', fingerprint = NULL,
     transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
-WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND lease <= :boot_now ORDER BY lease LIMIT :limit)
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
+             ORDER BY coalesce(lease, 0) LIMIT :limit)
   AND attempt < max_attempts
 
 -- name: recover_spent
@@ -29,7 +30,8 @@ UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease =
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ', the last, was not settled before its lease ended', fingerprint = NULL,
     transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
-WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND lease <= :boot_now ORDER BY lease LIMIT :limit)
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
+             ORDER BY coalesce(lease, 0) LIMIT :limit)
   AND attempt >= max_attempts
 
 -- name: claim_messages
@@ -60,8 +62,8 @@ UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
 WHERE id IN (
-    SELECT job.id FROM json_each(:queues) AS queue, json_each(:tasks) AS task
-    JOIN {p}jobs AS job ON job.id IN (
+    SELECT job.id FROM json_each(:queues) AS queue CROSS JOIN json_each(:tasks) AS task
+    CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = queue.value AND task = task.value
           AND attempt < max_attempts
         ORDER BY priority DESC, id LIMIT :limit
@@ -74,4 +76,4 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 -- name: next_due
 -- when the next scheduled job is due (wall clock), and when the next lease ends (boot clock)
 SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
-       (SELECT min(lease) FROM {p}jobs WHERE status = 'running')
+       (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running')
