@@ -26,11 +26,10 @@ class Claiming(Part):
                 return due, ended
             return take(connection) if ready else []
 
-        writer = self._ready().writer
-        found = writer.run(look_and_take, atomic=True)
+        found = self._run(look_and_take, atomic=True)
         if isinstance(found, tuple):
             self._sweep_before_claim(*found)
-            found = writer.run(take, atomic=True)
+            found = self._run(take, atomic=True)
         return _in_order(found)
 
     def claim_tasks(
@@ -55,9 +54,8 @@ class Claiming(Part):
             }
             return connection.execute(self._sql.claim_tasks, values).fetchall()
 
-        writer = self._ready().writer
-        self._sweep_before_claim(*writer.run(look, atomic=True))
-        return _in_order(writer.run(take))
+        self._sweep_before_claim(*self._run(look, atomic=True))
+        return _in_order(self._run(take))
 
     def promote(self) -> int:
         return self._sweep_all(self._sql.promote)
@@ -91,7 +89,7 @@ class Claiming(Part):
             }
             return sum(connection.execute(statement, values).rowcount for statement in statements)
 
-        return self._ready().writer.run(work, wakes=True)
+        return self._run(work, wakes=True)
 
 
 def _in_order(rows: list[Any]) -> "list[Claimed]":

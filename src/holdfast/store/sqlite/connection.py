@@ -2,9 +2,10 @@
 
 import sqlite3
 import sys
+from functools import partial
 from pathlib import Path
 
-from ...errors import UnsupportedSQLite
+from ...errors import CannotOpen, UnsupportedSQLite
 from .checkpoint import LARGEST_LOG_BYTES
 
 OLDEST_SQLITE = (3, 35, 0)
@@ -17,6 +18,8 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
+    # A text that is not UTF-8, put there by hand, must not keep others from being read.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         for pragma in (
             f"synchronous = {synchronous}",
@@ -58,6 +61,9 @@ def use_wal(connection: sqlite3.Connection) -> None:
     if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    encoding = connection.execute("PRAGMA encoding").fetchone()[0]
+    if encoding != "UTF-8":
+        raise CannotOpen(f"this database stores text as {encoding}, and Holdfast needs UTF-8: use another file")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise UnsupportedSQLite(

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -23,13 +23,12 @@ from .forks import leak
 from .migrate import Migrations
 from .patience import Patience
 from .watch import Watcher
-from .writer import Writer
+from .writer import EngineGone, Writer
 
 T = TypeVar("T")
 
 MAX_IDLE_READERS = 4
 GUEST_WRITES_PER_CHECKPOINT = 500
-FORK_PATIENCE_SECONDS = 1.0
 
 
 class Options(Struct, frozen=True):
@@ -54,7 +53,7 @@ class Engine:
         self._lent: dict[sqlite3.Connection, int] = {}  # and to which thread
         self._closed = False
         self._lending = threading.Condition(threading.Lock())
-        self._abandoned = False
+        self._abandoned = self._closing = self._gone = self._damaged = False
         self._guest_writes, self._checkpointing = 0, False
         self._log = Path(f"{options.path}-wal")
         try:
@@ -79,7 +78,7 @@ class Engine:
         self._notice_restart(connection, clock.boot_id(), left_behind, sql)
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
-        self.watcher = Watcher(options.path, lambda: connect(options.path, "NORMAL"))
+        self.watcher = Watcher(options.path, lambda: self.patience.run(lambda: connect(options.path, "NORMAL")))
         checkpointer = Checkpointer(self._connect(), self._connect(), self._log)
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
@@ -94,6 +93,7 @@ class Engine:
         if left_behind:
             problems = connection.execute("PRAGMA quick_check(3)").fetchall()
             if problems != [("ok",)]:
+                self._damaged = True
                 raise CorruptDatabase(
                     f"{self.options.path} is damaged ({problems[0][0]}): keep a copy with its -wal file, and "
                     "restore a backup or use the sqlite3 shell's .recover"
@@ -145,6 +145,9 @@ class Engine:
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
         with self._lending:
+            self._lending.wait_for(lambda: not self._closing)
+            if self._gone:
+                raise EngineGone
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
             connection = self._idle.pop() if self._idle else self._connect()
@@ -169,6 +172,31 @@ class Engine:
         self.writer.close(self._close_connections)
         self.watcher.close()
 
+    def close_for_fork(self, patience_seconds: float) -> bool:
+        """Close everything, unless somebody keeps using it for longer than the patience.
+
+        SQLite remembers the locks of a process in memory, which a fork copies: with any connection open, those that
+        the child opens later believe they hold locks which they do not, and its commits can be lost.
+        """
+        if self.writer.is_owned_here():
+            return False
+        with self.writer.exclusively(patience_seconds) as alone:
+            if not alone:
+                return False
+            with self._lending:
+                self._closing = True
+                idle = self._lending.wait_for(lambda: not self._lent, patience_seconds)
+                self._closing = False
+                if not idle:
+                    self._lending.notify_all()
+                    return False
+                self.writer.retire()
+                self._gone = True
+                self._lending.notify_all()
+            self.watcher.close()
+            self._close_connections()
+        return True
+
     def guest_wrote(self) -> None:
         """The user's own connection wrote, and must not checkpoint: see to it that somebody does."""
         self._guest_writes += 1
@@ -184,18 +212,6 @@ class Engine:
             self.writer.checkpoint()
         self._checkpointing = False
 
-    @contextmanager
-    def hold_still(self) -> Iterator[None]:
-        """Keep other threads out of SQLite during a fork: a mutex they hold would stay locked in the child."""
-        mine = self.writer.is_owned_here()
-        others = nullcontext() if mine else self.writer.exclusively(FORK_PATIENCE_SECONDS)
-        with others, self.watcher.paused(), self._lending:
-            me = threading.get_ident()
-            self._lending.wait_for(
-                lambda: all(borrower == me for borrower in self._lent.values()), FORK_PATIENCE_SECONDS
-            )
-            yield
-
     def abandon(self) -> None:
         """In a forked child: keep what the parent opened from ever being used or closed here."""
         self._abandoned = True
@@ -205,17 +221,23 @@ class Engine:
             leak(connection)
 
     def _connect(self) -> sqlite3.Connection:
-        connection = connect(self.options.path, "NORMAL")
+        connection = self.patience.run(lambda: connect(self.options.path, "NORMAL"))
         self._connections.append(connection)
         return connection
 
     def _close_connections(self) -> None:
+        damaged = self._damaged or self._is_damaged()
         with self._lending:
             self._closed = True  # whoever has borrowed one closes it on return
             for connection in self._connections:
-                if connection not in self._lent:
+                if damaged:  # the last one to close would write the log into the database
+                    leak(connection)
+                elif connection not in self._lent:
                     connection.close()
             self._connections = list(self._lent)
+
+    def _is_damaged(self) -> bool:
+        return hasattr(self, "writer") and self.writer.damage is not None
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

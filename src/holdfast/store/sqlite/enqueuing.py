@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from ...model import Inserted, NewJob
 from .criteria import as_json
-from .engine import Engine
 from .guest import take_part
 from .part import Part
 from .reading import get_record
@@ -23,9 +22,9 @@ BATCH_CHARACTERS = 1024 * 1024
 class Enqueuing(Part):
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         if conn is None and job.key is None:
-            engine = self._ready_to_grow()
-            return engine.writer.run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
-        return self._write(lambda connection: self._insert_one(connection, job), conn)
+            self._require_space(len(job.args))
+            return self._run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
+        return self._write(lambda connection: self._insert_one(connection, job), conn, len(job.args))
 
     def _insert_one(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
         if job.key is None:
@@ -101,37 +100,38 @@ class Enqueuing(Part):
         def work(connection: sqlite3.Connection) -> list[int]:
             return self._insert_all(connection, like, chain([first], waiting))
 
+        size = sum(map(len, first))
         if conn is None:  # what makes the payloads is the caller's, and belongs in the caller's thread
-            return self._ready_to_grow().writer.run_here(work)
-        return self._write(work, conn)
+            self._require_space(size)
+            return self._with_engine(lambda engine: engine.writer.run_here(work))
+        return self._write(work, conn, size)
 
     def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: Iterable[list[str]]) -> list[int]:
         _, *alike = self._values(like, self._clock.now())
         ids: list[int] = []
         for payloads in batches:
+            self._require_space(sum(map(len, payloads)))
             values = (*alike, as_json(payloads))
             # RETURNING gives rows in any order.
             ids += sorted(row[0] for row in connection.execute(self._sql.insert_many, values).fetchall())
         return ids
 
-    def _write(self, work: Callable[[sqlite3.Connection], T], conn: Any) -> T:
+    def _write(self, work: Callable[[sqlite3.Connection], T], conn: Any, size: int) -> T:
         """In the user's transaction, or in one of our own that is on disk when this returns."""
-        engine = self._ready_to_grow()
+        self._require_space(size)
         if conn is None:
-            return engine.writer.run(work, durable=True, wakes=True)
-        guard = self._options.guard_connections
+            return self._run(work, durable=True, wakes=True)
+        engine, options = self._ready(), self._options
         if isinstance(conn, Transaction):
-            return take_part(conn.connection, self._options.path, engine.patience, guard, work)
+            return take_part(conn.connection, options.path, engine.patience, options.guard_connections, work)
         engine.writer.refuse_nesting()
-        result = take_part(conn, self._options.path, engine.patience, guard, work)
-        if guard:
+        result = take_part(conn, options.path, engine.patience, options.guard_connections, work)
+        if options.guard_connections:
             engine.guest_wrote()
         return result
 
-    def _ready_to_grow(self) -> Engine:
-        engine = self._ready()
-        engine.space.require()
-        return engine
+    def _require_space(self, size: int) -> None:
+        self._ready().space.require(size)
 
 
 def _in_batches(payloads: Iterable[str]) -> Iterator[list[str]]:

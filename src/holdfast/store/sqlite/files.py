@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,25 +24,46 @@ _UNSAFE_FILE_SYSTEMS = {
     0x0BD00BD0: "Lustre",
 }
 
-_SPACE_CHECK_SECONDS = 0.05
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+SPACE_CHECK_SECONDS = 0.05
+WRITTEN_PER_BYTE = 3
+WRITTEN_PER_JOB = 16 * 1024
 
 
-def database_path(url: str | os.PathLike[str]) -> Path:
-    """A path, or the path in `sqlite:///relative.db` and `sqlite:////absolute.db`."""
-    text = os.fspath(url)
+def database_path(url: str) -> Path:
+    """A path, or the path in `sqlite:///relative.db` and `sqlite:////absolute.db`. No message shows a URL."""
+    text = url
     if text.startswith("sqlite://"):
         if not text.startswith("sqlite:///") or "?" in text:
-            raise InvalidInput(f"{text!r} is no SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
+            raise InvalidInput("this is no SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
         text = text.removeprefix("sqlite:///")
+    elif _SCHEME.match(text):
+        raise InvalidInput(
+            f"a URL that begins with {text.partition('://')[0]}:// is not supported by this version: "
+            "use a path, or sqlite:///app.db"
+        )
     if text == ":memory:" or not text or text.startswith("file:"):
         raise InvalidInput(f"a durable queue needs a file, and {text!r} names none: pass a path such as 'app.db'")
     if "\0" in text:
         raise InvalidInput("a path must not contain a NUL character")
-    return Path(text).absolute()
+    try:
+        text.encode()
+        # SQLite keeps its log beside the file itself, not beside a link to it.
+        return Path(text).resolve()
+    except (UnicodeEncodeError, OSError, RuntimeError) as error:
+        raise CannotOpen(f"this path cannot be used: {error}") from None
 
 
 def prepare_file(path: Path, create: bool) -> None:
     """Check that a database can live here, and create the file with private permissions if there is none."""
+    try:
+        _prepare(path, create)
+    except OSError as error:
+        raise CannotOpen(f"{path.name[:100]} cannot be opened: {error.strerror}. Check the path") from error
+
+
+def _prepare(path: Path, create: bool) -> None:
     if path.is_dir():
         raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
     folder = path.parent
@@ -50,7 +72,7 @@ def prepare_file(path: Path, create: bool) -> None:
     refuse_unsafe_file_system(folder)
     if not path.exists():
         if not create:
-            raise SchemaOutdated(f"{path} does not exist: open it once with migrate=True, which makes its tables")
+            raise SchemaOutdated(f"{path} does not exist, and its tables need migrate=True to be made")
         _create(path)
     elif not path.is_file():
         raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")
@@ -103,20 +125,25 @@ class FreeSpace:
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder, self._reserve = folder, reserve_bytes
-        self._checked_until = 0.0
+        self._checked_until, self._allowance = 0.0, 0
 
-    def require(self) -> None:
-        now = time.monotonic()
-        if now < self._checked_until:
-            return
+    def require(self, size: int) -> None:
+        """Raise unless there is room for so many bytes of payload above the reserve."""
+        self._allowance -= WRITTEN_PER_BYTE * size + WRITTEN_PER_JOB
+        if self._allowance < 0 or time.monotonic() >= self._checked_until:
+            self._look(size)
+
+    def _look(self, size: int) -> None:
         try:
             usage = os.statvfs(self._folder)
         except OSError as error:
             raise CannotOpen(f"the folder {self._folder} cannot be read any more: {error.strerror}") from error
         free = usage.f_bavail * usage.f_frsize
-        if free < self._reserve:
+        # A payload is written to the log and, at a checkpoint, to the database.
+        room = free - self._reserve - (WRITTEN_PER_BYTE * size if self._reserve else 0)
+        if room < 0:
             raise DiskFull(
-                f"{free:,} bytes are free below {self._folder}, less than the reserve of {self._reserve:,} that lets "
-                "running jobs settle: free some space, or pass a smaller min_free_bytes"
+                f"{free:,} bytes are free below {self._folder}, too few beside the reserve of {self._reserve:,} that "
+                "lets running jobs settle: free some space, or pass a smaller min_free_bytes"
             )
-        self._checked_until = now + _SPACE_CHECK_SECONDS
+        self._checked_until, self._allowance = time.monotonic() + SPACE_CHECK_SECONDS, room // 4

@@ -39,7 +39,7 @@ class Operating(Part):
     def _ids_after(self, after: int, clause: str, wanted: dict[str, Any]) -> list[int]:
         statement = self._sql.select_ids.replace("{where}", clause)
         values = wanted | {"after": after, "limit": OPERATE_ROWS}
-        rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
+        rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
         return [row[0] for row in rows]
 
     def _operate_on(self, action: OperatorAction, clause: str, values: dict[str, Any], among: list[int]) -> int:
@@ -55,7 +55,7 @@ class Operating(Part):
                 connection.execute(self._sql.note, given | note)
             return changed
 
-        return self._ready().writer.run(work, durable=True, wakes=True)
+        return self._run(work, durable=True, wakes=True)
 
     def pause(self, queue: str, actor: str) -> bool:
         return self._set_paused(self._sql.pause, "paused", queue, actor)
@@ -72,4 +72,4 @@ class Operating(Part):
                 connection.execute(self._sql.note, values | note)
             return changed
 
-        return self._ready().writer.run(work, durable=True, wakes=True)
+        return self._run(work, durable=True, wakes=True)

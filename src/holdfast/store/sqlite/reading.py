@@ -25,7 +25,7 @@ def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> 
 
 class Reading(Part):
     def get(self, job_id: int) -> JobRecord | None:
-        return self._ready().read(lambda connection: get_record(connection, self._sql, job_id))
+        return self._read(lambda connection: get_record(connection, self._sql, job_id))
 
     def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> list[JobRecord]:
         clause, values = where(criteria, self._options.prefix)
@@ -36,7 +36,7 @@ class Reading(Part):
         template = self._sql.list_newer if newer else self._sql.list_older
         statement = template.replace("{columns}", _COLUMNS).replace("{where}", clause)
         values["limit"] = limit
-        rows = self._ready().read(lambda connection: connection.execute(statement, values).fetchall())
+        rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
         return [JobRecord(*row) for row in (reversed(rows) if newer else rows)]
 
     def history(self, job_id: int) -> builtins.list[TimelineEntry]:
@@ -45,16 +45,14 @@ class Reading(Part):
             attempts = connection.execute(self._sql.attempts_of, (job_id,)).fetchall()
             return timeline(events, attempts)
 
-        return self._ready().read(work)
+        return self._read(work)
 
     def traceback(self, fingerprint: str) -> str | None:
-        row = self._ready().read(
-            lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone()
-        )
+        row = self._read(lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone())
         return None if row is None else row[0]
 
     def message_stats(self, queue: str) -> QueueStats:
-        ready, scheduled, running, failed, oldest, paused = self._ready().read(
+        ready, scheduled, running, failed, oldest, paused = self._read(
             lambda connection: connection.execute(self._sql.message_stats, {"queue": queue}).fetchone()
         )
         age = None if oldest is None else max(0.0, (self._clock.now() - oldest) / SECOND)
@@ -71,7 +69,7 @@ class Reading(Part):
             self._ready().watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
 
     def seconds_until_due(self) -> float:
-        run_at, lease = self._ready().read(lambda connection: connection.execute(self._sql.next_due).fetchone())
+        run_at, lease = self._read(lambda connection: connection.execute(self._sql.next_due).fetchone())
         moments = [math.inf]
         if run_at is not None:
             moments.append((run_at - self._clock.now()) / SECOND)

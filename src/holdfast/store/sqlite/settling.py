@@ -22,7 +22,7 @@ class Settling(Part):
 
         likely, other = (keep, forget) if lease.history else (forget, keep)
         # Only one of the two changes anything, so together they are as atomic as either.
-        return self._ready().writer.run(lambda connection: likely(connection) or other(connection), atomic=True)
+        return self._run(lambda connection: likely(connection) or other(connection), atomic=True)
 
     def retry(self, lease: Lease, delay: int, failure: Failure) -> bool:
         return self._settle([self._sql.retry, self._sql.fail], lease, delay, failure)
@@ -68,11 +68,11 @@ class Settling(Part):
                 connection.execute(self._sql.remember_traceback, values)
             return changed
 
-        return self._ready().writer.run(work, wakes=True)
+        return self._run(work, wakes=True)
 
     def extend(self, lease: Lease, duration: int) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             values = (self._clock.boot_now() + duration, self._clock.now(), lease.id, lease.attempt)
             return connection.execute(self._sql.extend, values).rowcount == 1
 
-        return self._ready().writer.run(work, atomic=True)
+        return self._run(work, atomic=True)

@@ -3,12 +3,12 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
 from ...clock import Clock
-from ...errors import StoreClosed
+from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
 from .claiming import Claiming
 from .engine import Engine, Options
@@ -20,6 +20,8 @@ from .reading import Reading
 from .settling import Settling
 from .transaction import Transaction, handed_out
 
+FORK_PATIENCE_SECONDS = 1.0
+
 
 class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
@@ -27,7 +29,7 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
         self._actor = f"{os.getpid()}-{token}"
         self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self._opening = threading.Lock()
-        self._closed = False
+        self._closed = self._stranded = False
         self._engine: Engine | None = self._open_engine()
         watch_forks(self)
 
@@ -37,36 +39,47 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._ready().transaction() as connection, handed_out(connection) as transaction:
-            yield transaction
+        with ExitStack() as stack:
+            connection = self._with_engine(lambda engine: stack.enter_context(engine.transaction()))
+            yield stack.enter_context(handed_out(connection))
 
     def checkpoint(self) -> tuple[int, int]:
-        return self._ready().writer.checkpoint()
+        return self._with_engine(lambda engine: engine.writer.checkpoint())
 
     def close(self) -> None:
         with self._opening:
-            self._closed = True
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+            engine = self._engine
+            if engine is not None:
+                engine.close()
+            self._closed, self._engine = True, None
 
-    def hold_still(self) -> AbstractContextManager[None]:
-        engine = self._engine
-        return nullcontext() if engine is None else engine.hold_still()
+    @contextmanager
+    def hold_still(self) -> Iterator[None]:
+        """During a fork there is no open connection, if that can be had; both sides open new ones when they need."""
+        with self._opening:
+            if self._engine is not None and self._engine.close_for_fork(FORK_PATIENCE_SECONDS):
+                self._engine = None
+            yield
 
     def forget_parent(self) -> None:
-        """In a forked child: leave the parent's connections alone. The next use opens new ones."""
+        """In a forked child."""
         engine, self._engine = self._engine, None
         self._opening = threading.Lock()
         self._actor = f"{os.getpid()}-{self._token}"
-        if engine is not None:
+        if engine is not None:  # somebody was using it: this child can never safely use the file
             engine.abandon()
+            self._stranded = True
 
     def _ready(self) -> Engine:
         engine = self._engine
         if engine is not None:
             return engine
         with self._opening:
+            if self._stranded:
+                raise UsedAfterFork(
+                    "this process was forked while its parent had a transaction open, so SQLite cannot be used "
+                    "here any more: fork while none is open, or start processes with spawn"
+                )
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
             if self._engine is None:

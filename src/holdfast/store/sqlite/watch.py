@@ -29,7 +29,6 @@ class Watcher:
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
         self._wal, self._connect = Path(f"{path}-wal"), connect
         self._news = threading.Condition()
-        self._looking = threading.Lock()
         self._count = 0
         self._waiting = 0
         self._closed = False
@@ -60,12 +59,6 @@ class Watcher:
             finally:
                 self._waiting -= 1
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """The watching thread does not touch the database meanwhile."""
-        with self._looking:
-            yield
-
     def close(self) -> None:
         with self._news:
             self._closed = True
@@ -87,8 +80,7 @@ class Watcher:
             version = None
             with self._alarm() as sleep:
                 while self._rest_until_wanted():
-                    with self._looking:
-                        found = connection.execute("PRAGMA data_version").fetchone()[0]
+                    found = connection.execute("PRAGMA data_version").fetchone()[0]
                     if found != version:
                         version = found
                         self._announce()

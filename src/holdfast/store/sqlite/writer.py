@@ -24,6 +24,10 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 
+class EngineGone(Exception):
+    """This engine was closed because of a fork, before anything was done; a new one takes its place."""
+
+
 class Joinable(ABC, Generic[T]):
     """Work of which several can be done with one statement."""
 
@@ -77,8 +81,8 @@ class Writer:
         self._counted = connection.total_changes
         self._leader: int | None = None  # the thread that does the work of the line
         self._closed = False
-        self._abandoned = False
-        self._damage: CorruptDatabase | None = None
+        self._abandoned = self._retired = False
+        self.damage: CorruptDatabase | None = None
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
         """Run the work in a transaction that has been committed when this returns.
@@ -109,15 +113,15 @@ class Writer:
         raise error
 
     @contextmanager
-    def exclusively(self, patience_seconds: float = -1) -> Iterator[None]:
+    def exclusively(self, patience_seconds: float = -1) -> Iterator[bool]:
         """Keep the other threads of this process from writing, for as long as the block lasts.
 
-        With patience_seconds it waits no longer than that for them, and goes on regardless.
+        With patience_seconds it waits no longer than that for them, and gives False if that was too short.
         """
         one = Waiting()
         try:
             self._turn.take_alone(one, patience_seconds)
-            yield
+            yield one.leads
         finally:
             if one.leads and not self._abandoned:
                 self._turn.pass_on()
@@ -186,17 +190,23 @@ class Writer:
         """In a forked child: the line and its leader belong to the parent."""
         self._abandoned = True
 
+    def retire(self) -> None:
+        """Another engine will take over; whoever still comes here is told to go there."""
+        self._retired = True
+
     def _require_open(self) -> None:
+        if self._retired:
+            raise EngineGone
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
-        if self._damage is not None:
-            raise self._damage
+        if self.damage is not None:
+            raise self.damage
 
     def raise_for(self, error: sqlite3.Error) -> NoReturn:
         """Raise Holdfast's exception instead; once the file was found damaged, nothing more is written to it."""
         translated = translate(error, self._path)
         if isinstance(translated, CorruptDatabase):
-            self._damage = translated
+            self.damage = translated
         raise translated from error
 
     def _serve(self) -> None:
