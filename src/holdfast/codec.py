@@ -11,8 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import msgspec.inspect
 
 from .errors import InvalidPayload, PayloadTooLarge
+from .failure import shorten
 
 if TYPE_CHECKING:
     from pathlib import PurePath
@@ -43,9 +45,13 @@ def _encode_hook(value: Any) -> Any:
 def _decode_hook(wanted: type, value: Any) -> Any:
     if issubclass(wanted, _pure_path()):
         return wanted(value)
-    if hasattr(wanted, "model_validate"):
-        return wanted.model_validate(value)
-    raise NotImplementedError(f"values of type {wanted.__qualname__} cannot be read from JSON")
+    return wanted.model_validate(value)  # type: ignore[attr-defined]  # see _refuse_unreadable
+
+
+def _check_hook(wanted: type, value: Any) -> Any:
+    if isinstance(value, wanted):
+        return value
+    raise ValueError(f"Expected `{wanted.__qualname__}`, got `{type(value).__qualname__}`")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
@@ -62,7 +68,9 @@ def encode(value: Any) -> bytes:
     except RecursionError:
         raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels, or refers to itself") from None
     except Exception as error:
-        raise InvalidPayload(f"the payload cannot be stored as JSON: {error}") from error
+        raise InvalidPayload(f"the payload cannot be stored as JSON: {shorten(str(error))}") from error
+    if isinstance(value, msgspec.Raw):  # it is taken as it is
+        _require_json(data)
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(
             f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}: store it elsewhere and pass a reference"
@@ -72,8 +80,55 @@ def encode(value: Any) -> bytes:
     return data
 
 
+def checker(wanted: Any) -> Callable[[Any], None]:
+    """A function that raises msgspec.ValidationError for a value which is not of the wanted type.
+
+    JSON alone would let bytes pass for a str, which is what they are written as.
+    """
+    from datetime import date, time, timedelta
+    from decimal import Decimal
+    from uuid import UUID
+
+    as_they_are = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+
+    def check(value: Any) -> None:
+        msgspec.convert(value, wanted, builtin_types=as_they_are, dec_hook=_check_hook)
+
+    return check
+
+
+def _refuse_unreadable(wanted: Any) -> None:
+    """Raise TypeError where the type, or one inside it, cannot be made from JSON."""
+    found = [msgspec.inspect.type_info(wanted)]
+    seen: list[Any] = []
+    while found:
+        one = found.pop()
+        if one in seen:
+            continue
+        seen.append(one)
+        if isinstance(one, msgspec.inspect.CustomType) and not (
+            isinstance(one.cls, type) and (issubclass(one.cls, _pure_path()) or hasattr(one.cls, "model_validate"))
+        ):
+            raise TypeError(f"values of type {getattr(one.cls, '__qualname__', one.cls)} cannot be read from JSON")
+        found.extend(_parts_of(one))
+
+
+def _parts_of(one: Any) -> list[Any]:
+    parts: list[Any] = []
+    for name in one.__struct_fields__ if isinstance(one, msgspec.Struct) else ():
+        value = getattr(one, name)
+        parts += [
+            part
+            for part in (value if isinstance(value, tuple) else (value,))
+            if isinstance(part, (msgspec.inspect.Type, msgspec.inspect.Field))
+        ]
+    return parts
+
+
 def decoder(wanted: Any) -> Callable[[bytes], Any]:
     """A function from JSON to the wanted type. It raises msgspec.DecodeError or msgspec.ValidationError."""
+    if wanted is not Any:
+        _refuse_unreadable(wanted)
     decode = msgspec.json.Decoder(wanted, dec_hook=_decode_hook).decode
 
     def limited(data: bytes) -> Any:
@@ -87,6 +142,19 @@ def decoder(wanted: Any) -> Callable[[bytes], Any]:
             raise msgspec.DecodeError(f"the payload is not UTF-8: {error}") from None
 
     return limited
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        _decode_any(data)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _require_json(data: bytes) -> None:
+    if not is_json(data):
+        raise InvalidPayload("the payload is a msgspec.Raw that holds no JSON")
 
 
 def _is_suspect(data: bytes) -> bool:
@@ -118,8 +186,11 @@ def _inspect(value: Any) -> None:
 def _refuse_lossy(item: Any) -> None:
     if isinstance(item, float) and not math.isfinite(item):
         raise InvalidPayload(f"the payload holds {item}, which JSON cannot express: pass None or text")
-    if isinstance(item, datetime) and item.tzinfo is None:
+    if isinstance(item, datetime) and item.utcoffset() is None:
         raise InvalidPayload(
             f"the payload holds the naive datetime {item.isoformat()}, which means another moment on "
             "another machine: give it a time zone, such as datetime.now(timezone.utc)"
         )
+
+
+_decode_any = decoder(Any)

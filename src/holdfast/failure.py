@@ -10,6 +10,7 @@ from .errors import InvalidInput, InvalidPayload, JobError
 
 DETAIL_LIMIT = 500
 TRACEBACK_LIMIT = 20_000
+LINE_LIMIT = 2_000
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,31}(:[A-Z0-9][A-Z0-9_.-]{0,63})?")
 
 # The most specific class of an exception's ancestry that stands here decides.
@@ -115,7 +116,9 @@ def _render(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
     except BaseException:  # noqa: BLE001  user code: __str__ may do anything
         lines = [*traceback.format_tb(error.__traceback__), _text_of(error)]
-    text = "".join(lines)
+    text = "".join(
+        shorten(line, LINE_LIMIT) + "\n" * line.endswith("\n") if len(line) > LINE_LIMIT else line for line in lines
+    )
     if len(text) > TRACEBACK_LIMIT:  # the end of a traceback says most
         text = "…" + text[-TRACEBACK_LIMIT + 1 :]
     return shorten(text, TRACEBACK_LIMIT)

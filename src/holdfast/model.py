@@ -27,7 +27,19 @@ OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 
 
-class NewJob(Struct, frozen=True):
+class _Quiet(Struct, frozen=True):
+    """Its repr shows no payload: a log may be read by more people than the database."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = self.__struct_fields__
+        return [(name, "…" if name in ("args", "result") else getattr(self, name)) for name in names]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({fields})"
+
+
+class NewJob(_Quiet, frozen=True):
     """What enqueue and send hand to the store. Times are microseconds."""
 
     queue: str
@@ -51,7 +63,7 @@ class NewJob(Struct, frozen=True):
         return "scheduled" if self.due(now) > now else "ready"
 
 
-class JobRecord(Struct, frozen=True):
+class JobRecord(_Quiet, frozen=True):
     """A row of the jobs table, as it was read. Times are microseconds, `args` and `result` JSON."""
 
     id: int
@@ -120,7 +132,7 @@ class Inserted(Struct, frozen=True):
         )
 
 
-class Claimed(Struct, frozen=True):
+class Claimed(_Quiet, frozen=True):
     """A job that this process may run, as long as `attempt` is the newest."""
 
     id: int

@@ -73,6 +73,7 @@ def backoff(base: float = 10, factor: float = 2, cap: float = 3600, jitter: floa
 
     The jitter keeps jobs that failed together from coming back together.
     """
+    _require_numbers(base=base, factor=factor, cap=cap, jitter=jitter)
     _require(base >= 0 and cap >= 0, "base and cap must not be negative")
     _require(factor >= 1, "factor must be at least 1")
     _require(0 <= jitter <= 1, "jitter is a fraction from 0 to 1")
@@ -81,6 +82,7 @@ def backoff(base: float = 10, factor: float = 2, cap: float = 3600, jitter: floa
 
 def linear(step: float = 30, cap: float = 3600) -> RetryPolicy:
     """`step`, 2 × `step`, 3 × `step` … up to `cap` seconds."""
+    _require_numbers(step=step, cap=cap)
     _require(step >= 0 and cap >= 0, "step and cap must not be negative")
     return _Linear(step, min(cap, MAX_DELAY_SECONDS))
 
@@ -92,7 +94,10 @@ def fixed(seconds: float) -> RetryPolicy:
 
 def delays(seconds: Sequence[float]) -> RetryPolicy:
     """One delay per attempt; the last one repeats."""
+    _require(isinstance(seconds, Sequence) and not isinstance(seconds, str), "delays takes a list of seconds")
     _require(len(seconds) > 0, "a list of delays must not be empty")
+    for delay in seconds:
+        _require_numbers(delay=delay)
     _require(all(0 <= delay <= MAX_DELAY_SECONDS for delay in seconds), "a delay is 0 seconds to 365 days")
     return _Delays(tuple(float(delay) for delay in seconds))
 
@@ -116,3 +121,9 @@ def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int],
 def _require(condition: bool, problem: str) -> None:
     if not condition:
         raise InvalidInput(f"retry policy: {problem}")
+
+
+def _require_numbers(**values: object) -> None:
+    for name, value in values.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        _require(number, f"{name} is a number, not {type(value).__qualname__}")

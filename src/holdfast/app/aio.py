@@ -1,6 +1,7 @@
 """Calling blocking code from asyncio."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,7 +15,8 @@ async def finish_in_thread(call: Callable[[], T]) -> T:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # seen, so that asyncio does not complain of it
+        while not running.done():
+            with suppress(asyncio.CancelledError):  # however often it is cancelled
+                await asyncio.wait([running])
+        running.exception()  # seen, so that asyncio does not complain of it
         raise

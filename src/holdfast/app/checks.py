@@ -9,6 +9,7 @@ import msgspec
 
 from ..clock import SECOND
 from ..errors import InvalidInput
+from ..failure import shorten
 from ..model import STATUSES
 
 MAX_NAME = 200
@@ -17,30 +18,71 @@ MAX_SECONDS = 100 * 365 * 24 * 3600
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
+def shown(value: Any) -> str:
+    """The value as a message may show it: short, and whatever its own repr does."""
+    try:
+        return shorten(repr(value), 100)
+    except Exception:  # noqa: BLE001  the caller's own __repr__, or a number of a million digits
+        return f"a {type(value).__qualname__}"
+
+
+def flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{what} is True or False, not {shown(value)}")
+    return value
+
+
+def iterable(value: Any, what: str) -> None:
+    if not isinstance(value, Iterable):
+        raise InvalidInput(f"{what} takes a list or another iterable, not {type(value).__qualname__}")
+
+
+def actor(value: str | None) -> str:
+    """Who acts: the one that is named, or the login."""
+    return login() if value is None else name(value, "actor")
+
+
+def login() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a user database
+        return "unknown"
+
+
 def name(value: Any, what: str, limit: int = MAX_NAME) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"a {what} is text, not {type(value).__qualname__}")
     if not value or len(value) > limit:
         raise InvalidInput(f"a {what} has 1 to {limit} characters, and this one has {len(value)}")
     if not value.isprintable():
-        raise InvalidInput(f"a {what} has printable characters only, and {value!r} has others")
+        raise InvalidInput(f"a {what} has printable characters only, and {shown(value)} has others")
     return value
 
 
+def _is_storable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
+
+
 def prefix(value: Any) -> str:
-    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value) or value.startswith("sqlite_"):
         raise InvalidInput(
-            f"prefix {value!r} is not allowed: up to 31 small letters, digits and underscores, not beginning "
-            "with a digit, such as 'holdfast_'"
+            f"prefix {shown(value)} is not allowed: up to 31 small letters, digits and underscores, not beginning "
+            "with a digit or with sqlite_, such as 'holdfast_'"
         )
     return value
 
 
 def integer(value: Any, what: str, lowest: int, highest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"{what} is a whole number, not {value!r}")
+        raise InvalidInput(f"{what} is a whole number, not {shown(value)}")
     if not lowest <= value <= highest:
-        raise InvalidInput(f"{what} is {lowest} to {highest}, not {value}")
+        raise InvalidInput(f"{what} is {lowest} to {highest}, not {shown(value)}")
     return value
 
 
@@ -58,7 +100,7 @@ def job_id(value: Any) -> int:
 
 def job_ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, Iterable):
-        raise InvalidInput(f"ids is a list of job ids, not {value!r}")
+        raise InvalidInput(f"ids is a list of job ids, not {shown(value)}")
     return tuple(job_id(one) for one in value)
 
 
@@ -81,42 +123,50 @@ def duration(value: Any, what: str) -> int:
     """Seconds or a timedelta, as microseconds."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise InvalidInput(f"{what} is a number of seconds or a timedelta, not {value!r}")
+        raise InvalidInput(f"{what} is a number of seconds or a timedelta, not {shown(value)}")
     if not 0 <= seconds <= MAX_SECONDS:
-        raise InvalidInput(f"{what} is 0 seconds to 100 years, not {value}")
+        raise InvalidInput(f"{what} is 0 seconds to 100 years, not {shown(value)}")
     return round(seconds * SECOND)
 
 
 def moment(value: Any, what: str) -> int:
     """An aware datetime, as microseconds since 1970 UTC."""
     if not isinstance(value, datetime):
-        raise InvalidInput(f"{what} is a datetime, not {value!r}")
-    if value.tzinfo is None:
+        raise InvalidInput(f"{what} is a datetime, not {shown(value)}")
+    if value.utcoffset() is None:
         raise InvalidInput(
             f"{what}={value.isoformat()} has no time zone: use an aware datetime, such as "
             "datetime.now(timezone.utc) + timedelta(hours=1)"
         )
-    return (value - EPOCH) // timedelta(microseconds=1)
+    try:
+        microseconds = (value - EPOCH) // timedelta(microseconds=1)
+        EPOCH + timedelta(microseconds=microseconds)  # or it could not be read back
+    except OverflowError:
+        raise InvalidInput(f"{what}={value.isoformat()} is too far away in UTC") from None
+    return microseconds
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def as_datetime(microseconds: int) -> datetime:
-    return EPOCH + timedelta(microseconds=microseconds)
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:  # put there by hand
+        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def one_or_several(value: Any, what: str) -> tuple[str, ...]:
     """`"a"` or `["a", "b"]`; None for any."""
     if value is None:
         return ()
-    if isinstance(value, str):
-        return (value,)
     if not isinstance(value, Iterable):
-        raise InvalidInput(f"{what} is text or a list of texts, not {value!r}")
-    values = tuple(value)
+        raise InvalidInput(f"{what} is text or a list of texts, not {shown(value)}")
+    values = (value,) if isinstance(value, str) else tuple(value)
     if not values or not all(isinstance(item, str) for item in values):
-        raise InvalidInput(f"{what} is text or a list of at least one text, not {value!r}")
+        raise InvalidInput(f"{what} is text or a list of at least one text, not {shown(value)}")
+    if not all(map(_is_storable, values)):
+        raise InvalidInput(f"{what} has a NUL or a lone surrogate, which no stored text has: {shown(value)}")
     return values
 
 
@@ -124,7 +174,7 @@ def statuses(value: Any) -> tuple[str, ...]:
     wanted = one_or_several(value, "status")
     for status in wanted:
         if status not in STATUSES:
-            raise InvalidInput(f"unknown status {status!r}: it is one of {', '.join(sorted(STATUSES))}")
+            raise InvalidInput(f"unknown status {shown(status)}: it is one of {', '.join(sorted(STATUSES))}")
     return wanted
 
 

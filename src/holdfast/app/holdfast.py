@@ -88,10 +88,10 @@ class Holdfast:
         self.store: Store = _open_store(url)(
             prefix=checks.prefix(prefix),
             durable_level=durability.upper(),
-            migrate=migrate,
+            migrate=checks.flag(migrate, "migrate"),
             busy_timeout=checks.duration(busy_timeout, "busy_timeout") / SECOND,
             min_free_bytes=checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
-            guard_connections=guard_connections,
+            guard_connections=checks.flag(guard_connections, "guard_connections"),
             clock=clock or SystemClock(),
             random=chance,
             # Random with every start: the name of a host or a process comes back.
@@ -142,7 +142,7 @@ class Holdfast:
         if not callable(function) or not hasattr(function, "__name__"):
             raise InvalidTask(f"a task is a function, and {function!r} is none")
         options = TaskOptions(
-            name=checks.name(name or function.__name__, "task name"),
+            name=checks.name(function.__name__ if name is None else name, "task name"),
             queue=checks.name(queue, "queue name"),
             priority=checks.priority(priority),
             max_attempts=checks.max_attempts(max_attempts),
@@ -193,7 +193,7 @@ class Holdfast:
             type,
             checks.duration(visibility, "visibility"),
             checks.max_attempts(max_attempts),
-            bool(history),
+            checks.flag(history, "history"),
         )
 
     def transaction(self) -> "AbstractContextManager[Transaction]":
@@ -216,12 +216,14 @@ class Holdfast:
 
 def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:
     """The store that the URL names. Imported here, so that a program loads only the one it uses."""
+    if url is not None and not isinstance(url, (str, os.PathLike)):
+        raise InvalidInput(f"the database is named by text or a Path, not by {type(url).__qualname__}")
     given = os.environ.get("HOLDFAST_URL") if url is None else os.fspath(url)
     if not given:
         raise InvalidInput("no database was named: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
     if not isinstance(given, str):
         raise InvalidInput("the database is named by text or a Path, not bytes")
-    if given.startswith(("postgresql://", "postgres://")):
+    if given.lower().startswith("postgres") and "://" in given:
         raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
     from ..store.sqlite import open_store
 

@@ -1,6 +1,7 @@
 """One job, as it was when it was last read."""
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -9,6 +10,7 @@ import msgspec
 from ..clock import SECOND
 from ..codec import decoder
 from ..errors import InvalidPayload, JobFailed, JobNotFound, WaitTimeout
+from ..failure import shorten
 from ..model import TERMINAL, JobRecord, Status
 from . import checks
 
@@ -72,7 +74,8 @@ class Job(Generic[R]):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        return tuple(msgspec.json.decode(self._record.tags)) if self._record.tags else ()
+        found = _plain(self._record.tags.encode(), "list of tags") if self._record.tags else []
+        return tuple(map(str, found)) if isinstance(found, list) else ()
 
     @property
     def worker(self) -> str | None:
@@ -94,7 +97,7 @@ class Job(Generic[R]):
         task = self._app.tasks.get(self._record.task or "")
         if task is None:
             return cast(R, _plain(self._record.result, "result"))
-        return cast(R, task.signature.decode_result(self._record.result))
+        return cast(R, _decoded(task.signature.decode_result, self._record.result, "result"))
 
     @property
     def run_at(self) -> datetime:
@@ -147,10 +150,14 @@ class Job(Generic[R]):
 
 
 def _plain(data: bytes, what: str) -> Any:
+    return _decoded(_decode_any, data, what)
+
+
+def _decoded(decode: Callable[[bytes], Any], data: bytes, what: str) -> Any:
     try:
-        return _decode_any(data)
-    except msgspec.DecodeError as error:
-        raise InvalidPayload(f"the stored {what} cannot be decoded: {error}") from None
+        return decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidPayload(f"the stored {what} cannot be decoded: {shorten(str(error))}") from None
 
 
 def _optional(microseconds: int | None) -> datetime | None:

@@ -77,6 +77,9 @@ class Jobs:
         if more:  # one too many, at the far end: it only shows that there is more
             records = records[1:] if backwards else records[:-1]
         has_older, has_newer = (True, more) if backwards else (more, place is not None)
+        if not records and place is not None:  # what was there is gone; the way back is from the same place
+            back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
+            return Page([], next=back if backwards else None, previous=None if backwards else back)
         return Page(
             [Job(self._app, record) for record in records],
             next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
@@ -164,11 +167,12 @@ class Jobs:
     def _operate(
         self, action: OperatorAction, id: int | None, filters: Filters, actor: str | None, **how: Any
     ) -> bool | int:
-        who = login() if actor is None else checks.name(actor, "actor")
+        who = checks.actor(actor)
         if id is None:
-            if not filters:
+            wanted = criteria(filters)
+            if wanted == Criteria():
                 raise InvalidInput("say which jobs: pass an id, or at least one filter such as status='failed'")
-            return self._app.store.operate(action, criteria(filters), who, **how)
+            return self._app.store.operate(action, wanted, who, **how)
         if filters:
             raise InvalidInput("pass an id or filters, not both")
         done = self._app.store.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
@@ -200,16 +204,6 @@ def criteria(filters: Filters) -> Criteria:
     )
 
 
-def login() -> str:
-    """Who acts, where nobody is named."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a user database
-        return "unknown"
-
-
 def _write_cursor(cursor: Cursor) -> str:
     return f"{'newer' if cursor.newer else 'older'}-{cursor.id}"
 
@@ -217,5 +211,7 @@ def _write_cursor(cursor: Cursor) -> str:
 def _read_cursor(text: str) -> Cursor:
     side, _, number = text.partition("-") if isinstance(text, str) else ("", "", "")
     if side not in ("newer", "older") or not number.isdecimal() or not number.isascii() or len(number) > 19:
-        raise InvalidInput(f"cursor {text!r} is not one that list() gave: pass page.next or page.previous")
+        raise InvalidInput(
+            f"cursor {checks.shown(text)} is not one that list() gave: pass page.next or page.previous"
+        )
     return Cursor(min(int(number), 2**63 - 1), newer=side == "newer")

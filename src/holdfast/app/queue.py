@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from ..clock import SECOND
-from ..codec import decoder, encode
+from ..codec import checker, decoder, encode, is_json
 from ..errors import InvalidInput
 from ..failure import Failure, check_code, shorten
 from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats
 from . import checks
 from .job import Job
-from .jobs import login
 
 if TYPE_CHECKING:
     from .holdfast import Holdfast
@@ -73,7 +72,7 @@ class Queue(Generic[T]):
             self._decode = decoder(type)
         except TypeError as error:
             raise InvalidInput(f"queue {name!r}: bodies of type {type!r} cannot be read: {error}") from None
-        self._checks_bodies = type is not Any
+        self._check = None if type is Any else checker(type)
 
     # --- sending ---
 
@@ -85,8 +84,8 @@ class Queue(Generic[T]):
             queue=self.name,
             task=None,
             args=self._encode(body),
-            delay=checks.duration(delay, "delay") if delay else 0,
-            priority=checks.priority(priority) if priority else 0,
+            delay=checks.duration(delay, "delay"),
+            priority=checks.priority(priority),
             max_attempts=self._max_attempts,
             key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
             history=self._history,
@@ -95,6 +94,7 @@ class Queue(Generic[T]):
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
         """All of them or, if any cannot be stored, none. Returns their ids in order."""
+        checks.iterable(bodies, "send_many")
         like = NewJob(
             queue=self.name,
             task=None,
@@ -108,11 +108,13 @@ class Queue(Generic[T]):
 
     def _encode(self, body: T) -> str:
         data = encode(body)
-        if self._checks_bodies:
+        if self._check is not None:
             try:
+                self._check(body)
                 self._decode(data)
-            except (msgspec.DecodeError, ValueError) as error:
-                raise InvalidInput(f"queue {self.name!r}: the body has the wrong type: {error}") from None
+            except ValueError as error:  # msgspec's ValidationError is one
+                problem = shorten(str(error))
+                raise InvalidInput(f"queue {self.name!r}: the body has the wrong type: {problem}") from None
         return data.decode()
 
     # --- receiving ---
@@ -131,9 +133,10 @@ class Queue(Generic[T]):
 
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
         lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
-        if not wait:
+        patience = checks.duration(wait, "wait") / SECOND
+        if not patience:
             return self._claim(limit, lease)
-        deadline = time.monotonic() + checks.duration(wait, "wait") / SECOND
+        deadline = time.monotonic() + patience
         store = self._app.store
         while True:
             seen = store.commits_seen()
@@ -156,10 +159,9 @@ class Queue(Generic[T]):
         """Decode after the claim, so that a body that cannot be read fails alone."""
         try:
             return Message(self, claimed.lease, self._decode(claimed.args))
-        except msgspec.ValidationError as error:
-            failure = Failure("INVALID_INPUT:SCHEMA", shorten(str(error)))
         except (msgspec.DecodeError, ValueError) as error:
-            failure = Failure("INVALID_INPUT:UNDECODABLE", shorten(str(error)))
+            code = "INVALID_INPUT:SCHEMA" if is_json(claimed.args) else "INVALID_INPUT:UNDECODABLE"
+            failure = Failure(code, shorten(str(error)))
         self._app.store.fail(claimed.lease, failure)
         return None
 
@@ -212,7 +214,7 @@ class Queue(Generic[T]):
         return self._app.store.operate(
             "requeue",
             wanted,
-            actor or login(),
+            checks.actor(actor),
             delay=checks.duration(delay, "delay"),
             attempts=self._max_attempts,
         )
@@ -224,17 +226,17 @@ class Queue(Generic[T]):
         """
         there = ("blocked", "scheduled", "ready", "running", "failed")
         wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
-        return self._app.store.operate("purge", wanted, actor or login())
+        return self._app.store.operate("purge", wanted, checks.actor(actor))
 
     def _dead(self) -> Criteria:
         return Criteria(status=("failed",), queue=(self.name,), messages=True)
 
     def pause(self, *, actor: str | None = None) -> bool:
         """Nothing is taken from it any more, tasks included, by any process. False if it was paused already."""
-        return self._app.store.pause(self.name, actor or login())
+        return self._app.store.pause(self.name, checks.actor(actor))
 
     def resume(self, *, actor: str | None = None) -> bool:
-        return self._app.store.resume(self.name, actor or login())
+        return self._app.store.resume(self.name, checks.actor(actor))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ..codec import decoder, encode
+from ..codec import checker, decoder, encode
 from ..context import Context
 from ..errors import InvalidArguments, InvalidPayload, InvalidTask
+from ..failure import shorten
 
 _EMPTY = inspect.Parameter.empty
 
@@ -26,7 +27,10 @@ class Signature:
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self._task = task
         hints = _hints(function, task)
-        self._whole = inspect.signature(function)
+        try:
+            self._whole = inspect.signature(function)
+        except (TypeError, ValueError):
+            raise InvalidTask(f"{task} is no function with a signature: wrap it in one of your own") from None
         parameters = list(self._whole.parameters.values())
         self.context_parameter = _context_parameter(parameters, hints)
         self._parameters = [one for one in parameters if one.name != self.context_parameter]
@@ -35,22 +39,26 @@ class Signature:
         self._positional_only = [one for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
         self._struct = self._make_struct(hints)
         self._decode = self._make_decoder(self._struct)
+        self._check = checker(self._struct)
         returned = hints.get("return", Any)
         self.decode_result = self._make_decoder(Any if returned is None else returned)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Bind the arguments, check them against the annotations, and write them as a JSON object."""
         try:
-            bound = self._struct(**self._by_name(args, kwargs))
+            named = self._by_name(args, kwargs)
+            bound = self._struct(**named)
         except TypeError as error:
             raise InvalidArguments(f"{self._task}: {self._explain(args, kwargs, error)}") from None
         try:
             data = encode(bound)
+            self._check(named)
             self._decode(data)
         except InvalidPayload as error:
             raise type(error)(f"{self._task}: {error}") from error.__cause__
-        except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
-            raise InvalidArguments(f"{self._task}: an argument has the wrong type: {error}") from None
+        except ValueError as error:  # msgspec's ValidationError is one
+            problem = shorten(str(error))
+            raise InvalidArguments(f"{self._task}: an argument has the wrong type: {problem}") from None
         return data.decode()
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:

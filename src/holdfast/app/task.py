@@ -145,6 +145,7 @@ class BoundTask(Generic[P, R]):
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         if "key" in self._options:
             raise InvalidInput("one key is one job: enqueue_many takes no key")
+        checks.iterable(calls, "enqueue_many")
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
         return self._task._app.store.insert_many(self._new_job(""), payloads, self._options.get("conn"))
@@ -175,7 +176,9 @@ class BoundTask(Generic[P, R]):
 
 def _arguments(call: Any) -> Mapping[str, Any]:
     if not isinstance(call, Mapping):
-        raise InvalidArguments(f"enqueue_many takes mappings of arguments, such as {{'to': …}}, not {call!r}")
+        raise InvalidArguments(
+            f"enqueue_many takes mappings of arguments, such as {{'to': …}}, not {type(call).__qualname__}"
+        )
     return call
 
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from ...model import Inserted, NewJob
@@ -95,16 +95,17 @@ class Enqueuing(Part):
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
         waiting = _in_batches(payloads)
-        first = next(waiting, [])  # most often all of them, and encoded before the lock is taken
+        first = list(islice(waiting, 2))  # most often all there is, and encoded before the lock is taken
 
         def work(connection: sqlite3.Connection) -> list[int]:
-            return self._insert_all(connection, like, chain([first], waiting))
+            return self._insert_all(connection, like, chain(first, waiting))
 
-        size = sum(map(len, first))
-        if conn is None:  # what makes the payloads is the caller's, and belongs in the caller's thread
-            self._require_space(size)
-            return self._with_engine(lambda engine: engine.writer.run_here(work))
-        return self._write(work, conn, size)
+        size = sum(len(payload) for batch in first for payload in batch)
+        if conn is not None or len(first) < 2:
+            return self._write(work, conn, size)
+        # There is more to come, and what makes it is the caller's: it runs in the caller's thread.
+        self._require_space(size)
+        return self._with_engine(lambda engine: engine.writer.run_here(work))
 
     def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: Iterable[list[str]]) -> list[int]:
         _, *alike = self._values(like, self._clock.now())

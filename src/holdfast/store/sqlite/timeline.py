@@ -34,5 +34,7 @@ def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
 def _detail(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
-    detail: dict[str, Any] = msgspec.json.decode(text)
-    return {name: value for name, value in detail.items() if value is not None}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:  # written by hand, or around a strange error code
+        return {"text": text}
