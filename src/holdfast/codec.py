@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 
-_NAIVE_TIME = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"')
+# A time without an offset, or a number as a key.
+_TELLTALE = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"|"-?\d+(?:\.\d+)?":')
 
 
 def _pure_path() -> "type[PurePath]":
@@ -36,6 +37,8 @@ def _encode_hook(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):  # a pydantic model
         return value.model_dump(mode="json")
+    if value is None or isinstance(value, (tuple, list, dict, frozenset)):  # as a value it would not come here
+        raise InvalidPayload(f"a key of type {type(value).__qualname__} cannot be stored as JSON: use text")
     raise InvalidPayload(
         f"a value of type {type(value).__qualname__} cannot be stored as JSON: "
         "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
@@ -154,19 +157,17 @@ def is_json(data: bytes) -> bool:
 
 def _require_json(data: bytes) -> None:
     if not is_json(data):
-        raise InvalidPayload("the payload is a msgspec.Raw that holds no JSON")
+        raise InvalidPayload("the payload is a msgspec.Raw that holds no JSON, or is not UTF-8")
 
 
 def _is_suspect(data: bytes) -> bool:
-    """Whether the JSON looks as if the value had NaN (written as null), a naive datetime, or great depth."""
-    return (
-        b"null" in data or (data.count(b"[") + data.count(b"{")) > MAX_DEPTH or _NAIVE_TIME.search(data) is not None
-    )
+    """Whether it looks as if the value had NaN (written as null), a naive datetime, great depth, or twin keys."""
+    return b"null" in data or (data.count(b"[") + data.count(b"{")) > MAX_DEPTH or _TELLTALE.search(data) is not None
 
 
 def _inspect(value: Any) -> None:
     """Walk the value level by level and name what JSON would lose."""
-    level = [msgspec.to_builtins(value, enc_hook=_encode_hook, builtin_types=(datetime,))]
+    level = [msgspec.to_builtins(value, enc_hook=_inspect_hook, builtin_types=(datetime,))]
     depth = 0
     while level:
         depth += 1
@@ -177,10 +178,21 @@ def _inspect(value: Any) -> None:
                     raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels: flatten it")
                 below.extend(item)  # of a dict, the keys
                 if isinstance(item, dict):
+                    _refuse_twins(item)
                     below.extend(item.values())
             else:
                 _refuse_lossy(item)
         level = below
+
+
+def _inspect_hook(value: Any) -> Any:
+    return value.model_dump() if hasattr(value, "model_dump") else _encode_hook(value)
+
+
+def _refuse_twins(item: dict[Any, Any]) -> None:
+    texts = {str(key) for key in item}
+    if len(texts) < len(item):
+        raise InvalidPayload("two keys of the payload are the same in JSON, such as 1 and '1': use texts that differ")
 
 
 def _refuse_lossy(item: Any) -> None:

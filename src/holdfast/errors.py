@@ -28,6 +28,10 @@ class InvalidTask(HoldfastError, TypeError):
     """A function that cannot be a task, or a name that is taken."""
 
 
+class UndefinedAnnotation(InvalidTask):
+    """A task's annotation names a type that is not defined, or not yet."""
+
+
 # --- what became of a job -------------------------------------------------------------------------
 
 

@@ -47,7 +47,8 @@ def check_code(code: object) -> str:
     if isinstance(code, str) and _CODE.fullmatch(code):
         return code
     raise InvalidInput(
-        f"error code {code!r} is not CATEGORY:SUBCATEGORY in capitals, such as 'DEPENDENCY:STRIPE' or 'TIMEOUT'"
+        f"error code {shorten(repr(code), 100)} is not CATEGORY:SUBCATEGORY in capitals, such as 'DEPENDENCY:STRIPE' "
+        "or 'TIMEOUT'"
     )
 
 
@@ -70,12 +71,13 @@ class ErrorTable:
 
     def code_for(self, error: BaseException) -> str:
         if isinstance(error, JobError):
-            return error.code if _CODE.fullmatch(str(error.code)) else "INTERNAL:BAD_CODE"
+            code = str(getattr(error, "code", ""))  # a subclass may have forgotten its parent's __init__
+            return code if _CODE.fullmatch(code) else "INTERNAL:BAD_CODE"
         return next(self._codes[ancestor] for ancestor in type(error).__mro__ if ancestor in self._codes)
 
     def failure(self, error: BaseException) -> Failure:
         """Describe an exception, whatever its own `__str__` does."""
-        detail = error.detail if isinstance(error, JobError) else _text_of(error)
+        detail = getattr(error, "detail", "") if isinstance(error, JobError) else _text_of(error)
         return Failure(
             code=self.code_for(error),
             detail=shorten(str(detail)),
@@ -116,9 +118,12 @@ def _render(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
     except BaseException:  # noqa: BLE001  user code: __str__ may do anything
         lines = [*traceback.format_tb(error.__traceback__), _text_of(error)]
-    text = "".join(
-        shorten(line, LINE_LIMIT) + "\n" * line.endswith("\n") if len(line) > LINE_LIMIT else line for line in lines
-    )
+    text = "".join(map(_cut_middle, lines))
     if len(text) > TRACEBACK_LIMIT:  # the end of a traceback says most
         text = "…" + text[-TRACEBACK_LIMIT + 1 :]
     return shorten(text, TRACEBACK_LIMIT)
+
+
+def _cut_middle(line: str) -> str:
+    """A long message must not push the frames out."""
+    return line if len(line) <= LINE_LIMIT else f"{line[: LINE_LIMIT // 2]} … {line[-LINE_LIMIT // 2 :]}"

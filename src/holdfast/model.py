@@ -146,7 +146,7 @@ class Claimed(_Quiet, frozen=True):
 
     @property
     def lease(self) -> "Lease":
-        return Lease(self.id, self.attempt, bool(self.history))
+        return Lease(self.id, self.attempt, bool(self.history), self.queue if self.task is None else None)
 
 
 class Lease(Struct, frozen=True):
@@ -155,6 +155,7 @@ class Lease(Struct, frozen=True):
     id: int
     attempt: int
     history: bool = True  # a guess that saves a statement; the row decides
+    queue: str | None = None  # of a message: it must be one of this queue
 
 
 class Criteria(Struct, frozen=True):

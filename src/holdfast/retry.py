@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from .errors import InvalidInput
+from .failure import shorten
 
 if TYPE_CHECKING:
     from random import Random
@@ -54,7 +55,8 @@ class _Custom(Struct, frozen=True):
 
     def __call__(self, attempt: int, random: "Random", /) -> float:
         seconds = self.function(attempt, random) if self.takes_random else self.function(attempt)
-        return min(max(float(seconds), 0.0), MAX_DELAY_SECONDS)
+        # In this order NaN becomes 0, too.
+        return min(max(0.0, float(seconds)), MAX_DELAY_SECONDS)
 
 
 def _takes_two(function: Callable[..., float]) -> bool:
@@ -113,8 +115,8 @@ def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int],
     if callable(policy):
         return _Custom(policy, _takes_two(policy))
     raise InvalidInput(
-        f"retry={policy!r} is no retry policy: pass backoff(…), linear(…), fixed(…), a list of seconds, "
-        "or a function that takes the attempt and returns seconds"
+        f"retry={shorten(repr(policy), 100)} is no retry policy: pass backoff(…), linear(…), fixed(…), a list of "
+        "seconds, or a function that takes the attempt and returns seconds"
     )
 
 

@@ -116,7 +116,7 @@ def suggest(unknown: str, known: Iterable[str], what: str) -> InvalidInput:
     names = list(known)
     near = get_close_matches(unknown, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(names)}"
-    return InvalidInput(f"unknown {what} {unknown!r}; {hint}")
+    return InvalidInput(f"unknown {what} {shown(unknown)}; {hint}")
 
 
 def duration(value: Any, what: str) -> int:

@@ -78,7 +78,7 @@ class Holdfast:
         random: "Random | None" = None,
     ) -> None:
         if durability not in ("full", "normal"):
-            raise InvalidInput(f"durability is 'full' or 'normal', not {durability!r}")
+            raise InvalidInput(f"durability is 'full' or 'normal', not {checks.shown(durability)}")
         from random import Random
 
         chance = random or Random()
@@ -140,7 +140,7 @@ class Holdfast:
         timeout: Seconds | None = None,
     ) -> Task[..., Any]:
         if not callable(function) or not hasattr(function, "__name__"):
-            raise InvalidTask(f"a task is a function, and {function!r} is none")
+            raise InvalidTask(f"a task is a function, and {checks.shown(function)} is none")
         options = TaskOptions(
             name=checks.name(function.__name__ if name is None else name, "task name"),
             queue=checks.name(queue, "queue name"),

@@ -180,7 +180,8 @@ class Queue(Generic[T]):
         return self._fail(self._lease(id, attempt), code, detail)
 
     def _lease(self, id: int, attempt: int) -> Lease:
-        return Lease(checks.job_id(id), checks.integer(attempt, "attempt", 1, 2**31 - 1), self._history)
+        number = checks.integer(attempt, "attempt", 1, 2**31 - 1)
+        return Lease(checks.job_id(id), number, self._history, self.name)
 
     def _ack(self, lease: Lease) -> bool:
         return self._app.store.succeed(lease)

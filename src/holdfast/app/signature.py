@@ -11,14 +11,10 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..codec import checker, decoder, encode
 from ..context import Context
-from ..errors import InvalidArguments, InvalidPayload, InvalidTask
+from ..errors import InvalidArguments, InvalidPayload, InvalidTask, UndefinedAnnotation
 from ..failure import shorten
 
 _EMPTY = inspect.Parameter.empty
-
-
-class UndefinedAnnotation(InvalidTask):
-    """An annotation names a type that is not defined, or not yet."""
 
 
 class Signature:

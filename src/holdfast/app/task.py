@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, U
 from msgspec import Struct
 
 from ..context import Context
-from ..errors import InvalidArguments, InvalidInput
+from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
 from ..model import NewJob, OnConflict
 from ..retry import RetryPolicy
 from . import checks
@@ -70,8 +70,6 @@ class Task(Generic[P, R]):
 
     def check_early(self) -> None:
         """Tell at once of a function that cannot be a task, unless its annotations are not defined yet."""
-        from .signature import UndefinedAnnotation
-
         with suppress(UndefinedAnnotation):
             self.signature  # noqa: B018  a cached property
 
@@ -184,7 +182,7 @@ def _arguments(call: Any) -> Mapping[str, Any]:
 
 def _on_conflict(value: Any) -> str:
     if value not in ("return", "replace"):
-        raise InvalidInput(f"on_conflict is 'return' or 'replace', not {value!r}")
+        raise InvalidInput(f"on_conflict is 'return' or 'replace', not {checks.shown(value)}")
     return cast(str, value)
 
 

@@ -41,7 +41,7 @@ def database_path(url: str) -> Path:
     elif _SCHEME.match(text):
         raise InvalidInput(
             f"a URL that begins with {text.partition('://')[0]}:// is not supported by this version: "
-            "use a path, or sqlite:///app.db"
+            "use a path to an SQLite file"
         )
     if text == ":memory:" or not text or text.startswith("file:"):
         raise InvalidInput(f"a durable queue needs a file, and {text!r} names none: pass a path such as 'app.db'")
@@ -60,7 +60,9 @@ def prepare_file(path: Path, create: bool) -> None:
     try:
         _prepare(path, create)
     except OSError as error:
-        raise CannotOpen(f"{path.name[:100]} cannot be opened: {error.strerror}. Check the path") from error
+        raise CannotOpen(
+            f"{path.name[:100]} cannot be opened: {error.strerror}. Check the path and its permissions"
+        ) from error
 
 
 def _prepare(path: Path, create: bool) -> None:

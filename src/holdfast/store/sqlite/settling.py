@@ -14,11 +14,11 @@ class Settling(Part):
 
     def succeed(self, lease: Lease, result: str | None = None) -> bool:
         def keep(connection: sqlite3.Connection) -> bool:
-            values = (self._clock.now(), result, lease.id, lease.attempt)
+            values = (self._clock.now(), result, lease.id, lease.attempt, lease.queue)
             return connection.execute(self._sql.succeed, values).rowcount == 1
 
         def forget(connection: sqlite3.Connection) -> bool:
-            return connection.execute(self._sql.forget, (lease.id, lease.attempt)).rowcount == 1
+            return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
 
         likely, other = (keep, forget) if lease.history else (forget, keep)
         # Only one of the two changes anything, so together they are as atomic as either.
@@ -55,6 +55,7 @@ class Settling(Part):
             values = {
                 "id": lease.id,
                 "attempt": lease.attempt,
+                "queue": lease.queue,
                 "now": now,
                 "run_at": now + delay,
                 "error_code": failure.code,
@@ -72,7 +73,7 @@ class Settling(Part):
 
     def extend(self, lease: Lease, duration: int) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            values = (self._clock.boot_now() + duration, self._clock.now(), lease.id, lease.attempt)
+            values = (self._clock.boot_now() + duration, self._clock.now(), lease.id, lease.attempt, lease.queue)
             return connection.execute(self._sql.extend, values).rowcount == 1
 
         return self._run(work, atomic=True)

@@ -1,0 +1,308 @@
+"""Waiting for a job's end, and for messages: ended by a commit, whoever makes it, and never by polling."""
+
+import queue
+import sqlite3
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Message, Task
+from holdfast.errors import JobFailed, JobNotFound, StoreClosed, WaitTimeout
+from holdfast.failure import Failure
+from holdfast.model import Claimed
+
+Claim = Callable[..., Claimed]
+
+SOON = 0.5
+"""Seconds. A wake-up takes milliseconds, the safety net behind it a second."""
+
+
+@pytest.fixture
+def app(open_app: Callable[..., Holdfast]) -> Holdfast:
+    """Here on the real clock: it is the waiting that is tested."""
+    return open_app()
+
+
+@pytest.fixture
+def work(app: Holdfast) -> Task[[], list[int]]:
+    @app.task
+    def work() -> list[int]: ...
+
+    return work
+
+
+@pytest.fixture
+def waiting(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[None]":
+    """Gets an item whenever somebody starts to wait for a commit."""
+    begun: queue.Queue[None] = queue.Queue()
+    wait = app.store.wait_for_commit
+
+    def tell_and_wait(*args: Any) -> None:
+        begun.put(None)
+        wait(*args)
+
+    monkeypatch.setattr(app.store, "wait_for_commit", tell_and_wait)
+    return begun
+
+
+Waiting = queue.Queue[None]
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Runs the call in a thread; the function it gives waits for the result, or for the exception."""
+    done: list[Any] = []
+
+    def run() -> None:
+        try:
+            done.append(call())
+        except Exception as error:  # noqa: BLE001  shown by the test
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(30)
+        assert done, "it still waits"
+        return done[0]
+
+    return result
+
+
+# --- job.wait ---
+
+
+def test_wait_returns_the_result_in_its_type(app: Holdfast, work: Task[[], list[int]], claim: Claim) -> None:
+    job = work.enqueue()
+    app.store.succeed(claim().lease, "[1,2]")
+    assert job.wait(timeout=0) == [1, 2]
+    assert (job.status, job.result) == ("succeeded", [1, 2])
+
+
+def test_wait_returns_none_where_nothing_was_returned(app: Holdfast, work: Task[[], list[int]], claim: Claim) -> None:
+    job = work.enqueue()
+    app.store.succeed(claim().lease)
+    assert job.wait(timeout=0) is None
+
+
+def test_wait_raises_what_became_of_a_failed_job(app: Holdfast, work: Task[[], list[int]], claim: Claim) -> None:
+    job = work.enqueue()
+    app.store.fail(claim().lease, Failure("DEPENDENCY:SMTP", "refused"))
+    with pytest.raises(JobFailed, match="DEPENDENCY:SMTP: refused") as caught:
+        job.wait(timeout=0)
+    error = caught.value
+    assert (error.job_id, error.status, error.code, error.detail) == (job.id, "failed", "DEPENDENCY:SMTP", "refused")
+
+
+def test_wait_raises_for_a_cancelled_job(app: Holdfast, work: Task[[], list[int]]) -> None:
+    job = work.enqueue()
+    app.jobs.cancel(job.id, reason="ordered twice")
+    with pytest.raises(JobFailed, match="cancelled: ordered twice"):
+        job.wait(timeout=0)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_wait_raises_when_the_time_is_over_and_the_job_goes_on(work: Task[[], list[int]], timeout: float) -> None:
+    job = work.enqueue()
+    with pytest.raises(WaitTimeout, match="still ready"):
+        job.wait(timeout=timeout)
+    assert job.refresh().status == "ready"
+
+
+def test_wait_for_a_deleted_job_says_so(app: Holdfast, work: Task[[], list[int]]) -> None:
+    job = work.enqueue()
+    app.jobs.delete(job.id)
+    with pytest.raises(JobNotFound):
+        job.wait(timeout=0)
+
+
+def test_wait_ends_when_another_thread_settles_the_job(
+    app: Holdfast, work: Task[[], list[int]], claim: Claim, waiting: Waiting
+) -> None:
+    job = work.enqueue()
+    claimed = claim()
+    result = in_thread(lambda: (job.wait(timeout=20), time.monotonic()))
+    waiting.get(timeout=20)
+    app.store.succeed(claimed.lease, "[7]")
+    settled = time.monotonic()
+    value, ended = result()
+    assert value == [7]
+    assert ended - settled < SOON
+
+
+def test_wait_ends_when_another_process_settles_the_job(
+    app: Holdfast, open_app: Callable[..., Holdfast], work: Task[[], list[int]], claim: Claim, waiting: Waiting
+) -> None:
+    job = work.enqueue()
+    claimed = claim()
+    other = open_app()
+    result = in_thread(lambda: (job.wait(timeout=20), time.monotonic()))
+    waiting.get(timeout=20)
+    other.store.succeed(claimed.lease, "[7]")
+    settled = time.monotonic()
+    value, ended = result()
+    assert value == [7]
+    assert ended - settled < SOON
+
+
+def test_waiting_does_not_spin_while_something_is_overdue(
+    app: Holdfast, work: Task[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a worker nobody promotes the due job or recovers the ended lease: that is no reason to hurry."""
+    app.queue("other").send("due", delay=0.001)
+    app.queue("other").send("abandoned")
+    app.queue("other").receive(visibility=0)
+    looks, get = [], app.store.get
+    monkeypatch.setattr(app.store, "get", lambda id: looks.append(id) or get(id))
+    with pytest.raises(WaitTimeout):
+        work.enqueue().wait(timeout=0.3)
+    assert len(looks) < 50
+
+
+# --- receive(wait=…) ---
+
+
+def test_a_wait_for_nothing_ends_when_its_time_is_over(app: Holdfast) -> None:
+    started = time.monotonic()
+    assert app.queue("inbox").receive(wait=0.1) is None
+    assert 0.1 <= time.monotonic() - started < 5
+
+
+def test_a_wait_does_not_wait_where_there_is_a_message(app: Holdfast) -> None:
+    app.queue("inbox").send("here")
+    started = time.monotonic()
+    assert app.queue("inbox").receive(wait=20) is not None
+    assert time.monotonic() - started < 5
+
+
+def latency_of_receive(app: Holdfast, waiting: Waiting, send: Callable[[], float], tries: int = 3) -> float:
+    """The median time in seconds from a send, which returns when it was done, to the end of a long poll."""
+
+    def receive() -> tuple[Message[Any] | None, float]:
+        return app.queue("inbox").receive(wait=20), time.monotonic()
+
+    seconds = []
+    for _ in range(tries):
+        result = in_thread(receive)
+        waiting.get(timeout=20)
+        sent = send()
+        message, received = result()
+        assert message is not None
+        seconds.append(received - sent)
+        while not waiting.empty():
+            waiting.get_nowait()
+    return statistics.median(seconds)
+
+
+def test_a_wait_ends_with_a_send_by_a_thread(app: Holdfast, waiting: Waiting) -> None:
+    def send() -> float:
+        app.queue("inbox").send("hello")
+        return time.monotonic()
+
+    assert latency_of_receive(app, waiting, send) < SOON
+
+
+def test_a_wait_ends_with_a_commit_by_plain_sql(app: Holdfast, url: str, waiting: Waiting) -> None:
+    connection = sqlite3.connect(url)
+
+    def send() -> float:
+        with connection:
+            connection.execute("INSERT INTO holdfast_jobs (queue, args) VALUES ('inbox', '1')")
+        return time.monotonic()
+
+    assert latency_of_receive(app, waiting, send) < SOON
+    connection.close()
+
+
+def test_a_wait_ends_with_app_transaction(app: Holdfast, waiting: Waiting) -> None:
+    def send() -> float:
+        with app.transaction() as tx:
+            app.queue("inbox").send("hello", conn=tx)
+        return time.monotonic()
+
+    assert latency_of_receive(app, waiting, send) < SOON
+
+
+SENDER = """
+import sys, time
+from holdfast import Holdfast
+inbox = Holdfast(sys.argv[1]).queue("inbox")
+print("ready", flush=True)
+for line in sys.stdin:
+    inbox.send(line)
+    print(time.monotonic(), flush=True)
+"""
+
+
+@pytest.fixture
+def sender(app: Holdfast, url: str) -> Iterator["subprocess.Popen[str]"]:
+    """Another process, that sends a message for every line it reads."""
+    command = [sys.executable, "-c", SENDER, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_a_wait_ends_with_a_send_by_another_process(
+    app: Holdfast, waiting: Waiting, sender: "subprocess.Popen[str]"
+) -> None:
+    def send() -> float:
+        assert sender.stdin is not None and sender.stdout is not None
+        sender.stdin.write("go\n")
+        sender.stdin.flush()
+        return float(sender.stdout.readline())
+
+    assert latency_of_receive(app, waiting, send) < SOON
+
+
+def test_a_wait_ends_when_a_delayed_message_falls_due(app: Holdfast) -> None:
+    app.queue("inbox").send("later", delay=0.2)
+    started = time.monotonic()
+    message = app.queue("inbox").receive(wait=20)
+    assert message is not None and message.body == "later"
+    assert time.monotonic() - started < 0.2 + SOON
+
+
+def test_a_wait_ends_when_the_visibility_of_another_ends(app: Holdfast) -> None:
+    app.queue("inbox").send("abandoned")
+    app.queue("inbox").receive(visibility=0.2)
+    started = time.monotonic()
+    message = app.queue("inbox").receive(wait=20)
+    assert message is not None and message.attempt == 2
+    assert time.monotonic() - started < 0.2 + SOON
+
+
+def test_a_wait_ends_when_the_queue_is_resumed(
+    app: Holdfast, open_app: Callable[..., Holdfast], waiting: Waiting
+) -> None:
+    app.queue("inbox").send("paused")
+    app.queue("inbox").pause()
+    other = open_app()
+
+    def resume() -> float:
+        other.queue("inbox").resume()
+        return time.monotonic()
+
+    assert latency_of_receive(app, waiting, resume, tries=1) < SOON
+
+
+def test_several_waits_share_what_comes(app: Holdfast, waiting: Waiting) -> None:
+    results = [in_thread(lambda: app.queue("inbox").receive(wait=20)) for _ in range(3)]
+    for _ in results:
+        waiting.get(timeout=20)
+    sent = app.queue("inbox").send_many(["a", "b", "c"])
+    assert sorted(result().id for result in results) == sent
+
+
+def test_closing_ends_a_wait_with_an_error(app: Holdfast, waiting: Waiting) -> None:
+    result = in_thread(lambda: app.queue("inbox").receive(wait=20))
+    waiting.get(timeout=20)
+    app.close()
+    assert isinstance(result(), StoreClosed)

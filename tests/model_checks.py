@@ -1,0 +1,96 @@
+"""What must hold after every step: the database and the model say the same, and the database is sound."""
+
+import json
+import sqlite3
+from collections import Counter
+from typing import Any
+
+from holdfast import Queue
+from holdfast.clock import SECOND
+from model_queue import WAITING, Model
+
+TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+
+def jobs_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
+    rows = raw.execute(
+        "SELECT id, queue, task, status, attempt, max_attempts, priority, run_at, created_at, finished_at, lease,"
+        " key, history, result FROM holdfast_jobs"
+    ).fetchall()
+    assert {id: tuple(row) for id, *row in rows} == {one.id: one.row for one in model.entries.values()}
+    for id, _, _, status, attempt, max_attempts, _, _, _, finished_at, lease, *_ in rows:
+        assert attempt <= max_attempts, id
+        assert (finished_at is not None) == (status in TERMINAL), id
+        assert (lease is not None) == (status == "running"), id
+    silent = raw.execute("SELECT id FROM holdfast_jobs WHERE status = 'failed' AND error_code IS NULL").fetchall()
+    assert silent == [], "a failed job must say why"
+
+
+def stats_are_as_in_the_model(queue: Queue[Any], model: Model) -> None:
+    stats, counts = queue.stats(), Counter(one.status for one in model.messages(queue.name))
+    expected = [counts[status] for status in ("ready", "scheduled", "running", "failed")]
+    assert [stats.ready, stats.scheduled, stats.running, stats.failed] == expected
+    assert stats.total == sum(expected)
+    assert stats.paused == (queue.name in model.paused)
+    ready = model.messages(queue.name, "ready")
+    age = max(0.0, (model.clock.now() - ready[0].created_at) / SECOND) if ready else None
+    assert stats.oldest_ready_age == age
+    dead = [job.id for job in queue.dead_letters()]
+    assert dead == [one.id for one in reversed(model.messages(queue.name, "failed"))]
+
+
+def a_follower_sees_every_event_once(raw: sqlite3.Connection, model: Model, cursor: int) -> int:
+    """Read the log from where the last step left it; returns the new end."""
+    rows = raw.execute(
+        "SELECT job_id, event, attempt FROM holdfast_events WHERE id > ? AND event <> 'removed'", (cursor,)
+    ).fetchall()
+    assert Counter(rows) == model.fresh
+    model.fresh.clear()
+    end: int = raw.execute("SELECT coalesce(max(id), 0) FROM holdfast_events").fetchall()[0][0]
+    assert end >= cursor, "the log's end went back, so a follower would miss what comes next"
+    return end
+
+
+def the_log_replays_to_the_current_status(raw: sqlite3.Connection, model: Model) -> None:
+    logs: dict[int, list[Any]] = {}
+    for id, *row in raw.execute(
+        "SELECT job_id, event, attempt, detail FROM holdfast_events WHERE job_id IS NOT NULL ORDER BY id"
+    ).fetchall():
+        logs.setdefault(id, []).append(row)
+    with_history = {one.id: one for one in model.entries.values() if one.history}
+    assert logs.keys() == with_history.keys()
+    for id, log in logs.items():
+        assert [(name, attempt) for name, attempt, _ in log] == with_history[id].log
+        assert with_history[id].status in replay(log), (id, log)
+
+
+def replay(log: list[Any]) -> set[str]:
+    """Where a job is after these events, each of which must begin where the one before ended."""
+    now: set[str] = set()
+    for name, _, detail in log:
+        if name == "enqueued":
+            now = set(WAITING)  # the event does not say which of the two
+            continue
+        moved = json.loads(detail) if detail else {"from": "ready" if name == "claimed" else "running"}
+        assert moved["from"] in now, log
+        now = {moved.get("to", "running" if name == "claimed" else name)}
+    return now
+
+
+def attempts_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
+    found: dict[int, dict[int, str | None]] = {}
+    for id, attempt, outcome, finished_at in raw.execute(
+        "SELECT job_id, attempt, outcome, finished_at FROM holdfast_attempts"
+    ).fetchall():
+        found.setdefault(id, {})[attempt] = outcome
+        assert (outcome is None) == (finished_at is None)
+    assert found == {one.id: one.outcomes for one in model.entries.values() if one.outcomes}
+    for id, outcomes in found.items():
+        one = model.entries[id]
+        assert sorted(outcomes) == list(range(1, one.attempt + 1))
+        running = [attempt for attempt, outcome in outcomes.items() if outcome is None]
+        assert running == ([one.attempt] if one.status == "running" else [])
+
+
+def no_row_is_an_orphan(raw: sqlite3.Connection) -> None:
+    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []

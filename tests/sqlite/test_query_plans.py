@@ -1,0 +1,115 @@
+"""Query plans: what runs for every job is served by an index, however many rows there are."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+
+# The statements that run once or more per job or claim.
+HOT = [
+    "look_for_messages",
+    "look_for_tasks",
+    "claim_messages",
+    "claim_tasks",
+    "ready_queues",
+    "next_due",
+    "promote",
+    "recover",
+    "recover_spent",
+    "find_live_key",
+    "find_finished_key",
+    "replace",
+    "succeed",
+    "forget",
+    "retry",
+    "fail",
+    "stop",
+    "snooze",
+    "release",
+    "extend",
+    "get",
+    "events_of",
+    "attempts_of",
+    "traceback",
+]
+
+
+@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
+def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
+    if request.param != "an empty database":
+        inbox = app.queue("inbox", max_attempts=1)
+        inbox.send_many(range(300))
+        inbox.receive_many(100)
+        for message in inbox.receive_many(100):
+            message.ack()
+        inbox.send_many(range(100), delay=60)
+        app.task(name="work")(lambda: None).using(key="k").enqueue()
+    with closing(sqlite3.connect(url)) as connection:
+        if request.param == "one that was analysed":
+            connection.execute("ANALYZE")
+            connection.commit()
+    with closing(sqlite3.connect(url)) as connection:
+        yield connection
+
+
+def statement_of(app: Holdfast, name: str) -> str:
+    sql: str = getattr(app.store._sql, name)  # type: ignore[attr-defined]
+    return sql.replace("{columns}", "*").replace("{where}", "true")
+
+
+def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
+    named = re.findall(r"(?<![\w:]):([a-z_]+)", statement)
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", statement)]
+    values: Any = dict.fromkeys(named, "1") or ["1"] * (max(numbered) if numbered else statement.count("?"))
+    return [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + statement, values).fetchall()]
+
+
+def is_scan(line: str) -> bool:
+    """A walk over all rows of a table of ours that grows, or over all entries of one of its indexes."""
+    return re.search(r"^SCAN (holdfast_(jobs|events|attempts|tracebacks|tags)|job)\b", line) is not None
+
+
+def test_no_hot_statement_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
+    plans = {name: plan(conn, statement_of(app, name)) for name in HOT}
+    assert {name: lines for name, lines in plans.items() if any(is_scan(line) for line in lines)} == {}
+
+
+SERVED_BY = {
+    "look_for_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
+    "look_for_tasks": {"jobs_scheduled", "jobs_running"},
+    "claim_messages": {"jobs_ready"},
+    "claim_tasks": {"jobs_ready"},
+    "ready_queues": {"jobs_ready"},
+    "next_due": {"jobs_scheduled", "jobs_running"},
+    "promote": {"jobs_scheduled"},
+    "recover": {"jobs_running"},
+    "recover_spent": {"jobs_running"},
+}
+
+
+def test_claims_and_sweeps_use_their_partial_indexes(app: Holdfast, conn: sqlite3.Connection) -> None:
+    used = {
+        name: set(re.findall(r"INDEX holdfast_(\w+)", str(plan(conn, statement_of(app, name))))) for name in SERVED_BY
+    }
+    assert used == SERVED_BY
+
+
+def test_no_claim_or_sweep_sorts_more_than_it_takes(app: Holdfast, conn: sqlite3.Connection) -> None:
+    """A sort within the search for rows would read all that is ready before the first is claimed."""
+    names = ["claim_messages", "claim_tasks", "promote", "recover", "recover_spent"]
+    sorts = {name: str(plan(conn, statement_of(app, name))).count("TEMP B-TREE") for name in names}
+    # The tasks' claim merges the few rows of each queue and task, which were limited before.
+    assert sorts == dict.fromkeys(names, 0) | {"claim_tasks": 1}
+
+
+@pytest.mark.parametrize("index", ["jobs_ready", "jobs_scheduled", "jobs_running", "jobs_failed"])
+def test_stats_count_by_the_partial_indexes(app: Holdfast, url: str, index: str) -> None:
+    with closing(sqlite3.connect(url)) as connection:
+        lines = plan(connection, statement_of(app, "message_stats"))
+    assert any(f"INDEX holdfast_{index}" in line for line in lines)
+    assert [line for line in lines if line == "SCAN holdfast_jobs"] == []

@@ -1,0 +1,71 @@
+"""Time that passes while a thread waits for its turn to write is not taken from what it asked for."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing import FakeClock
+
+
+@pytest.fixture
+def late(app: Holdfast, clock: FakeClock) -> Callable[[Callable[[], Any]], Any]:
+    """Makes a call that has to wait for its turn, in which 100 seconds pass."""
+
+    def make(call: Callable[[], Any]) -> Any:
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(call()))
+        turn = app.store._engine.writer._turn  # type: ignore[attr-defined]
+        with app.transaction():
+            thread.start()
+            in_time = time.monotonic() + 5
+            while not turn.line and not turn._alone and time.monotonic() < in_time:
+                thread.join(0.001)
+            clock.advance(100)
+        thread.join(20)
+        return results[0]
+
+    return make
+
+
+Late = Callable[[Callable[[], Any]], Any]
+
+
+def test_a_message_is_hidden_for_its_whole_visibility_after_its_delivery(
+    app: Holdfast, clock: FakeClock, late: Late
+) -> None:
+    inbox = app.queue("inbox", visibility=30)
+    inbox.send("x")
+    message = late(inbox.receive)
+    assert message is not None
+    clock.advance(29)
+    assert inbox.receive() is None
+
+
+def test_a_job_is_leased_for_the_whole_time_after_its_claim(app: Holdfast, clock: FakeClock, late: Late) -> None:
+    app.task(name="work")(lambda: None).enqueue()
+    assert len(late(lambda: app.store.claim_tasks(None, ["work"], 1, 30_000_000, "worker-1"))) == 1
+    clock.advance(29)
+    assert app.store.recover() == 0
+
+
+def test_an_extension_counts_from_when_it_is_made(app: Holdfast, clock: FakeClock, late: Late) -> None:
+    inbox = app.queue("inbox", visibility=10_000)
+    inbox.send("x")
+    message = inbox.receive()
+    assert message is not None
+    assert late(lambda: message.extend(30)) is True
+    clock.advance(29)
+    assert inbox.receive() is None
+
+
+def test_a_delay_counts_from_when_the_message_is_stored(app: Holdfast, clock: FakeClock, late: Late) -> None:
+    inbox = app.queue("inbox")
+    late(lambda: inbox.send("x", delay=30))
+    clock.advance(29)
+    assert inbox.receive() is None
+    clock.advance(1)
+    assert inbox.receive() is not None

@@ -1,0 +1,285 @@
+"""Disks that are full, read-only or remote: a typed error, never a success, and nothing lost that was stored."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
+from holdfast.store.sqlite import files
+from refusals import told
+
+MIB = 1024 * 1024
+
+Disk = Callable[[str], Path]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mounts real, small disks, and takes them away again."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        place = tmp_path / f"disk-{len(mounted)}"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "holdfast-test", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"a real small disk needs the right to mount: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def remount(place: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+
+def free(place: Path) -> int:
+    usage = os.statvfs(place)
+    return usage.f_bavail * usage.f_frsize
+
+
+def fill(place: Path, leave: int = 0) -> Path:
+    """Somebody else's file takes all the room but so many bytes."""
+    ballast = place / "ballast"
+    with ballast.open("wb") as file:
+        try:
+            while (room := free(place) - leave) > 0:
+                file.write(b"\0" * min(room, 65536))
+                file.flush()
+        except OSError:
+            pass
+    return ballast
+
+
+def send_until_full(app: Holdfast, body: object, at_most: int = 100_000) -> list[int]:
+    sent: list[int] = []
+    with pytest.raises(DiskFull):
+        while len(sent) < at_most:
+            sent.append(app.queue("inbox").send(body))
+    return sent
+
+
+def ids_in(path: Path) -> set[int]:
+    connection = sqlite3.connect(path)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return {row[0] for row in connection.execute("SELECT id FROM holdfast_jobs")}
+    finally:
+        connection.close()
+
+
+# --- full -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body_bytes", [100, 100_000, 1_000_000])
+def test_the_reserve_is_kept_so_that_what_runs_can_settle(disk: Disk, body_bytes: int) -> None:
+    place, reserve = disk("8m"), 2 * MIB
+    with Holdfast(place / "app.db", min_free_bytes=reserve) as app:
+        inbox = app.queue("inbox")
+        inbox.send_many(list(range(100)))
+        running = inbox.receive_many(100)
+        send_until_full(app, "x" * body_bytes)
+        assert free(place) >= reserve / 2, "the reserve was used up by sends"
+        send_until_full(app, "small")  # where a large body finds no room any more, a small one may
+        with told(DiskFull, "reserve", "min_free_bytes", "free some space"):
+            inbox.send("one more")
+        with told(DiskFull, "reserve"):
+            inbox.send_many(["one", "more"])
+        assert all(message.ack() for message in running)
+        assert inbox.stats().running == 0
+
+
+def test_what_is_left_can_be_received_released_and_purged_on_a_disk_below_its_reserve(disk: Disk) -> None:
+    place = disk("8m")
+    with Holdfast(place / "app.db", min_free_bytes=2 * MIB) as app:
+        inbox = app.queue("inbox")
+        inbox.send_many(list(range(500)))
+        ballast = fill(place, leave=MIB)
+        more = send_until_full(app, "more")
+        message = inbox.receive()
+        assert message is not None and message.release(delay=5) and inbox.pause() and inbox.resume()
+        assert inbox.purge() == 500 + len(more)
+        ballast.unlink()
+        inbox.send("again")
+        assert inbox.stats().total == 1
+
+
+@pytest.mark.parametrize("body_bytes", [10, 1000, 100_000])
+def test_a_disk_that_is_full_to_the_last_byte_is_told_and_loses_nothing(disk: Disk, body_bytes: int) -> None:
+    place = disk("4m")
+    app = Holdfast(place / "app.db", min_free_bytes=0)
+    inbox = app.queue("inbox")
+    ballast = fill(place, leave=MIB)
+    sent = send_until_full(app, "x" * body_bytes)
+    for _ in range(3):
+        with told(DiskFull, "full", "free some space"):
+            inbox.send_many(["y" * 1000] * 1000)
+        with told(DiskFull, "full"), app.transaction() as tx:
+            inbox.send_many(["z" * 1000] * 1000, conn=tx)
+    assert inbox.stats().total == len(sent), "what was refused is not there"
+    ballast.unlink()
+    after = [inbox.send("after"), *inbox.send_many(["after"] * 10)]
+    message = inbox.receive()
+    assert message is not None and message.id == sent[0] and message.ack()
+    app.close()
+    assert ids_in(place / "app.db") == {*sent, *after}
+
+
+def test_a_full_disk_leaves_the_users_transaction_whole_or_rolled_back(disk: Disk) -> None:
+    place = disk("4m")
+    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+        connection = sqlite3.connect(place / "app.db")
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+        connection.commit()
+        ballast = fill(place, leave=64 * 1024)
+        connection.execute("PRAGMA cache_size = 1")  # so that it must write before the commit
+        connection.execute("INSERT INTO orders VALUES (1)")
+        with told(DiskFull, "full"):
+            app.queue("inbox").send_many(["x" * 1000] * 2000, conn=connection)
+        ballast.unlink()
+        kept = connection.in_transaction
+        connection.commit()
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (int(kept),)
+        assert app.queue("inbox").stats().total == 0
+        connection.close()
+
+
+def test_threads_that_share_a_commit_are_each_told_of_a_full_disk(disk: Disk) -> None:
+    place = disk("4m")
+    app = Holdfast(place / "app.db", min_free_bytes=0)
+
+    def send_on() -> list[int]:
+        return send_until_full(app, "x" * 500)
+
+    with ThreadPoolExecutor(4) as pool:
+        acknowledged = [id for sender in [pool.submit(send_on) for _ in range(4)] for id in sender.result(30)]
+    remount(place, "size=32m")
+    app.close()
+    assert len(set(acknowledged)) == len(acknowledged)
+    assert set(acknowledged) <= ids_in(place / "app.db")
+
+
+def test_opening_a_new_database_on_a_full_disk_is_told_and_can_be_done_again(disk: Disk) -> None:
+    place = disk("1m")
+    ballast = fill(place, leave=8 * 1024)
+    with told(DiskFull, "full", "free some space"):
+        Holdfast(place / "app.db")
+    ballast.unlink()
+    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+        app.queue("inbox").send("x")
+
+
+# --- read-only ------------------------------------------------------------------------------------
+
+
+def test_a_read_only_file_system_is_told(disk: Disk) -> None:
+    place = disk("4m")
+    Holdfast(place / "app.db", min_free_bytes=0).close()
+    remount(place, "ro")
+    with told(ReadOnlyDatabase, "app.db", "permissions", "mount"):
+        Holdfast(place / "app.db")
+    with told(ReadOnlyDatabase, "new.db", "created"):
+        Holdfast(place / "new.db")
+    with told(ReadOnlyDatabase):
+        Holdfast(place / "app.db", migrate=False)
+
+
+AS_NOBODY = """
+import os, sys
+import encodings.ascii, encodings.idna, holdfast.store.sqlite  # while it may still read where they are installed
+from holdfast import Holdfast
+os.setgid(65534)
+os.setuid(65534)
+try:
+    with Holdfast(sys.argv[1]) as app:
+        app.queue("inbox").send("x")
+    print("it worked")
+except BaseException as error:
+    print(type(error).__name__, error)
+"""
+
+
+def open_as_nobody(path: Path) -> str:
+    """What a process without root's powers is told."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become somebody else")
+    command = [sys.executable, "-c", AS_NOBODY, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody can reach: pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-") as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "words"),
+    [
+        (0o444, 0o777, ["ReadOnlyDatabase", "permissions"]),
+        (0o666, 0o555, ["ReadOnlyDatabase", "folder", "-wal"]),
+        (0o222, 0o777, ["CannotOpen", "permissions"]),
+        (0o000, 0o777, ["ReadOnlyDatabase", "permissions"]),
+        (0o666, 0o700, ["CannotOpen", "permissions"]),
+        (None, 0o555, ["ReadOnlyDatabase", "permissions"]),
+        (0o666, 0o777, ["it worked"]),
+    ],
+)
+def test_missing_permissions_are_told(
+    open_folder: Path, file_mode: int | None, folder_mode: int, words: list[str]
+) -> None:
+    folder = open_folder / "folder"
+    folder.mkdir()
+    path = folder / "app.db"
+    if file_mode is not None:
+        Holdfast(path).close()
+        path.chmod(file_mode)
+    folder.chmod(folder_mode)
+    told_to_nobody = open_as_nobody(path)
+    assert [word for word in words if word not in told_to_nobody] == [], told_to_nobody
+
+
+# --- remote ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("magic", "name"),
+    [(0x6969, "NFS"), (0xFF534D42, "CIFS"), (0xFE534D42, "SMB"), (0x65735546, "FUSE")],
+)
+def test_a_remote_file_system_is_refused_before_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int, name: str
+) -> None:
+    monkeypatch.setattr(files, "file_system_type", lambda _: magic)
+    with told(UnsupportedFileSystem, name, "local disk"):
+        Holdfast(tmp_path / "app.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_a_remote_file_system_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "remote").mkdir()
+    (tmp_path / "remote" / "app.db").touch()
+    (tmp_path / "app.db").symlink_to(tmp_path / "remote" / "app.db")
+    monkeypatch.setattr(files, "file_system_type", lambda folder: 0x6969 if folder.name == "remote" else 0xEF53)
+    with told(UnsupportedFileSystem, "NFS"):
+        Holdfast(tmp_path / "app.db")
+
+
+def test_the_kind_of_a_real_file_system_is_known(disk: Disk) -> None:
+    assert files.file_system_type(disk("1m")) == 0x01021994
+    assert files.file_system_type(Path("/proc")) == 0x9FA0
+    assert files.file_system_type(Path("/no/such/folder")) == 0

@@ -1,0 +1,212 @@
+"""Types: the package passes mypy --strict, and mypy sees a task's own parameters wherever it is enqueued."""
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+ROOT = Path(__file__).parent.parent
+
+# A line that mypy must refuse ends with "# refused"; every other line must pass.
+SNIPPET = """
+from typing import Any, Coroutine, assert_type
+from holdfast import Context, Holdfast, Job, Message, Queue, Task
+import msgspec
+
+app = Holdfast("app.db")
+
+
+# --- a plain task ---
+
+@app.task
+def send_mail(to: str, times: int = 1) -> bool:
+    return True
+
+assert_type(send_mail("ada"), bool)
+assert_type(send_mail.enqueue("ada", times=2), Job[bool])
+assert_type(send_mail.enqueue("ada").wait(), bool | None)
+assert_type(send_mail.enqueue("ada").result, bool | None)
+send_mail.enqueue()  # refused
+send_mail.enqueue(1)  # refused
+send_mail.enqueue("ada", times="2")  # refused
+send_mail.enqueue("ada", 2, 3)  # refused
+send_mail.enqueue("ada", subject="hi")  # refused
+send_mail(1)  # refused
+send_mail.using(delay=60, priority=1, key="k").enqueue("ada", 2)
+send_mail.using(delay=60).enqueue(1)  # refused
+send_mail.using(delay=60).enqueue()  # refused
+send_mail.using(delay=60).using(priority=1).enqueue("ada", times="2")  # refused
+send_mail.using(dealy=60)  # refused
+send_mail.using(priority="high")  # refused
+send_mail.using(on_conflict="ignore")  # refused
+send_mail.using(delay=60).using(dealy=60)  # refused
+
+
+# --- with options ---
+
+@app.task(queue="mail", max_attempts=5, timeout=30, retry=[1, 2, 3])
+def with_options(row: int) -> str:
+    return ""
+
+assert_type(with_options.enqueue(1), Job[str])
+with_options.enqueue("1")  # refused
+
+@app.task(retry=lambda attempt: attempt * 2.0)
+def with_callable() -> None: ...
+
+@app.task(queue=5)  # refused
+def with_bad_option() -> None: ...
+
+
+# --- with a context, which disappears ---
+
+@app.task
+def import_row(ctx: Context, row: int) -> str:
+    return ""
+
+assert_type(import_row.enqueue(1), Job[str])
+assert_type(import_row(1), str)
+import_row.using(delay=1).enqueue(row=1)
+import_row.enqueue()  # refused
+import_row.enqueue("1")  # refused
+import_row.enqueue(Context(), 1)  # refused
+import_row.using(delay=1).enqueue("1")  # refused
+
+@app.task(queue="rows")
+def only_context(ctx: Context) -> None: ...
+
+only_context.enqueue()
+only_context.enqueue(1)  # refused
+
+
+# --- async ---
+
+@app.task
+async def fetch(address: str) -> bytes:
+    return b""
+
+assert_type(fetch.enqueue("x"), Job[bytes])
+assert_type(fetch.enqueue("x").result, bytes | None)
+assert_type(fetch("x"), Coroutine[Any, Any, bytes])  # type: ignore[unused-coroutine]
+fetch.enqueue(1)  # refused
+fetch.using(delay=1).enqueue()  # refused
+
+@app.task(queue="net")
+async def fetch_row(ctx: Context, row: int) -> bytes:
+    return b""
+
+assert_type(fetch_row.enqueue(1), Job[bytes])
+fetch_row.enqueue("1")  # refused
+fetch_row.using(delay=1).enqueue("1")  # refused
+
+async def main() -> None:
+    assert_type(await send_mail.aenqueue("ada"), Job[bool])
+    assert_type(await fetch.using(delay=1).aenqueue("x"), Job[bytes])
+    assert_type(await fetch("x"), bytes)
+    await send_mail.aenqueue(1)  # refused
+    await fetch_row.using(delay=1).aenqueue("x")  # refused
+
+
+# --- queues ---
+
+class Order(msgspec.Struct):
+    id: int
+
+orders = app.queue("orders", type=Order)
+assert_type(orders, Queue[Order])
+orders.send(Order(1))
+orders.send("text")  # refused
+orders.send_many([Order(1), "text"])  # refused
+message = orders.receive()
+assert_type(message, Message[Order] | None)
+if message is not None:
+    assert_type(message.body, Order)
+    assert_type(message.ack(), bool)
+app.queue("any").send({"anything": 1})
+
+
+# --- jobs ---
+
+assert_type(app.jobs.get(1), Job[Any])
+assert_type(app.jobs.retry(1), bool)
+assert_type(app.jobs.retry(status="failed"), int)
+assert_type(app.jobs.cancel(queue=["a", "b"]), int)
+app.jobs.list(statsu="failed")  # refused
+app.jobs.cancel(state="failed")  # refused
+"""
+
+# A parameter that takes anything takes a Context too, and must not be mistaken for one.
+ANYTHING = """
+from typing import Any
+from holdfast import Context, Holdfast
+
+app = Holdfast("app.db")
+
+@app.task
+def log_any(value: Any) -> None: ...
+
+@app.task
+def log_object(value: object) -> None: ...
+
+log_any.enqueue({"a": 1})
+log_object.enqueue({"a": 1})
+log_object.using(delay=1).enqueue({"a": 1})
+"""
+
+# At run time a Context is found wherever it stands; types can only take away the first parameter.
+ELSEWHERE = """
+from holdfast import Context, Holdfast
+
+app = Holdfast("app.db")
+
+@app.task
+def import_row(row: int, ctx: Context) -> None: ...
+
+import_row.enqueue(1)  # refused
+"""
+
+SNIPPETS = {"calls": SNIPPET, "anything": ANYTHING, "elsewhere": ELSEWHERE}
+
+Said = dict[str, dict[int, str]]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What mypy says to each snippet, by line. One run for all of them."""
+    folder = tmp_path_factory.mktemp("snippets")
+    for name, text in SNIPPETS.items():
+        (folder / f"{name}.py").write_text(text)
+    output, problems, _ = api.run(
+        [str(folder), "--strict", "--no-error-summary", "--cache-dir", str(folder / "cache")]
+    )
+    assert problems == ""
+    errors = re.findall(r"(\w+)\.py:(\d+): error: (.*)", output)
+    return {snippet: {int(line): text for name, line, text in errors if name == snippet} for snippet in SNIPPETS}
+
+
+def refused(text: str) -> set[int]:
+    return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# refused")}
+
+
+def test_the_package_passes_mypy_strict() -> None:
+    output, problems, status = api.run(
+        ["--config-file", str(ROOT / "pyproject.toml"), str(ROOT / "src" / "holdfast")]
+    )
+    assert (status, problems) == (0, ""), output
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (ROOT / "src" / "holdfast" / "py.typed").exists()
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_mypy_accepts_right_calls(said: Said, snippet: str) -> None:
+    wrongly = said[snippet].keys() - refused(SNIPPETS[snippet])
+    assert {line: said[snippet][line] for line in wrongly} == {}
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_mypy_refuses_wrong_calls(said: Said, snippet: str) -> None:
+    lines = SNIPPETS[snippet].splitlines()
+    assert [lines[line - 1] for line in refused(SNIPPETS[snippet]) - said[snippet].keys()] == []
