@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import MigrationFailed, SchemaOutdated, SchemaTooNew
+from holdfast.errors import CannotOpen, MigrationFailed, SchemaOutdated, SchemaTooNew
 from holdfast.store.sqlite.connection import connect
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.store.sqlite.patience import Patience
@@ -236,7 +236,6 @@ def test_two_prefixes_live_side_by_side_in_one_file(open_app: Callable[..., Hold
     [
         "page_size = 512",
         "page_size = 65536",
-        "encoding = 'UTF-16le'",
         "auto_vacuum = FULL",
         "journal_mode = TRUNCATE",
     ],
@@ -273,6 +272,17 @@ def test_a_table_that_is_in_the_way_is_told_and_left_alone(url: str) -> None:
     assert dump(other) == before
     with Holdfast(url, prefix="other_") as app:
         app.queue("inbox").send("x")
+    other.close()
+
+
+def test_a_database_whose_text_is_not_utf_8_is_refused_and_left_alone(url: str) -> None:
+    other = sqlite3.connect(url)
+    other.execute("PRAGMA encoding = 'UTF-16le'")
+    other.execute("CREATE TABLE notes (note TEXT)")
+    before = dump(other)
+    with pytest.raises(CannotOpen, match="UTF-8"):
+        Holdfast(url)
+    assert dump(other) == before
     other.close()
 
 

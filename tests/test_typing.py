@@ -137,24 +137,6 @@ app.jobs.cancel(state="failed")  # refused
 """
 
 # A parameter that takes anything takes a Context too, and must not be mistaken for one.
-ANYTHING = """
-from typing import Any
-from holdfast import Context, Holdfast
-
-app = Holdfast("app.db")
-
-@app.task
-def log_any(value: Any) -> None: ...
-
-@app.task
-def log_object(value: object) -> None: ...
-
-log_any.enqueue({"a": 1})
-log_object.enqueue({"a": 1})
-log_object.using(delay=1).enqueue({"a": 1})
-"""
-
-# At run time a Context is found wherever it stands; types can only take away the first parameter.
 ELSEWHERE = """
 from holdfast import Context, Holdfast
 
@@ -166,7 +148,7 @@ def import_row(row: int, ctx: Context) -> None: ...
 import_row.enqueue(1)  # refused
 """
 
-SNIPPETS = {"calls": SNIPPET, "anything": ANYTHING, "elsewhere": ELSEWHERE}
+SNIPPETS = {"calls": SNIPPET, "elsewhere": ELSEWHERE}
 
 Said = dict[str, dict[int, str]]
 

@@ -27,12 +27,15 @@ OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 
 
+_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
+
+
 class _Quiet(Struct, frozen=True):
     """Its repr shows no payload: a log may be read by more people than the database."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         names = self.__struct_fields__
-        return [(name, "…" if name in ("args", "result") else getattr(self, name)) for name in names]
+        return [(name, "…" if name in _PAYLOADS else getattr(self, name)) for name in names]
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
@@ -234,6 +237,17 @@ class TimelineEntry(Struct, frozen=True):
 
 class Outcome(Exception):
     """Return it, or raise it where that is handier."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = Exception.__hash__  # some code puts exceptions in sets
+
+    def __str__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name not in _PAYLOADS)
+        return f"{type(self).__name__}({fields})"
+
+    __repr__ = __str__
 
 
 class Retry(Outcome):

@@ -27,7 +27,7 @@ class Checkpointer:
     def __init__(self, guard: sqlite3.Connection, worker: sqlite3.Connection, log: Path) -> None:
         self._guard, self._worker, self._log = guard, worker, log
         self._changes = 0
-        self._next_look = CHANGES_PER_LOOK
+        self._next_look = 1  # at the first commit already: a program may not live for many
 
     def count(self, changes: int) -> bool:
         """Add to what was written since; True when a checkpoint is worth it."""

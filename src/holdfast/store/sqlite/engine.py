@@ -3,7 +3,6 @@
 import contextlib
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ from .writer import EngineGone, Writer
 T = TypeVar("T")
 
 MAX_IDLE_READERS = 4
-GUEST_WRITES_PER_CHECKPOINT = 500
+CARE_SECONDS = 0.5
 
 
 class Options(Struct, frozen=True):
@@ -54,7 +53,8 @@ class Engine:
         self._closed = False
         self._lending = threading.Condition(threading.Lock())
         self._abandoned = self._closing = self._gone = self._damaged = False
-        self._guest_writes, self._checkpointing = 0, False
+        self._caretaker: threading.Thread | None = None
+        self._care = threading.Event()
         self._log = Path(f"{options.path}-wal")
         try:
             self._open(clock, sql)
@@ -197,20 +197,21 @@ class Engine:
             self._close_connections()
         return True
 
-    def guest_wrote(self) -> None:
-        """The user's own connection wrote, and must not checkpoint: see to it that somebody does."""
-        self._guest_writes += 1
-        enough = self._guest_writes >= GUEST_WRITES_PER_CHECKPOINT or size_of(self._log) > LARGEST_LOG_BYTES
-        if enough and not self._checkpointing:
-            self._guest_writes, self._checkpointing = 0, True
-            # Not now: their transaction is still open.
-            threading.Thread(target=self._checkpoint_soon, name="holdfast-checkpoint", daemon=True).start()
+    def look_after_log(self) -> None:
+        """A connection of the user's own must not checkpoint any more: from now on somebody else does."""
+        if self._caretaker is None:
+            self._caretaker = threading.Thread(target=self._take_care, name="holdfast-checkpoint", daemon=True)
+            self._caretaker.start()
+        if size_of(self._log) > LARGEST_LOG_BYTES:
+            self._care.set()
 
-    def _checkpoint_soon(self) -> None:
-        time.sleep(0.05)
-        with contextlib.suppress(StoreError, sqlite3.Error):  # there will be another
-            self.writer.checkpoint()
-        self._checkpointing = False
+    def _take_care(self) -> None:
+        while not self._closed:
+            self._care.wait(CARE_SECONDS)
+            self._care.clear()
+            if size_of(self._log) > LARGEST_LOG_BYTES:
+                with contextlib.suppress(StoreError, sqlite3.Error, EngineGone):  # there will be another
+                    self.writer.checkpoint()
 
     def abandon(self) -> None:
         """In a forked child: keep what the parent opened from ever being used or closed here."""
@@ -235,6 +236,7 @@ class Engine:
                 elif connection not in self._lent:
                     connection.close()
             self._connections = list(self._lent)
+        self._care.set()
 
     def _is_damaged(self) -> bool:
         return hasattr(self, "writer") and self.writer.damage is not None

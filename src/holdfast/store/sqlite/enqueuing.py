@@ -126,10 +126,9 @@ class Enqueuing(Part):
         if isinstance(conn, Transaction):
             return take_part(conn.connection, options.path, engine.patience, options.guard_connections, work)
         engine.writer.refuse_nesting()
-        result = take_part(conn, options.path, engine.patience, options.guard_connections, work)
         if options.guard_connections:
-            engine.guest_wrote()
-        return result
+            engine.look_after_log()
+        return take_part(conn, options.path, engine.patience, options.guard_connections, work)
 
     def _require_space(self, size: int) -> None:
         self._ready().space.require(size)

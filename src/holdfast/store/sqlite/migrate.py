@@ -82,7 +82,14 @@ class Migrations:
         ).fetchall()
         if not found:
             return set()
-        return {row[0] for row in self._connection.execute(f"SELECT name FROM {table}").fetchall()}  # noqa: S608
+        try:
+            return {row[0] for row in self._connection.execute(f"SELECT name FROM {table}").fetchall()}  # noqa: S608
+        except sqlite3.OperationalError as error:
+            if is_busy(error):
+                raise
+            raise MigrationFailed(
+                f"the table {table} is not Holdfast's ({error}): pass another prefix, such as prefix='jobs_'"
+            ) from error
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -44,7 +44,7 @@ class Transaction:
                 ) from error
             raise
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """The block is over; the connection may serve another."""
         self._connection = None
 
@@ -60,7 +60,7 @@ def handed_out(connection: sqlite3.Connection) -> Iterator[Transaction]:
         if os.getpid() == transaction._pid:
             connection.set_authorizer(None)
             connection.row_factory, connection.text_factory = None, str
-        transaction.end()
+        transaction._end()
 
 
 def _refuse_ending(action: int, *_: str | None) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 if sys.platform.startswith("linux"):
     from inotify_simple import INotify, flags
 
-LOOK_AGAIN_SECONDS = (0.0002, 0.0003, 0.0005, 0.001, 0.003, 0.005, 0.01, 0.02, 0.04, 0.08)
+LOOK_AGAIN_SECONDS = (0.0002, 0.0003, 0.0005, 0.001, 0.003, 0.005, 0.01, 0.02, 0.04, *[0.08] * 12)
 POLL_SECONDS = 0.01
 LONGEST_NAP_SECONDS = 1.0
 
