@@ -55,9 +55,9 @@ CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at) WHERE finished_a
 
 -- A key belongs to one live job per task, one live message per queue.
 CREATE UNIQUE INDEX {p}jobs_key_task  ON {p}jobs (task, key)
-    WHERE key IS NOT NULL AND task IS NOT NULL AND finished_at IS NULL;
+    WHERE key IS NOT NULL AND task IS NOT NULL AND status IN ('blocked', 'scheduled', 'ready', 'running');
 CREATE UNIQUE INDEX {p}jobs_key_queue ON {p}jobs (queue, key)
-    WHERE key IS NOT NULL AND task IS NULL AND finished_at IS NULL;
+    WHERE key IS NOT NULL AND task IS NULL AND status IN ('blocked', 'scheduled', 'ready', 'running');
 CREATE INDEX {p}jobs_key ON {p}jobs (key, finished_at) WHERE key IS NOT NULL;
 
 CREATE TABLE {p}attempts (
@@ -146,15 +146,6 @@ BEGIN
                           ELSE '' END
                   || '}' END
     );
-END;
-
--- The times that go with a status that was changed by hand: a key must not stay with a job that has ended.
-CREATE TRIGGER {p}jobs_edited AFTER UPDATE OF status ON {p}jobs
-WHEN NEW.revision = OLD.revision AND OLD.status <> 'new' AND NEW.status <> OLD.status
-BEGIN
-    UPDATE {p}jobs SET finished_at = CASE WHEN NEW.status IN ('succeeded', 'failed', 'cancelled') THEN
-        coalesce(NEW.finished_at, CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) END
-    WHERE id = NEW.id;
 END;
 
 CREATE TRIGGER {p}attempt_begins AFTER UPDATE OF status ON {p}jobs
