@@ -136,7 +136,7 @@ app.jobs.list(statsu="failed")  # refused
 app.jobs.cancel(state="failed")  # refused
 """
 
-# A parameter that takes anything takes a Context too, and must not be mistaken for one.
+# At run time a Context is found wherever it stands; types can only take away the first parameter.
 ELSEWHERE = """
 from holdfast import Context, Holdfast
 

@@ -105,6 +105,13 @@ def test_an_insert_with_a_key_that_lives_is_refused_by_the_database(sql: Sql) ->
         insert(sql, task="work", key="k")
 
 
+@pytest.mark.parametrize("how", ["INSERT OR IGNORE INTO", "INSERT INTO"])
+def test_an_insert_with_a_key_that_lives_can_be_left_out(app: Holdfast, sql: Sql, how: str) -> None:
+    first = insert(sql, task="work", key="k")
+    sql(f"{how} holdfast_jobs (task, key) VALUES ('work', 'k') ON CONFLICT DO NOTHING")  # noqa: S608
+    assert [job.id for job in app.jobs.list()] == [first]
+
+
 def test_an_enqueue_finds_the_key_of_an_insert(app: Holdfast, sql: Sql) -> None:
     @app.task
     def work() -> None: ...

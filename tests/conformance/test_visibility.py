@@ -99,6 +99,22 @@ def test_a_message_that_never_was_cannot_be_settled(inbox: Queue[Any], settle: S
     assert settle(inbox, 12345, 1) is False
 
 
+def test_a_message_cannot_be_settled_by_way_of_another_queue(
+    app: Holdfast, inbox: Queue[Any], settle: Settle
+) -> None:
+    inbox.send("work")
+    message = take(inbox)
+    assert settle(app.queue("outbox"), message.id, message.attempt) is False
+    assert settle(inbox, message.id, message.attempt) is True
+
+
+def test_a_task_cannot_be_settled_by_way_of_its_queue(app: Holdfast, inbox: Queue[Any], settle: Settle) -> None:
+    job = app.task(name="work", queue="inbox")(lambda: None).enqueue()
+    app.store.claim_tasks(["inbox"], ["work"], 1, 30_000_000, "worker-1")
+    assert settle(inbox, job.id, 1) is False
+    assert job.refresh().status == "running"
+
+
 def test_another_process_may_settle_by_id_and_attempt(
     inbox: Queue[Any], open_app: Callable[..., Holdfast], clock: FakeClock, settle: Settle
 ) -> None:

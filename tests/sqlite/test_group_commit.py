@@ -152,6 +152,18 @@ def test_one_threads_failing_batch_fails_only_its_own(app: Holdfast, crowd: Crow
     assert [message.body for message in app.queue("inbox").receive_many(10)] == [0, 1, 2, 3, 4]
 
 
+def test_a_member_that_fails_halfway_is_undone_alone(app: Holdfast, crowd: Crowd) -> None:
+    with app.transaction() as tx:
+        tx.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON holdfast_events WHEN NEW.event = 'paused' "
+            "BEGIN SELECT RAISE(ABORT, 'not today'); END"
+        )
+    crowd.run(sends(app, range(3)) | {"pause": app.queue("inbox").pause})
+    assert isinstance(crowd.results["pause"], StoreError)
+    assert app.queue("inbox").stats().paused is False
+    assert [message.body for message in app.queue("inbox").receive_many(10)] == [0, 1, 2]
+
+
 def test_whoever_was_told_of_success_finds_the_message(app: Holdfast, crowd: Crowd) -> None:
     """Also where one insert rolls back the whole transaction."""
     refuse(app, "ROLLBACK")

@@ -13,13 +13,16 @@ PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make single comm
 CACHE_KIB = 16_384
 
 
+# A text that is not UTF-8, put there by hand, must not keep others from being read.
+READ_TEXT = partial(str, encoding="utf-8", errors="replace")
+
+
 def connect(path: Path, synchronous: str) -> sqlite3.Connection:
     """A connection that never waits, never checkpoints by itself, and may be passed between threads."""
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
-    # A text that is not UTF-8, put there by hand, must not keep others from being read.
-    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    connection.text_factory = READ_TEXT
     try:
         for pragma in (
             f"synchronous = {synchronous}",

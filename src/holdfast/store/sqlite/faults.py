@@ -32,7 +32,10 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _has_no_space(path)):
         return DiskFull(f"the disk that holds {path} is full: free some space, then try again")
     if code in _BUSY_CODES:
-        return StoreBusy(f"another process keeps {path} locked: find the program with a long write transaction on it")
+        return StoreBusy(
+            f"another connection keeps {path} locked: find the program with a long write transaction on it, and if it "
+            "is this one, pass its connection as conn="
+        )
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyDatabase(
             f"{path} cannot be written: check the permissions of the file, its folder and its mount"

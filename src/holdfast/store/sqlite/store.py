@@ -77,7 +77,7 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
         with self._opening:
             if self._stranded:
                 raise UsedAfterFork(
-                    "this process was forked while its parent had a transaction open, so SQLite cannot be used "
+                    "this process was forked while its parent was using the database, so SQLite cannot be used "
                     "here any more: fork while none is open, or start processes with spawn"
                 )
             if self._closed:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...errors import TransactionError, UsedAfterFork
+from .connection import READ_TEXT
 
 
 class Transaction:
@@ -59,7 +60,7 @@ def handed_out(connection: sqlite3.Connection) -> Iterator[Transaction]:
     finally:
         if os.getpid() == transaction._pid:
             connection.set_authorizer(None)
-            connection.row_factory, connection.text_factory = None, str
+            connection.row_factory, connection.text_factory = None, READ_TEXT
         transaction._end()
 
 

@@ -55,9 +55,9 @@ CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at) WHERE finished_a
 
 -- A key belongs to one live job per task, one live message per queue.
 CREATE UNIQUE INDEX {p}jobs_key_task  ON {p}jobs (task, key)
-    WHERE key IS NOT NULL AND task IS NOT NULL AND status IN ('blocked', 'scheduled', 'ready', 'running');
+    WHERE key IS NOT NULL AND task IS NOT NULL AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running');
 CREATE UNIQUE INDEX {p}jobs_key_queue ON {p}jobs (queue, key)
-    WHERE key IS NOT NULL AND task IS NULL AND status IN ('blocked', 'scheduled', 'ready', 'running');
+    WHERE key IS NOT NULL AND task IS NULL AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running');
 CREATE INDEX {p}jobs_key ON {p}jobs (key, finished_at) WHERE key IS NOT NULL;
 
 CREATE TABLE {p}attempts (

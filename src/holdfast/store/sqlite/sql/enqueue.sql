@@ -17,11 +17,11 @@ RETURNING id
 -- the job that holds the key now
 SELECT id FROM {p}jobs
 WHERE task = :task AND task IS NOT NULL AND key = :key AND key IS NOT NULL
-  AND status IN ('blocked', 'scheduled', 'ready', 'running')
+  AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
 UNION ALL
 SELECT id FROM {p}jobs
 WHERE :task IS NULL AND task IS NULL AND queue = :queue AND key = :key AND key IS NOT NULL
-  AND status IN ('blocked', 'scheduled', 'ready', 'running')
+  AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
 
 -- name: find_finished_key
 -- the newest job with the key that ended since
