@@ -12,7 +12,7 @@ from .measure import Effort, Figure, Target, seconds, take_turns
 from .workload import BODY
 
 FEW = 1_000
-PAIRS = 900
+PAIRS = 900  # in a round; a quick run does fewer
 MORE_ROUNDS = 2  # times the usual: these are short
 
 CROWDS: list[tuple[State, str, int]] = [
@@ -29,6 +29,7 @@ def claims_at_depth(folder: Path, effort: Effort) -> Iterator[Figure]:
 
 
 def _contest(folder: Path, effort: Effort, state: State, title: str, count: int) -> Figure:
+    pairs = effort.of(PAIRS, least=150)
     few, many = folder / f"few-{state}.db", folder / f"many-{state}.db"
     begin = perf_counter()
     make_crowd(many, state, count)
@@ -37,9 +38,9 @@ def _contest(folder: Path, effort: Effort, state: State, title: str, count: int)
         shallow, deep = few_app.queue("inbox"), many_app.queue("inbox")
         for queue in (shallow, deep):
             queue.send_many([BODY] * FEW)
-            _claim_and_ack(queue, PAIRS)
+            _claim_and_ack(queue, pairs)
         contest = take_turns(
-            effort.rounds * MORE_ROUNDS, lambda: _claim_and_ack(shallow, PAIRS), lambda: _claim_and_ack(deep, PAIRS)
+            effort.rounds * MORE_ROUNDS, lambda: _claim_and_ack(shallow, pairs), lambda: _claim_and_ack(deep, pairs)
         )
         assert shallow.stats().ready == FEW
         assert deep.stats().total == count + FEW
@@ -47,7 +48,7 @@ def _contest(folder: Path, effort: Effort, state: State, title: str, count: int)
     name = f"receive + ack, {count:,} {title}{beside} (built in {building:.0f} s)"
     for file in folder.glob("*.db*"):
         file.unlink()
-    return contest.as_slowdown(name, PAIRS, Target(1.25, at_least=False))
+    return contest.as_slowdown(name, pairs, Target(1.25, at_least=False))
 
 
 def _claim_and_ack(queue: Queue[Any], pairs: int) -> float:

@@ -17,6 +17,7 @@ MESSAGES = 400
 PAUSE_SECONDS = (0.004, 0.02)
 PROCESSES = 16
 SENDS_EACH = 300
+START_SECONDS = 60
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -29,6 +30,7 @@ def wake_up_latency(folder: Path, effort: Effort) -> Iterator[Figure]:
         ours, theirs = _spawn.Pipe()
         receiver = _spawn.Process(target=_receive, args=(path, count, theirs))
         receiver.start()
+        theirs.close()  # so that recv raises if the receiver dies
         ours.recv()
         chance = random.Random(1)
         for _ in range(count):
@@ -62,9 +64,10 @@ def send_storm(folder: Path, effort: Effort) -> Iterator[Figure]:
     start = _spawn.Barrier(PROCESSES + 1)
     ends = [_spawn.Pipe(duplex=False) for _ in range(PROCESSES)]
     senders = [_spawn.Process(target=_storm, args=(path, each, start, end)) for _, end in ends]
-    for sender in senders:
+    for sender, (_, end) in zip(senders, ends, strict=True):
         sender.start()
-    start.wait()
+        end.close()  # so that recv raises if the sender dies
+    start.wait(START_SECONDS)
     begin = time.perf_counter()
     worst = max(result.recv() for result, _ in ends)
     taken = time.perf_counter() - begin
@@ -78,7 +81,7 @@ def send_storm(folder: Path, effort: Effort) -> Iterator[Figure]:
 def _storm(path: Path, count: int, start: Barrier, result: Connection) -> None:
     with Holdfast(path, durability="full") as app:
         queue = app.queue("inbox")
-        start.wait()
+        start.wait(START_SECONDS)
         worst = 0.0
         for _ in range(count):
             begin = time.perf_counter()

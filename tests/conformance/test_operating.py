@@ -185,6 +185,20 @@ def test_cancel_keeps_its_reason(app: Holdfast, make: Callable[..., int]) -> Non
     assert app.jobs.get(id).error_detail == "ordered twice"
 
 
+@pytest.mark.parametrize("by", ["an operator", "the attempt itself"])
+def test_a_cancelled_job_does_not_tell_the_error_of_an_earlier_attempt(
+    app: Holdfast, work: Task[[], None], claim: Claim, by: str
+) -> None:
+    job = work.enqueue()
+    app.store.retry(claim().lease, 0, Failure("DEPENDENCY:SMTP", "refused"))
+    if by == "an operator":
+        app.jobs.cancel(job.id, reason="ordered twice")
+    else:
+        app.store.stop(claim().lease, "ordered twice")
+    job.refresh()
+    assert (job.status, job.error_code, job.error_detail) == ("cancelled", None, "ordered twice")
+
+
 def test_a_long_reason_is_shortened_like_any_detail(app: Holdfast, make: Callable[..., int]) -> None:
     id = make("ready")
     app.jobs.cancel(id, reason="x" * 10_000)

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from crew import Crew
 
+from crew import Crew
 from holdfast import Holdfast
 
 SIZE = 10_000

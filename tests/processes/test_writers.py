@@ -5,7 +5,6 @@ import sqlite3
 from pathlib import Path
 
 from crew import Crew
-
 from holdfast import Holdfast
 
 WRITERS, SECONDS, LONGEST_WAIT_SECONDS = 16, 4, 2.0

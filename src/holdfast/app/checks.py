@@ -121,6 +121,8 @@ def suggest(unknown: str, known: Iterable[str], what: str) -> InvalidInput:
 
 def duration(value: Any, what: str) -> int:
     """Seconds or a timedelta, as microseconds."""
+    if value.__class__ is int and 0 <= value <= MAX_SECONDS:  # most often
+        return int(value) * SECOND
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise InvalidInput(f"{what} is a number of seconds or a timedelta, not {shown(value)}")

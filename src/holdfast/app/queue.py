@@ -133,10 +133,10 @@ class Queue(Generic[T]):
 
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
         lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
-        patience = checks.duration(wait, "wait") / SECOND
+        patience = checks.duration(wait, "wait")
         if not patience:
             return self._claim(limit, lease)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + patience / SECOND
         store = self._app.store
         while True:
             seen = store.commits_seen()

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-CHANGES_PER_CHECKPOINT = 4000
+CHANGES_PER_CHECKPOINT = 8000
 CHANGES_PER_LOOK = 64
 LARGEST_LOG_BYTES = 16 * 1024 * 1024
 

@@ -62,13 +62,14 @@ class Enqueuing(Part):
         return [Inserted(job_id, now) for job_id in ids]
 
     def _values(self, job: NewJob, now: int) -> tuple[Any, ...]:
+        run_at = job.due(now)
         return (
             job.args,
             job.queue,
             job.task,
-            job.first_status(now),
+            "scheduled" if run_at > now else "ready",
             job.priority,
-            job.due(now),
+            run_at,
             now,
             job.max_attempts,
             job.timeout,
@@ -131,7 +132,7 @@ class Enqueuing(Part):
         return take_part(conn, options.path, engine.patience, options.guard_connections, work)
 
     def _require_space(self, size: int) -> None:
-        self._ready().space.require(size)
+        (self._engine or self._ready()).space.require(size)
 
 
 def _in_batches(payloads: Iterable[str]) -> Iterator[list[str]]:

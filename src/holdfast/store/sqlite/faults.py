@@ -33,8 +33,8 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         return DiskFull(f"the disk that holds {path} is full: free some space, then try again")
     if code in _BUSY_CODES:
         return StoreBusy(
-            f"another connection keeps {path} locked: find the program with a long write transaction on it, and if it "
-            "is this one, pass its connection as conn="
+            f"another connection keeps {path} locked: find the program with a long write transaction on it, "
+            "and if it is this one, pass its connection as conn="
         )
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyDatabase(

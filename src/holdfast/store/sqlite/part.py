@@ -20,6 +20,7 @@ class Part(ABC):
     _clock: Clock
     _sql: Statements
     _actor: str
+    _engine: "Engine | None"
 
     @abstractmethod
     def _ready(self) -> "Engine":
@@ -34,7 +35,12 @@ class Part(ABC):
                 continue
 
     def _run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
-        return self._with_engine(lambda engine: engine.writer.run(work, durable=durable, atomic=atomic, wakes=wakes))
+        while True:  # as _with_engine, without its detours: this is the way of every write
+            engine = self._engine or self._ready()
+            try:
+                return engine.writer.run(work, durable=durable, atomic=atomic, wakes=wakes)
+            except EngineGone:
+                continue
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return self._with_engine(lambda engine: engine.read(work))

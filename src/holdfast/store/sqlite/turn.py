@@ -27,6 +27,14 @@ class Turn(Generic[W]):
         self._lock = threading.Lock()
         self._led = False
 
+    def take_if_free(self) -> bool:
+        """Lead at once, where nobody does; and then nobody stands in line."""
+        with self._lock:
+            if self._led:
+                return False
+            self._led = True
+            return True
+
     def take(self, one: W) -> bool:
         """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work."""
         with self._lock:
