@@ -11,7 +11,8 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('fa
 
 -- name: cancel
 -- blocked, scheduled, ready, running -> cancelled; a running attempt is thereby fenced
-UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL, error_detail = :reason,
+UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL,
+    error_code = NULL, error_detail = :reason, fingerprint = NULL,
     transition = 'cancelled', actor = :actor, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('blocked', 'scheduled', 'ready', 'running')
 

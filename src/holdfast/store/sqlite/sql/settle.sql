@@ -53,7 +53,8 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: stop
 -- running -> cancelled, by the attempt itself
-UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL, error_detail = :reason,
+UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL,
+    error_code = NULL, error_detail = :reason, fingerprint = NULL,
     transition = 'cancelled', actor = worker, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
