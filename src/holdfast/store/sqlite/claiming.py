@@ -12,8 +12,15 @@ SWEEP_ROWS = 1000
 
 
 class Claiming(Part):
+    _busy_queue: str | None = None  # the queue that the last claim found something in
+
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
         # The clocks are read in the transaction: a lease that began before the wait for the lock could end in it.
+        def take_one(connection: sqlite3.Connection) -> list[Any]:
+            boot_now = self._clock.boot_now()
+            values = (worker, boot_now + lease, self._clock.now(), queue, boot_now)
+            return connection.execute(self._sql.claim_message_at_once, values).fetchall()
+
         def take(connection: sqlite3.Connection) -> list[Any]:
             values = (worker, self._clock.boot_now() + lease, self._clock.now(), queue, limit)
             return connection.execute(self._sql.claim_messages, values).fetchall()
@@ -26,10 +33,14 @@ class Claiming(Part):
                 return due, ended
             return take(connection) if ready else []
 
+        # Where the last claim found something this one most likely does, and needs no look before.
+        if limit == 1 and queue == self._busy_queue and (one := self._run(take_one, atomic=True)):
+            return _in_order(one)
         found = self._run(look_and_take, atomic=True)
         if isinstance(found, tuple):
             self._sweep_before_claim(*found)
             found = self._run(take, atomic=True)
+        self._busy_queue = queue if found else None
         return _in_order(found)
 
     def claim_tasks(

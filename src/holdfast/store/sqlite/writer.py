@@ -91,7 +91,7 @@ class Writer:
         transaction of its own. wakes: tell waiting threads of this process. The work may be run more than once,
         each time after everything it did was undone.
         """
-        if atomic and self._turn.take_if_free():
+        if atomic and self._last_group == 1 and self._turn.take_if_free():
             return self._run_at_once(work, durable, wakes)
         self.refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
@@ -118,7 +118,9 @@ class Writer:
                 if not is_busy(error):
                     raise
                 result = self._patience.run(lambda: work(connection))
-            self._count_commit(wakes)
+            changes = connection.total_changes - self._counted
+            if changes:
+                self._count_commit(changes, wakes)
             return result
         except sqlite3.Error as error:
             self.raise_for(error)
@@ -337,12 +339,12 @@ class Writer:
             self._level = level
 
     def _after_commit(self, group: list[_Request[Any]]) -> None:
-        self._count_commit(any(request.wakes for request in group))
-
-    def _count_commit(self, wakes: bool) -> None:
         changes = self._connection.total_changes - self._counted
         if changes:
-            self._counted += changes
-            if wakes:
-                self._on_wake()
-            self.count_changes(changes)
+            self._count_commit(changes, any(request.wakes for request in group))
+
+    def _count_commit(self, changes: int, wakes: bool) -> None:
+        self._counted += changes
+        if wakes:
+            self._on_wake()
+        self.count_changes(changes)

@@ -6,6 +6,7 @@ CREATE TABLE {p}meta (
     value TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- In checks and triggers an OR is written where IN would read better: SQLite builds a table for each list.
 -- AUTOINCREMENT: (id, attempt) is a fencing token, so the id of a deleted job must never come back.
 CREATE TABLE {p}jobs (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -13,7 +14,8 @@ CREATE TABLE {p}jobs (
     task          TEXT,                             -- NULL: a message
     args          TEXT    NOT NULL DEFAULT '{}',
     status        TEXT    NOT NULL DEFAULT 'new'    -- 'new' never outlives its INSERT
-        CHECK (status IN ('new', 'blocked', 'scheduled', 'ready', 'running', 'succeeded', 'failed', 'cancelled')),
+        CHECK (status = 'ready' OR status = 'running' OR status = 'succeeded' OR status = 'scheduled' OR status = 'new'
+            OR status = 'blocked' OR status = 'failed' OR status = 'cancelled'),
     priority      INTEGER NOT NULL DEFAULT 0 CHECK (typeof(priority) = 'integer'),
     run_at        INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
     created_at    INTEGER NOT NULL DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
@@ -138,10 +140,10 @@ BEGIN
         NEW.attempt,
         CASE WHEN NEW.revision <> OLD.revision THEN NEW.actor ELSE 'sql' END,
         -- By hand, since SQLite before 3.41 refuses its JSON functions in triggers where the schema is not trusted.
-        CASE WHEN NEW.revision <> OLD.revision AND NEW.status IN ('running', 'succeeded') THEN NULL
+        CASE WHEN NEW.revision <> OLD.revision AND (NEW.status = 'running' OR NEW.status = 'succeeded') THEN NULL
              ELSE '{"from":"' || OLD.status || '","to":"' || NEW.status || '"'
                   || CASE WHEN NEW.status = 'scheduled' THEN ',"run_at":' || NEW.run_at ELSE '' END
-                  || CASE WHEN NEW.transition IN ('failed', 'retry_scheduled', 'recovered')
+                  || CASE WHEN (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
                           THEN coalesce(',"error_code":"' || replace(replace(NEW.error_code, '\', ''), '"', '') || '"', '')
                           ELSE '' END
                   || '}' END
@@ -164,9 +166,9 @@ BEGIN
         finished_at = coalesce(NEW.updated_at, NEW.claimed_at),
         started_at = coalesce(NEW.started_at, started_at),
         outcome = CASE WHEN NEW.revision <> OLD.revision THEN NEW.transition ELSE 'edited' END,
-        error_code = CASE WHEN NEW.transition IN ('failed', 'retry_scheduled', 'recovered') THEN NEW.error_code END,
-        error_detail = CASE WHEN NEW.transition IN ('failed', 'retry_scheduled', 'recovered') THEN NEW.error_detail END,
-        fingerprint = CASE WHEN NEW.transition IN ('failed', 'retry_scheduled') THEN NEW.fingerprint END
+        error_code = CASE WHEN (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered') THEN NEW.error_code END,
+        error_detail = CASE WHEN (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered') THEN NEW.error_detail END,
+        fingerprint = CASE WHEN (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled') THEN NEW.fingerprint END
     WHERE job_id = OLD.id AND attempt = OLD.attempt;
 END;
 

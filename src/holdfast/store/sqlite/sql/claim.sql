@@ -46,6 +46,20 @@ WHERE id IN (
 )
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
 
+-- name: claim_message_at_once
+-- ready -> running, the next message of a queue unless it is paused, or something else must be swept first
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
+    transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
+WHERE id = (
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
+      AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?3)
+      AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
+    ORDER BY priority DESC, id LIMIT 1
+)
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+
 -- name: ready_queues
 -- every queue with something ready, one index step each
 WITH RECURSIVE found (queue) AS (
