@@ -4,6 +4,8 @@ Encoding is strict about what JSON cannot say (NaN, lone surrogates) and about s
 accepted here can be decoded anywhere.
 """
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import math
 import re
 from collections.abc import Callable
@@ -26,7 +28,7 @@ MAX_DEPTH = 64
 _TELLTALE = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"|"-?\d+(?:\.\d+)?":')
 
 
-def _pure_path() -> "type[PurePath]":
+def _pure_path() -> type[PurePath]:
     from pathlib import PurePath  # here, since it takes long to import and few payloads hold a path
 
     return PurePath

@@ -1,5 +1,7 @@
 """Checks of what callers pass. Each says what was wrong and what would be right."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta

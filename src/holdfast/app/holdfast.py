@@ -1,5 +1,7 @@
 """`Holdfast`: one database, its tasks, its queues, its jobs."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
@@ -35,7 +37,7 @@ _TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout"
 class TaskDecorator:
     """What `@app.task(…)` with options gives."""
 
-    def __init__(self, app: "Holdfast", options: dict[str, Any]) -> None:
+    def __init__(self, app: Holdfast, options: dict[str, Any]) -> None:
         self._app, self._options = app, options
 
     @overload
@@ -75,7 +77,7 @@ class Holdfast:
         min_free_bytes: int = 16 * 1024 * 1024,
         guard_connections: bool = True,
         clock: Clock | None = None,
-        random: "Random | None" = None,
+        random: Random | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidInput(f"durability is 'full' or 'normal', not {checks.shown(durability)}")
@@ -196,7 +198,7 @@ class Holdfast:
             checks.flag(history, "history"),
         )
 
-    def transaction(self) -> "AbstractContextManager[Transaction]":
+    def transaction(self) -> AbstractContextManager[Transaction]:
         """A write transaction: commits at the end of the block, or rolls back if it raises.
 
         Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
@@ -207,7 +209,7 @@ class Holdfast:
         """Close the database. Further calls raise StoreClosed."""
         self.store.close()
 
-    def __enter__(self) -> "Holdfast":
+    def __enter__(self) -> Holdfast:
         return self
 
     def __exit__(self, *_: object) -> None:

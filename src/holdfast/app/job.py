@@ -1,5 +1,7 @@
 """One job, as it was when it was last read."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -25,7 +27,7 @@ _decode_any = decoder(Any)
 class Job(Generic[R]):
     """A handle on a stored job. `refresh()` reads it again; `wait()` returns its result when it has one."""
 
-    def __init__(self, app: "Holdfast", record: JobRecord, deduplicated: bool = False) -> None:
+    def __init__(self, app: Holdfast, record: JobRecord, deduplicated: bool = False) -> None:
         self._app, self._record = app, record
         self.deduplicated = deduplicated
         """Whether the enqueue found this job, which held its key already, instead of making one."""
@@ -119,7 +121,7 @@ class Job(Generic[R]):
     def is_finished(self) -> bool:
         return self._record.status in TERMINAL
 
-    def refresh(self) -> "Job[R]":
+    def refresh(self) -> Job[R]:
         """Read the job again, and return it."""
         record = self._app.store.get(self.id)
         if record is None:

@@ -1,5 +1,7 @@
 """Messages: `app.queue("inbox")`, after Amazon SQS."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -28,7 +30,7 @@ Seconds = float | timedelta
 class Message(Generic[T]):
     """A message that this process may handle until its visibility ends. `attempt` counts its deliveries."""
 
-    def __init__(self, queue: "Queue[T]", lease: Lease, body: T) -> None:
+    def __init__(self, queue: Queue[T], lease: Lease, body: T) -> None:
         self._queue, self._lease = queue, lease
         self.body = body
 
@@ -64,7 +66,7 @@ class Queue(Generic[T]):
     """A queue of messages. It needs no declaration: it is there when something is sent to it."""
 
     def __init__(
-        self, app: "Holdfast", name: str, type: Any, visibility: int, max_attempts: int, history: bool
+        self, app: Holdfast, name: str, type: Any, visibility: int, max_attempts: int, history: bool
     ) -> None:
         self._app, self.name = app, name
         self._visibility, self._max_attempts, self._history = visibility, max_attempts, history

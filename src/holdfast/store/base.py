@@ -1,5 +1,7 @@
 """What a store does: one method per transition. PostgreSQL and SQLite differ only behind this."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import builtins
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
