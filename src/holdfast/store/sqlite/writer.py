@@ -42,7 +42,7 @@ class Joinable(ABC, Generic[T]):
 
 
 MAX_GROUP = 500
-GATHERING_YIELDS = 8
+GATHERING_YIELDS = 16
 
 
 class _Request(Waiting, Generic[T]):
