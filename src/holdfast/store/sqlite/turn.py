@@ -26,14 +26,21 @@ class Turn(Generic[W]):
         self._alone: deque[Waiting] = deque()  # those who want to lead and bring no work
         self._lock = threading.Lock()
         self._led = False
+        self._at_once: int | None = None  # the thread that leads without having stood in line
 
     def take_if_free(self) -> bool:
-        """Lead at once, where nobody does; and then nobody stands in line."""
+        """Lead at once, where nobody does; and then nobody stands in line. `give_back` it in any case."""
         with self._lock:
             if self._led:
                 return False
-            self._led = True
+            self._led, self._at_once = True, threading.get_ident()
             return True
+
+    def give_back(self) -> None:
+        """Stop leading, if this thread does since `take_if_free`: an interrupt may have hidden its answer."""
+        if self._at_once == threading.get_ident():
+            self._at_once = None
+            self.pass_on()
 
     def take(self, one: W) -> bool:
         """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work."""

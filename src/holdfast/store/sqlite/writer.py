@@ -91,8 +91,12 @@ class Writer:
         transaction of its own. wakes: tell waiting threads of this process. The work may be run more than once,
         each time after everything it did was undone.
         """
-        if atomic and self._last_group == 1 and self._turn.take_if_free():
-            return self._run_at_once(work, durable, wakes)
+        if atomic and self._last_group == 1:
+            try:
+                if self._turn.take_if_free():
+                    return self._run_at_once(work, durable, wakes)
+            finally:
+                self._turn.give_back()
         self.refuse_nesting()
         request = _Request(work, durable, atomic, wakes)
         try:
@@ -124,8 +128,6 @@ class Writer:
             return result
         except sqlite3.Error as error:
             self.raise_for(error)
-        finally:
-            self._turn.pass_on()
 
     def _result_of(self, request: _Request[T]) -> T:
         error = request.error
