@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = re.compile(rb"[^\[\]{}]+")
+
 # A time without an offset, or a number as a key.
 _TELLTALE = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"|"-?\d+(?:\.\d+)?":')
 
@@ -139,6 +142,8 @@ def decoder(wanted: Any) -> Callable[[bytes], Any]:
     def limited(data: bytes) -> Any:
         if len(data) > MAX_BYTES:  # a row that was written by hand
             raise msgspec.DecodeError(f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}")
+        if _is_too_deep(data):
+            raise msgspec.DecodeError(f"the payload is nested deeper than {MAX_DEPTH} levels")
         try:
             return decode(data)
         except RecursionError:
@@ -147,6 +152,18 @@ def decoder(wanted: Any) -> Callable[[bytes], Any]:
             raise msgspec.DecodeError(f"the payload is not UTF-8: {error}") from None
 
     return limited
+
+
+def _is_too_deep(data: bytes) -> bool:
+    """How deep msgspec itself goes depends on the version of Python."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for bracket in _NO_BRACKETS.sub(b"", _STRINGS.sub(b"", data)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def is_json(data: bytes) -> bool:

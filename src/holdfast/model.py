@@ -19,7 +19,6 @@ from .failure import check_code
 Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 
 STATUSES: frozenset[str] = frozenset(get_args(Status))
-WAITING: frozenset[str] = frozenset({"blocked", "scheduled", "ready"})
 TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
 
 OnConflict = Literal["return", "replace"]
