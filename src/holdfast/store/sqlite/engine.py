@@ -49,7 +49,7 @@ class Engine:
         prepare_file(options.path, create=options.migrate)
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
-        self._lent: dict[sqlite3.Connection, int] = {}  # and to which thread
+        self._lent: set[sqlite3.Connection] = set()
         self._closed = False
         self._lending = threading.Condition(threading.Lock())
         self._abandoned = self._closing = self._gone = self._damaged = False
@@ -140,7 +140,7 @@ class Engine:
         try:
             self.patience.run(lambda: connection.execute(statement))
         except sqlite3.Error as error:
-            raise translate(error, self.options.path) from error
+            self.writer.raise_for(error)
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
@@ -151,7 +151,7 @@ class Engine:
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
             connection = self._idle.pop() if self._idle else self._connect()
-            self._lent[connection] = threading.get_ident()
+            self._lent.add(connection)
         try:
             yield connection
         finally:
@@ -160,7 +160,7 @@ class Engine:
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
         with self._lending:
-            del self._lent[connection]
+            self._lent.remove(connection)
             self._lending.notify_all()
             if self._closed or len(self._idle) >= MAX_IDLE_READERS:
                 self._connections.remove(connection)

@@ -54,7 +54,6 @@ class Enqueuing(Part):
     def _insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
         now = self._clock.now()
         head, row = self._sql.insert.split("VALUES")
-        row = row.split(")")[0] + ")"
         values = [value for job in jobs for value in self._values(job, now)]
         statement = f"{head} VALUES {', '.join([row] * len(jobs))} RETURNING id"
         # RETURNING gives rows in any order.

@@ -4,7 +4,6 @@
 INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
                      history, actor)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING
 
 -- name: insert_many
 -- All values but `args` are the same for every row, so one statement takes a thousand of them.
