@@ -1,12 +1,12 @@
 """Durable jobs and messages for Python, in the database you already have."""
 
-from .app import Holdfast
 from .app.job import Job
 from .app.queue import Message, Queue
 from .app.task import Task
 from .context import Context
 from .errors import HoldfastError, JobError
 from .model import Cancel, Fail, Page, Retry, Snooze, Then
+from .process import Holdfast
 from .retry import backoff, delays, fixed, linear
 
 __all__ = [

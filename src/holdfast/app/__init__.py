@@ -1,5 +1,5 @@
 """The façade: what a program imports and calls."""
 
-from .holdfast import Holdfast
+from .app import App
 
-__all__ = ["Holdfast"]
+__all__ = ["App"]

@@ -17,7 +17,7 @@ from ..model import TERMINAL, JobRecord, Status
 from . import checks
 
 if TYPE_CHECKING:
-    from .holdfast import Holdfast
+    from .app import App
 
 R = TypeVar("R", covariant=True)
 
@@ -27,7 +27,7 @@ _decode_any = decoder(Any)
 class Job(Generic[R]):
     """A handle on a stored job. `refresh()` reads it again; `wait()` returns its result when it has one."""
 
-    def __init__(self, app: Holdfast, record: JobRecord, deduplicated: bool = False) -> None:
+    def __init__(self, app: App, record: JobRecord, deduplicated: bool = False) -> None:
         self._app, self._record = app, record
         self.deduplicated = deduplicated
         """Whether the enqueue found this job, which held its key already, instead of making one."""

@@ -14,7 +14,7 @@ from . import checks
 from .job import Job
 
 if TYPE_CHECKING:
-    from .holdfast import Holdfast
+    from .app import App
 
 MAX_PAGE = 1000
 
@@ -58,7 +58,7 @@ class HistoryEntry(Struct, frozen=True):
 class Jobs:
     """Operations take an id, and say whether they did it, or filters, and say to how many."""
 
-    def __init__(self, app: "Holdfast") -> None:
+    def __init__(self, app: "App") -> None:
         self._app = app
 
     def get(self, id: int) -> Job[Any]:

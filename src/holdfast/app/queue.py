@@ -18,7 +18,7 @@ from . import checks
 from .job import Job
 
 if TYPE_CHECKING:
-    from .holdfast import Holdfast
+    from .app import App
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Queue(Generic[T]):
     """A queue of messages. It needs no declaration: it is there when something is sent to it."""
 
     def __init__(
-        self, app: Holdfast, name: str, type: Any, visibility: int, max_attempts: int, history: bool
+        self, app: App, name: str, type: Any, visibility: int, max_attempts: int, history: bool
     ) -> None:
         self._app, self.name = app, name
         self._visibility, self._max_attempts, self._history = visibility, max_attempts, history

@@ -17,7 +17,7 @@ from .aio import finish_in_thread
 from .job import Job
 
 if TYPE_CHECKING:
-    from .holdfast import Holdfast
+    from .app import App
     from .signature import Signature
 
 P = ParamSpec("P")
@@ -56,7 +56,7 @@ class EnqueueOptions(TypedDict, total=False):
 class Task(Generic[P, R]):
     """Call it to run it here and now; `enqueue` it to have it run by a worker."""
 
-    def __init__(self, app: "Holdfast", function: Callable[..., Any], options: TaskOptions) -> None:
+    def __init__(self, app: "App", function: Callable[..., Any], options: TaskOptions) -> None:
         self._app, self.function, self.options = app, function, options
         self.name = options.name
         functools.update_wrapper(self, function)
@@ -105,7 +105,7 @@ class AsyncTask(Task[P, R]):
         return cast(Coroutine[Any, Any, R], super().__call__(*args, **kwargs))
 
 
-def make_task(app: "Holdfast", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+def make_task(app: "App", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
     from inspect import iscoroutinefunction  # here, since it is slow to import and not all programs have tasks
 
     task: Task[..., Any] = (AsyncTask if iscoroutinefunction(function) else Task)(app, function, options)

@@ -1,4 +1,4 @@
-"""`Holdfast`: one database, its tasks, its queues, its jobs."""
+"""`App`: one database, its tasks, its queues, its jobs. `Holdfast` adds to it what runs them."""
 
 from __future__ import annotations  # so that they cost nothing at import
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
 
 from ..clock import SECOND, Clock, SystemClock
 from ..context import Context
@@ -37,7 +37,7 @@ _TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout"
 class TaskDecorator:
     """What `@app.task(…)` with options gives."""
 
-    def __init__(self, app: Holdfast, options: dict[str, Any]) -> None:
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app, self._options = app, options
 
     @overload
@@ -52,7 +52,7 @@ class TaskDecorator:
         return self._app._register(function, **self._options)
 
 
-class Holdfast:
+class App:
     """Durable jobs and messages in one database.
 
     url: a path, `sqlite:///app.db`, or by default the environment variable HOLDFAST_URL.
@@ -209,7 +209,7 @@ class Holdfast:
         """Close the database. Further calls raise StoreClosed."""
         self.store.close()
 
-    def __enter__(self) -> Holdfast:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
