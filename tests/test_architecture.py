@@ -19,7 +19,7 @@ from holdfast.model import NewJob, Then
 
 PACKAGE = Path(holdfast.__file__).parent
 
-PURE = ["model", "errors", "clock", "retry", "cron", "codec", "events", "failure", "context"]
+PURE = ["model", "errors", "clock", "retry", "cron", "schedule", "codec", "events", "failure", "context"]
 SIBLINGS = ["app", "run", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
 LAYERS = [PURE, ["store"], SIBLINGS, ["process"], ["cli", "web", "contrib", "testing"]]
@@ -28,6 +28,7 @@ LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 LONGEST_MODULE = 450
 NEEDS_NOTHING_OF_THE_SYSTEM = {"sqlite3", "threading", "socket", "subprocess", "asyncio", "multiprocessing", "select"}
 FORBIDDEN = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"}
+LOADS_THE_APP = "process/load.py"  # the program that the person at the command line named
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|TRIGGER)"
@@ -145,7 +146,8 @@ def test_nothing_can_run_what_it_has_read() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         assert called & FORBIDDEN_CALLS == set(), named(file)
-        assert not {name for name in imports(file) if name.startswith("importlib")}, named(file)
+        if named(file) != LOADS_THE_APP:
+            assert not {name for name in imports(file) if name.startswith("importlib")}, named(file)
 
 
 def test_nothing_writes_insert_or_replace() -> None:

@@ -32,11 +32,23 @@ class UndefinedAnnotation(InvalidTask):
     """A task's annotation names a type that is not defined, or not yet."""
 
 
+class CannotLoadApp(HoldfastError, ImportError):
+    """`module:app` on the command line leads to no Holdfast. `traceback` is that of the module, if it raised."""
+
+    def __init__(self, message: str, traceback: str | None = None) -> None:
+        self.traceback = traceback
+        super().__init__(message)
+
+
 # --- what became of a job -------------------------------------------------------------------------
 
 
 class JobNotFound(HoldfastError, LookupError):
     """No job has this id: it never existed, or it was deleted."""
+
+
+class ScheduleNotFound(HoldfastError, LookupError):
+    """No schedule has this name: it was never added, or it was removed."""
 
 
 class JobFailed(HoldfastError):
@@ -85,6 +97,10 @@ class UnsupportedSQLite(CannotOpen):
 
 class SchemaOutdated(StoreError):
     """The tables are older than this version of Holdfast, and it was told not to migrate them."""
+
+
+class DatabaseMissing(SchemaOutdated):
+    """There is no such file, and Holdfast was told not to make one."""
 
 
 class SchemaTooNew(StoreError):

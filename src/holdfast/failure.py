@@ -36,7 +36,7 @@ BUILT_IN_CODES: dict[type[BaseException], str] = {
 }
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, frozen=True, gc=False):
     code: str
     detail: str = ""
     fingerprint: str | None = None

@@ -9,12 +9,12 @@ States, and how a job moves between them:
                       release, recover     └──────────────────┘
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from msgspec import Struct
 
-from .failure import check_code
+from .failure import Failure, check_code
 
 Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 
@@ -25,6 +25,8 @@ OnConflict = Literal["return", "replace"]
 
 T = TypeVar("T")
 
+
+Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back"]
 
 _PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
 
@@ -57,6 +59,7 @@ class NewJob(_Quiet, frozen=True):
     on_conflict: OnConflict = "return"
     tags: str | None = None  # a JSON array
     history: bool = True
+    actor: str | None = None  # None: this process
 
     def due(self, now: int) -> int:
         return now + self.delay if self.run_at is None else self.run_at
@@ -134,7 +137,7 @@ class Inserted(Struct, frozen=True):
         )
 
 
-class Claimed(_Quiet, frozen=True):
+class Claimed(_Quiet, frozen=True, gc=False):
     """A job that this process may run, as long as `attempt` is the newest."""
 
     id: int
@@ -145,19 +148,78 @@ class Claimed(_Quiet, frozen=True):
     args: bytes
     timeout: int | None
     history: int
+    uncounted: int = 0
+    error_code: str | None = None
+    error_detail: str | None = None
+    run_at: int = 0
 
     @property
     def lease(self) -> "Lease":
         return Lease(self.id, self.attempt, bool(self.history), self.queue if self.task is None else None)
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to settle one attempt. `attempt` is the fencing token: a newer claim makes this one void."""
 
     id: int
     attempt: int
     history: bool = True  # a guess that saves a statement; the row decides
     queue: str | None = None  # of a message: it must be one of this queue
+
+
+class Wanted(Struct, frozen=True):
+    """What a worker asks for: jobs of tasks that it knows, from these queues in this order, or from all of them."""
+
+    tasks: Collection[str]
+    limit: int
+    lease: int
+    worker: str
+    queues: Sequence[tuple[str, int]] | None = None  # each with the most to take from it
+
+
+class Settlement(_Quiet, frozen=True, gc=False):
+    """How one attempt ended: a transition and what belongs to it. Times are microseconds."""
+
+    lease: Lease
+    transition: Transition
+    started_at: int | None
+    finished_at: int
+    result: str | None = None  # JSON
+    delay: int = 0
+    failure: Failure | None = None
+    reason: str = ""
+
+
+class Exchanged(Struct, frozen=True):
+    """What came of settling and claiming in one transaction."""
+
+    lost: list[Settlement]  # their leases were lost: nothing of these was recorded
+    claimed: list[Claimed]
+
+
+class Report(Struct, frozen=True):
+    """What is to be known of an attempt that goes on."""
+
+    lease: Lease
+    started_at: int
+    progress: float | None = None
+    progress_text: str | None = None
+
+
+class WorkerRecord(Struct, frozen=True):
+    """A worker, as it enlists and as it is listed."""
+
+    id: str
+    pid: int
+    host: str
+    queues: tuple[str, ...] | None  # None: all of them
+    tasks: tuple[str, ...]
+    concurrency: int
+    lease: int
+    started_at: int
+    heartbeat_at: int
+    ended_at: int | None = None
+    ending: str | None = None
 
 
 class Criteria(Struct, frozen=True):
@@ -217,6 +279,19 @@ class QueueStats(Struct, frozen=True):
     failed: int
     oldest_ready_age: float | None
     """Seconds since the oldest message that is ready now was sent, or None."""
+    paused: bool
+
+
+class QueueOverview(Struct, frozen=True):
+    """One queue, its tasks and its messages together."""
+
+    name: str
+    ready: int
+    scheduled: int
+    running: int
+    failed: int
+    oldest_ready_age: float | None
+    """Seconds since the oldest job that is ready now was enqueued, or None."""
     paused: bool
 
 

@@ -67,8 +67,15 @@ def test_a_claim_goes_by_priority_and_then_by_order_across_queues_and_tasks(stor
     first = put(store, "b", queue="y")
     second = put(store, "a", queue="x")
     high = put(store, "b", queue="x", priority=1)
-    claimed = [take(store, 1, ["a", "b"], ["y", "x"])[0].id for _ in range(4)]
+    claimed = [take(store, 1, ["a", "b"])[0].id for _ in range(4)]
     assert claimed == [high, first, second, low]
+
+
+def test_a_claim_from_named_queues_goes_queue_by_queue(store: Store) -> None:
+    low = put(store, "a", queue="x", priority=-1)
+    urgent = put(store, "b", queue="y", priority=9)
+    high = put(store, "a", queue="x", priority=1)
+    assert [one.id for one in take(store, 5, ["a", "b"], ["x", "y"])] == [high, low, urgent]
 
 
 def test_a_claim_returns_its_jobs_in_that_order_too(store: Store) -> None:
@@ -81,10 +88,10 @@ def test_a_claim_takes_no_more_than_its_limit(store: Store) -> None:
     assert [one.id for one in take(store, 2)] == ids[:2]
 
 
-def test_a_claim_tells_all_that_a_worker_needs(store: Store) -> None:
+def test_a_claim_tells_all_that_a_worker_needs(store: Store, clock: FakeClock) -> None:
     id = put(store, queue="mail", args='{"to":"ada"}', max_attempts=7, timeout=9 * SECOND)
     (claimed,) = take(store)
-    assert claimed == Claimed(id, 1, 7, "mail", "work", b'{"to":"ada"}', 9 * SECOND, 1)
+    assert claimed == Claimed(id, 1, 7, "mail", "work", b'{"to":"ada"}', 9 * SECOND, 1, run_at=clock.now())
     assert claimed.lease == Lease(id, 1)
 
 

@@ -6,18 +6,21 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from ..clock import SECOND, Clock, SystemClock
 from ..context import Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
+from ..model import QueueOverview
 from ..retry import RetryPolicy, backoff, retry_policy
+from ..schedule import Missed
 from ..store.base import Store
 from . import checks
 from .jobs import Jobs
 from .queue import Queue, Seconds
-from .task import AsyncTask, Task, TaskOptions, make_task
+from .schedules import Schedules
+from .task import AsyncTask, Pool, Task, TaskOptions, make_task
 
 if TYPE_CHECKING:
     from random import Random
@@ -27,18 +30,30 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[[Context], Any])
 
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 
 
-_TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout")
+_TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout", "pool")
+
+
+class TaskSettings(TypedDict, total=False):
+    """What `@app.cron(…)` takes for the task that it makes: as `@app.task`."""
+
+    queue: str
+    priority: int
+    max_attempts: int
+    retry: Retry | None
+    timeout: Seconds | None
+    pool: Pool
 
 
 class TaskDecorator:
-    """What `@app.task(…)` with options gives."""
+    """What `@app.task(…)` with options gives, and `@app.cron(…)`."""
 
-    def __init__(self, app: App, options: dict[str, Any]) -> None:
-        self._app, self._options = app, options
+    def __init__(self, make: Callable[[Callable[..., Any]], Task[..., Any]]) -> None:
+        self._make = make
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -49,7 +64,7 @@ class TaskDecorator:
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Task[Any, Any]:
-        return self._app._register(function, **self._options)
+        return self._make(function)
 
 
 class App:
@@ -86,7 +101,11 @@ class App:
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.jobs = Jobs(self)
+        self.schedules = Schedules(self)
         self.error_table = ErrorTable()
+        self.middlewares: list[Callable[[Context], Any]] = []
+        self.clock: Clock = clock or SystemClock()
+        self.random = chance
         self.store: Store = _open_store(url)(
             prefix=checks.prefix(prefix),
             durable_level=durability.upper(),
@@ -94,7 +113,7 @@ class App:
             busy_timeout=checks.duration(busy_timeout, "busy_timeout") / SECOND,
             min_free_bytes=checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
             guard_connections=checks.flag(guard_connections, "guard_connections"),
-            clock=clock or SystemClock(),
+            clock=self.clock,
             random=chance,
             # Random with every start: the name of a host or a process comes back.
             token=f"{chance.getrandbits(48):012x}",
@@ -120,6 +139,7 @@ class App:
         max_attempts: int = 5,
         retry: Retry | None = None,
         timeout: Seconds | None = None,
+        pool: Pool = "thread",
     ) -> TaskDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
@@ -127,7 +147,7 @@ class App:
         if unknown:
             raise checks.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
         if function is None:
-            return TaskDecorator(self, options)
+            return TaskDecorator(partial(self._register, **options))
         return self._register(function, **options)
 
     def _register(
@@ -140,6 +160,7 @@ class App:
         max_attempts: int = 5,
         retry: Retry | None = None,
         timeout: Seconds | None = None,
+        pool: Pool = "thread",
     ) -> Task[..., Any]:
         if not callable(function) or not hasattr(function, "__name__"):
             raise InvalidTask(f"a task is a function, and {checks.shown(function)} is none")
@@ -150,6 +171,7 @@ class App:
             max_attempts=checks.max_attempts(max_attempts),
             retry=backoff() if retry is None else retry_policy(retry),
             timeout=None if timeout is None else checks.duration(timeout, "timeout"),
+            pool=checks.pool(pool, function),
         )
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
@@ -159,7 +181,59 @@ class App:
             )
         task = make_task(self, function, options)
         self.tasks[options.name] = task
+        self.schedules.forget(task)
         return task
+
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "coalesce",
+        catch_up_limit: int | None = None,
+        name: str | None = None,
+        **options: Unpack[TaskSettings],
+    ) -> TaskDecorator:
+        """Enqueue a task by the clock: `@app.cron("*/5 * * * *", tz="Europe/Zurich")`.
+
+        It makes a function a task, with the options of `@app.task`, or stands above `@app.task`. A worker stores the
+        schedule when it starts.
+        missed: what to do about occurrences while no worker was there: "coalesce" makes one job for the newest,
+            "skip" none, "catch_up" one for each, up to `catch_up_limit` (100).
+        name: of the schedule, by default that of the task; and of the task, if this makes it one.
+        """
+        unknown = options.keys() - TaskSettings.__annotations__.keys()
+        if unknown:
+            raise checks.suggest(sorted(unknown)[0], TaskSettings.__annotations__, "option")
+        timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
+
+        def make(function: Callable[..., Any]) -> Task[..., Any]:
+            if not isinstance(function, Task):
+                task = self._register(function, name=name, **options)
+            elif options:
+                raise InvalidTask(f"{function.name} is a task already: pass {sorted(options)[0]} to its @app.task")
+            else:
+                task = function
+            self.schedules.declare(task, task.name if name is None else name, timing)
+            return task
+
+        return TaskDecorator(make)
+
+    def middleware(self, layer: M, /) -> M:
+        """Put a generator function around every handler: it gets the Context, and yields once.
+
+        What comes before its `yield` runs before the handler, what comes after it runs after. `result = yield` gives
+        what the handler returned; what it raised is raised there. The first middleware is the outermost layer.
+        """
+        from inspect import isgeneratorfunction
+
+        if not isgeneratorfunction(layer):
+            raise InvalidInput(
+                f"a middleware is a generator function, with one yield, and {checks.shown(layer)} is none"
+            )
+        self.middlewares.append(layer)
+        return layer
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         """Give exceptions of this type, raised in a task, an error code of your own."""
@@ -197,6 +271,10 @@ class App:
             checks.max_attempts(max_attempts),
             checks.flag(history, "history"),
         )
+
+    def queues(self) -> list[QueueOverview]:
+        """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
+        return self.store.queue_overview()
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A write transaction: commits at the end of the block, or rolls back if it raises.

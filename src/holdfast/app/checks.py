@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ..clock import SECOND
-from ..errors import InvalidInput
+from ..errors import InvalidInput, InvalidTask
 from ..failure import shorten
 from ..model import STATUSES
 
@@ -85,6 +85,25 @@ def integer(value: Any, what: str, lowest: int, highest: int) -> int:
         raise InvalidInput(f"{what} is a whole number, not {shown(value)}")
     if not lowest <= value <= highest:
         raise InvalidInput(f"{what} is {lowest} to {highest}, not {shown(value)}")
+    return value
+
+
+def pool(value: Any, function: Any) -> Any:
+    """Where a task's function runs. What a process cannot find again by name cannot run there."""
+    if value not in ("thread", "process"):
+        raise InvalidInput(f"pool is 'thread' or 'process', not {shown(value)}")
+    if value == "process":
+        from inspect import iscoroutinefunction
+
+        if iscoroutinefunction(function):
+            raise InvalidTask(
+                f"{function.__name__} is a coroutine function, and runs on an event loop: leave pool out"
+            )
+        if "<" in function.__qualname__:
+            raise InvalidTask(
+                f"{function.__qualname__} is defined inside a function, where another process cannot find it: "
+                "pool='process' needs a function of a module"
+            )
     return value
 
 

@@ -102,6 +102,15 @@ class Job(Generic[R]):
         return cast(R, _decoded(task.signature.decode_result, self._record.result, "result"))
 
     @property
+    def progress(self) -> float | None:
+        """How much of it is done, 0 to 1, as its newest attempt reported."""
+        return self._record.progress
+
+    @property
+    def progress_text(self) -> str | None:
+        return self._record.progress_text
+
+    @property
     def run_at(self) -> datetime:
         return checks.as_datetime(self._record.run_at)
 

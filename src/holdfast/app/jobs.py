@@ -86,6 +86,10 @@ class Jobs:
             previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
         )
 
+    def count(self, **filters: Unpack[Filters]) -> int:
+        """How many fit. It reads as many index entries or rows as there are, so name a status other than succeeded."""
+        return self._app.store.count(criteria(filters))
+
     @overload
     def retry(self, id: int, /, *, delay: float = 0, attempts: int = 1, actor: str | None = None) -> bool: ...
     @overload

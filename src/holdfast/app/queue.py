@@ -65,9 +65,7 @@ class Message(Generic[T]):
 class Queue(Generic[T]):
     """A queue of messages. It needs no declaration: it is there when something is sent to it."""
 
-    def __init__(
-        self, app: App, name: str, type: Any, visibility: int, max_attempts: int, history: bool
-    ) -> None:
+    def __init__(self, app: App, name: str, type: Any, visibility: int, max_attempts: int, history: bool) -> None:
         self._app, self.name = app, name
         self._visibility, self._max_attempts, self._history = visibility, max_attempts, history
         try:

@@ -33,6 +33,10 @@ class Signature:
         _refuse_unnamed(self._parameters, task)
         self._by_position = [one.name for one in self._parameters if one.kind is not one.KEYWORD_ONLY]
         self._positional_only = [one for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
+        # Most often its Context can be passed by name, and no call has to be put together.
+        kinds = {one.name: one.kind for one in parameters}
+        by_name = self.context_parameter is not None and inspect.Parameter.POSITIONAL_ONLY not in kinds.values()
+        self.context_by_name = self.context_parameter if by_name else None
         self._struct = self._make_struct(hints)
         self._decode = self._make_decoder(self._struct)
         self._check = checker(self._struct)

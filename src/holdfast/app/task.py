@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Seconds = float | timedelta
+Pool = Literal["thread", "process"]
 
 
 class TaskOptions(Struct, frozen=True):
@@ -35,6 +36,7 @@ class TaskOptions(Struct, frozen=True):
     max_attempts: int
     retry: RetryPolicy
     timeout: int | None
+    pool: Pool = "thread"
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -67,6 +69,36 @@ class Task(Generic[P, R]):
         from .signature import Signature
 
         return Signature(self.function, self.name)
+
+    @property
+    def app(self) -> "App":
+        """The app that it belongs to."""
+        return self._app
+
+    # --- what a worker asks of it ---
+
+    @property
+    def kind(self) -> Literal["thread", "async", "process"]:
+        return self.options.pool
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        return self.options.retry
+
+    @functools.cached_property
+    def wants_context(self) -> bool:
+        return self.signature.context_parameter is not None
+
+    def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a stored payload, to call the function with."""
+        args, kwargs = self.signature.decode(data)
+        if context is None or not self.wants_context:
+            return args, kwargs
+        if self.signature.context_by_name:
+            kwargs[self.signature.context_by_name] = context
+            return args, kwargs
+        call = self.signature.with_context(context, args, kwargs)
+        return call.args, call.kwargs
 
     def check_early(self) -> None:
         """Tell at once of a function that cannot be a task, unless its annotations are not defined yet."""
@@ -103,6 +135,10 @@ class AsyncTask(Task[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
         return cast(Coroutine[Any, Any, R], super().__call__(*args, **kwargs))
+
+    @property
+    def kind(self) -> Literal["thread", "async", "process"]:
+        return "async"
 
 
 def make_task(app: "App", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:

@@ -12,13 +12,20 @@ from ..model import (
     Claimed,
     Criteria,
     Cursor,
+    Exchanged,
     Inserted,
     JobRecord,
     Lease,
     NewJob,
+    QueueOverview,
     QueueStats,
+    Report,
+    Settlement,
     TimelineEntry,
+    Wanted,
+    WorkerRecord,
 )
+from ..schedule import NewSchedule, Plan, ScheduleRecord
 
 OperatorAction = Literal["requeue", "cancel", "run_now", "delete", "purge"]
 
@@ -45,8 +52,12 @@ class Store(Protocol):
 
     def claim_tasks(
         self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
-    ) -> list[Claimed]:
-        """Only tasks that are named are taken. `queues=None` means all of them."""
+    ) -> builtins.list[Claimed]:
+        """Only tasks that are named are taken, from the queues in this order. `queues=None` means all of them."""
+        ...
+
+    def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
+        """Settle what has ended and claim what comes next, in one transaction."""
         ...
 
     # --- out of running: False where the lease was lost, and then nothing happened ---
@@ -73,6 +84,44 @@ class Store(Protocol):
 
     def extend(self, lease: Lease, duration: int) -> bool: ...
 
+    def report(self, reports: Sequence[Report], lease: int) -> set[int]:
+        """When they began and how far they are, with a new lease. Returns the ids of those that are held still."""
+        ...
+
+    def held(self, leases: Sequence[Lease]) -> set[int]:
+        """The ids of those that are held still."""
+        ...
+
+    # --- workers ---
+
+    def enlist(self, worker: WorkerRecord) -> None:
+        """From now on, and for as long as this process lives, others know that the worker does."""
+        ...
+
+    def retire(self, worker_id: str) -> None:
+        """The worker has stopped, and holds nothing any more."""
+        ...
+
+    def heartbeat(self, worker_id: str) -> bool:
+        """False where others have taken this worker for dead: it needs a new name."""
+        ...
+
+    def workers(self) -> builtins.list[WorkerRecord]:
+        """Those that are there, and the last ones that were. The newest first."""
+        ...
+
+    def deaths_seen(self) -> int:
+        """Grows when a worker may have died, as far as somebody waits for commits."""
+        ...
+
+    def claims_of(self, worker_id: str) -> builtins.list[Lease]:
+        """What runs in this worker's name."""
+        ...
+
+    def recover_lost(self) -> int:
+        """running -> ready or failed, for everything that dead workers held."""
+        ...
+
     # --- by the clock: claims do these as well ---
 
     def promote(self) -> int:
@@ -80,7 +129,7 @@ class Store(Protocol):
         ...
 
     def recover(self) -> int:
-        """running -> ready or failed, for every lease that has ended."""
+        """running -> ready or failed, for what dead workers held and for every lease that has ended."""
         ...
 
     # --- by an operator ---
@@ -102,6 +151,40 @@ class Store(Protocol):
 
     def resume(self, queue: str, actor: str) -> bool: ...
 
+    # --- cron ---
+
+    def put_schedule(self, schedule: NewSchedule, actor: str) -> bool:
+        """Add it, or change the one of that name. A new expression counts from now. False if it is the same."""
+        ...
+
+    def remove_schedule(self, name: str, actor: str) -> bool: ...
+
+    def pause_schedule(self, name: str, actor: str) -> bool: ...
+
+    def resume_schedule(self, name: str, actor: str) -> bool:
+        """It counts from now: what was missed during the pause does not fire."""
+        ...
+
+    def schedule(self, name: str) -> ScheduleRecord | None: ...
+
+    def schedules(self, after: str, limit: int) -> builtins.list[ScheduleRecord]:
+        """By name, those that come after one."""
+        ...
+
+    def due_schedules(
+        self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
+    ) -> builtins.list[ScheduleRecord]:
+        """By name, those of these tasks with something to do. Of those from code, only the ones that are declared."""
+        ...
+
+    def next_occurrence(self, tasks: Sequence[str], declared: Sequence[str], now: int) -> int | None:
+        """The first one after now of such schedules."""
+        ...
+
+    def fire(self, schedule: ScheduleRecord, plan: Plan) -> builtins.list[int]:
+        """Enqueue the occurrences that have not fired yet, and move on. Nothing if the schedule has changed since."""
+        ...
+
     # --- reading ---
 
     def get(self, job_id: int) -> JobRecord | None: ...
@@ -116,6 +199,12 @@ class Store(Protocol):
 
     def message_stats(self, queue: str) -> QueueStats: ...
 
+    def queue_overview(self) -> builtins.list[QueueOverview]:
+        """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
+        ...
+
+    def count(self, criteria: Criteria) -> int: ...
+
     # --- waiting ---
 
     def commits_seen(self) -> int:
@@ -124,6 +213,14 @@ class Store(Protocol):
 
     def wait_for_commit(self, seen: int, timeout: float) -> None:
         """Until anyone commits, or the time is over; at times it returns for nothing, so look again."""
+        ...
+
+    def wake_waiting(self) -> None:
+        """Let `wait_for_commit` return in the threads of this process."""
+        ...
+
+    def has_work(self, wants: Sequence[Wanted]) -> bool:
+        """Whether any of these would be claimed now."""
         ...
 
     def seconds_until_due(self) -> float:

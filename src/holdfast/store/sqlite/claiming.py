@@ -1,17 +1,15 @@
 """Ready to running, and what the clock brings back to ready before it."""
 
 import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
 from ...model import Claimed
-from .criteria import as_json
-from .part import Part
+from .attending import Attending
 
 SWEEP_ROWS = 1000
 
 
-class Claiming(Part):
+class Claiming(Attending):
     _busy_queue: str | None = None  # the queue that the last claim found something in
 
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
@@ -43,37 +41,14 @@ class Claiming(Part):
         self._busy_queue = queue if found else None
         return _in_order(found)
 
-    def claim_tasks(
-        self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
-    ) -> list[Claimed]:
-        def look(connection: sqlite3.Connection) -> tuple[bool, bool]:
-            times = (self._clock.now(), self._clock.boot_now())
-            found: tuple[bool, bool] = connection.execute(self._sql.look_for_tasks, times).fetchone()
-            return found
-
-        def take(connection: sqlite3.Connection) -> list[Any]:
-            served = queues
-            if served is None:
-                served = [row[0] for row in connection.execute(self._sql.ready_queues).fetchall()]
-            values = {
-                "queues": as_json(served),
-                "tasks": as_json(tasks),
-                "limit": limit,
-                "worker": worker,
-                "lease": self._clock.boot_now() + lease,
-                "now": self._clock.now(),
-            }
-            return connection.execute(self._sql.claim_tasks, values).fetchall()
-
-        self._sweep_before_claim(*self._run(look, atomic=True))
-        return _in_order(self._run(take))
-
     def promote(self) -> int:
         return self._sweep_all(self._sql.promote)
 
     def recover(self) -> int:
+        lost = self.recover_lost()
+        self.renew_for_the_living()
         # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
-        return self._sweep_all(self._sql.recover_spent, self._sql.recover)
+        return lost + self._sweep_all(self._sql.recover_spent, self._sql.recover)
 
     def _sweep_before_claim(self, due: bool, ended: bool) -> None:
         """All of it: what is due may have a higher priority, or stand earlier in line, than what is ready."""

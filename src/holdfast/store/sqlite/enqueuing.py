@@ -75,7 +75,7 @@ class Enqueuing(Part):
             job.key,
             job.tags,
             job.history,
-            self._actor,
+            job.actor or self._actor,
         )
 
     def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:

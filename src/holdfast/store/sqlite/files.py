@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ...errors import CannotOpen, DiskFull, InvalidInput, ReadOnlyDatabase, SchemaOutdated, UnsupportedFileSystem
+from ...errors import CannotOpen, DatabaseMissing, DiskFull, InvalidInput, ReadOnlyDatabase, UnsupportedFileSystem
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
 _UNSAFE_FILE_SYSTEMS = {
@@ -74,7 +74,9 @@ def _prepare(path: Path, create: bool) -> None:
     refuse_unsafe_file_system(folder)
     if not path.exists():
         if not create:
-            raise SchemaOutdated(f"{path} does not exist, and its tables need migrate=True to be made")
+            raise DatabaseMissing(
+                f"{path} does not exist: check the path, or make it with 'holdfast migrate --create' or migrate=True"
+            )
         _create(path)
     elif not path.is_file():
         raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")

@@ -10,6 +10,7 @@ from ..statements import with_prefix
 from .faults import is_busy
 from .patience import Patience
 
+DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
 
 
@@ -24,8 +25,16 @@ class Migrations:
         if pending:
             raise SchemaOutdated(
                 f"found {len(self._known) - len(pending)} migrations, need {len(self._known)}: "
-                "open it once with migrate=True, which is the default"
+                f"run '{self._command()}', or open it once with migrate=True, which is the default"
             )
+
+    def _command(self) -> str:
+        """What an operator types to migrate this very database."""
+        from shlex import quote
+
+        path = self._connection.execute("PRAGMA database_list").fetchone()[2]
+        prefix = "" if self._prefix == DEFAULT_PREFIX else f" --prefix {self._prefix}"
+        return f"holdfast migrate --db {quote(path)}{prefix}"
 
     def pending(self) -> list[str]:
         applied = self._applied()

@@ -5,7 +5,7 @@ import math
 import sqlite3
 
 from ...clock import SECOND
-from ...model import Criteria, Cursor, JobRecord, QueueStats, TimelineEntry
+from ...model import Criteria, Cursor, JobRecord, QueueOverview, QueueStats, TimelineEntry
 from ..statements import Statements
 from .criteria import where
 from .part import Part
@@ -55,9 +55,21 @@ class Reading(Part):
         ready, scheduled, running, failed, oldest, paused = self._read(
             lambda connection: connection.execute(self._sql.message_stats, {"queue": queue}).fetchone()
         )
-        age = None if oldest is None else max(0.0, (self._clock.now() - oldest) / SECOND)
         total = ready + scheduled + running + failed
-        return QueueStats(total, ready, scheduled, running, failed, age, bool(paused))
+        return QueueStats(total, ready, scheduled, running, failed, self._age(oldest), bool(paused))
+
+    def queue_overview(self) -> builtins.list[QueueOverview]:
+        rows = self._read(lambda connection: connection.execute(self._sql.queue_overview).fetchall())
+        return [QueueOverview(*counts, self._age(oldest), bool(paused)) for *counts, oldest, paused in rows]
+
+    def count(self, criteria: Criteria) -> int:
+        clause, values = where(criteria, self._options.prefix)
+        statement = self._sql.count.replace("{where}", clause)
+        found = self._read(lambda connection: connection.execute(statement, values).fetchone())
+        return int(found[0])
+
+    def _age(self, since: int | None) -> float | None:
+        return None if since is None else max(0.0, (self._clock.now() - since) / SECOND)
 
     # --- waiting ---
 
@@ -67,6 +79,9 @@ class Reading(Part):
     def wait_for_commit(self, seen: int, timeout: float) -> None:
         if timeout > 0:
             self._ready().watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+
+    def wake_waiting(self) -> None:
+        self._ready().watcher.notify()
 
     def seconds_until_due(self) -> float:
         run_at, lease = self._read(lambda connection: connection.execute(self._sql.next_due).fetchone())

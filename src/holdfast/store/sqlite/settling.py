@@ -1,12 +1,23 @@
 """Out of running. Every statement is fenced by the attempt: False means that the lease was lost."""
 
 import sqlite3
+from typing import Any
 
 from ...failure import Failure
-from ...model import Lease
+from ...model import Lease, Settlement, Transition
 from .part import Part
 
 NO_FAILURE = Failure("")
+
+# The statements of each; where there are two, the second is for an attempt that was the last.
+TRANSITIONS: dict[Transition, list[str]] = {
+    "retry": ["retry", "fail"],
+    "fail": ["fail"],
+    "stop": ["stop"],
+    "snooze": ["snooze"],
+    "interrupt": ["interrupt"],
+    "give_back": ["give_back"],
+}
 
 
 class Settling(Part):
@@ -14,7 +25,7 @@ class Settling(Part):
 
     def succeed(self, lease: Lease, result: str | None = None) -> bool:
         def keep(connection: sqlite3.Connection) -> bool:
-            values = (self._clock.now(), result, lease.id, lease.attempt, lease.queue)
+            values = (self._clock.now(), result, lease.id, lease.attempt, lease.queue, None)
             return connection.execute(self._sql.succeed, values).rowcount == 1
 
         def forget(connection: sqlite3.Connection) -> bool:
@@ -48,28 +59,34 @@ class Settling(Part):
         failure: Failure = NO_FAILURE,
         reason: str = "",
     ) -> bool:
-        """The first of the statements that changes the row is the transition; none: the lease was lost."""
-
         def work(connection: sqlite3.Connection) -> bool:
             now = self._clock.now()
-            values = {
-                "id": lease.id,
-                "attempt": lease.attempt,
-                "queue": lease.queue,
-                "now": now,
-                "run_at": now + delay,
-                "error_code": failure.code,
-                "error_detail": failure.detail or None,
-                "fingerprint": failure.fingerprint,
-                "traceback": failure.traceback,
-                "reason": reason or None,
-            }
-            changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
-            if changed and failure.fingerprint is not None:
-                connection.execute(self._sql.remember_traceback, values)
-            return changed
+            return self._try_each(connection, statements, _values(lease, now, now + delay, failure, reason))
 
         return self._run(work, wakes=True)
+
+    def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
+        """In a transaction that is open: the transition that a worker's attempt has come to."""
+        if one.transition == "succeed":
+            return self._succeed_here(connection, one)
+        statements = [getattr(self._sql, name) for name in TRANSITIONS[one.transition]]
+        failure = one.failure or NO_FAILURE
+        values = _values(one.lease, one.finished_at, one.finished_at + one.delay, failure, one.reason)
+        return self._try_each(connection, statements, values | {"started_at": one.started_at})
+
+    def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
+        lease = one.lease
+        kept = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
+        if connection.execute(self._sql.succeed, kept).rowcount == 1:
+            return True
+        return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
+
+    def _try_each(self, connection: sqlite3.Connection, statements: list[str], values: dict[str, Any]) -> bool:
+        """The first of the statements that changes the row is the transition; none: the lease was lost."""
+        changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
+        if changed and values["fingerprint"] is not None:
+            connection.execute(self._sql.remember_traceback, values)
+        return changed
 
     def extend(self, lease: Lease, duration: int) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
@@ -77,3 +94,19 @@ class Settling(Part):
             return connection.execute(self._sql.extend, values).rowcount == 1
 
         return self._run(work, atomic=True)
+
+
+def _values(lease: Lease, now: int, run_at: int, failure: Failure, reason: str) -> dict[str, Any]:
+    return {
+        "id": lease.id,
+        "attempt": lease.attempt,
+        "queue": lease.queue,
+        "now": now,
+        "run_at": run_at,
+        "started_at": None,
+        "error_code": failure.code,
+        "error_detail": failure.detail or None,
+        "fingerprint": failure.fingerprint,
+        "traceback": failure.traceback,
+        "reason": reason or None,
+    }

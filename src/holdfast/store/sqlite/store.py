@@ -10,24 +10,26 @@ from random import Random
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
-from .claiming import Claiming
 from .engine import Engine, Options
-from .enqueuing import Enqueuing
+from .exchanging import Exchanging
 from .files import database_path
 from .forks import watch_forks
 from .operating import Operating
+from .places import Places
 from .reading import Reading
-from .settling import Settling
+from .scheduling import Scheduling
 from .transaction import Transaction, handed_out
 
 FORK_PATIENCE_SECONDS = 1.0
 
 
-class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
+class SqliteStore(Scheduling, Exchanging, Operating, Reading):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self._options, self._clock, self._random, self._token = options, clock, random, token
         self._actor = f"{os.getpid()}-{token}"
         self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
+        self._places = Places(self._sql)
+        self._slots = {}
         self._opening = threading.Lock()
         self._closed = self._stranded = False
         self._engine: Engine | None = self._open_engine()
@@ -66,6 +68,7 @@ class SqliteStore(Enqueuing, Claiming, Settling, Operating, Reading):
         engine, self._engine = self._engine, None
         self._opening = threading.Lock()
         self._actor = f"{os.getpid()}-{self._token}"
+        self._slots = {}
         if engine is not None:  # somebody was using it: this child can never safely use the file
             engine.abandon()
             self._stranded = True

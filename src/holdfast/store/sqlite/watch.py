@@ -27,13 +27,17 @@ class Watcher:
     """Counts what was committed. A thread of its own watches, but only while somebody waits."""
 
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._wal, self._connect = Path(f"{path}-wal"), connect
+        self._connect = connect
+        self._files = [Path(f"{path}-wal")]
+        self._kernel: INotify | None = None
         self._news = threading.Condition()
         self._count = 0
         self._waiting = 0
         self._closed = False
         self._thread: threading.Thread | None = None
         self._doorbell: int | None = None  # writing to it interrupts the watching thread
+        self.endings = 0
+        """Grows when a process closed a file that `also_watch` named, be it by dying."""
 
     def count(self) -> int:
         """Take this before looking at the database, and pass it to `wait` if there was nothing."""
@@ -68,6 +72,19 @@ class Watcher:
                 os.write(self._doorbell, b".")
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def also_watch(self, file: Path) -> None:
+        """Wake who waits when a process closes this file, which is one that workers keep open while they live."""
+        with self._news:
+            if file not in self._files:
+                self._files.append(file)
+            self._watch_files()
+
+    def _watch_files(self) -> None:
+        if self._kernel is not None:
+            for number, file in enumerate(self._files):
+                with contextlib.suppress(FileNotFoundError):
+                    self._kernel.add_watch(os.fspath(file), flags.CLOSE_WRITE if number else flags.MODIFY)
 
     def _announce(self) -> None:
         with self._news:
@@ -111,7 +128,9 @@ class Watcher:
             return
         hear, self._doorbell = os.pipe()
         try:
-            kernel.add_watch(os.fspath(self._wal), flags.MODIFY)
+            with self._news:
+                self._kernel = kernel
+                self._watch_files()
             ears = select.poll()
             ears.register(kernel.fd, select.POLLIN)
             ears.register(hear, select.POLLIN)
@@ -123,13 +142,16 @@ class Watcher:
                     time.sleep(nap)
                     nap = 0
                 if any(ear == kernel.fd for ear, _ in ears.poll(nap * 1000)):
-                    kernel.read(timeout=0)
+                    if any(event.mask & flags.CLOSE_WRITE for event in kernel.read(timeout=0)):
+                        self.endings += 1
+                        self._announce()
                     naps[:] = LOOK_AGAIN_SECONDS
 
             yield sleep
         finally:
-            kernel.close()
             with self._news:
+                self._kernel = None
+                kernel.close()
                 os.close(self._doorbell)
                 self._doorbell = None
             os.close(hear)

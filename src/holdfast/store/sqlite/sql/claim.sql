@@ -60,32 +60,46 @@ WHERE id = (
 )
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
 
--- name: ready_queues
--- every queue with something ready, one index step each
-WITH RECURSIVE found (queue) AS (
-    SELECT min(queue) FROM {p}jobs WHERE status = 'ready'
+-- name: ready_pairs
+-- every queue and task with something ready after a place in the index, one step each
+WITH RECURSIVE found (queue, task, step) AS (
+    SELECT :queue, :task, 0
     UNION ALL
-    SELECT (SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND queue > found.queue)
-    FROM found WHERE found.queue IS NOT NULL
+    SELECT job.queue, coalesce(job.task, ''), step + 1
+    FROM found CROSS JOIN {p}jobs AS job ON job.id = (
+        SELECT id FROM {p}jobs WHERE status = 'ready' AND (queue, task) > (found.queue, found.task)
+        ORDER BY queue, task LIMIT 1)
+    WHERE step < :most
 )
-SELECT queue FROM found WHERE queue IS NOT NULL
+SELECT queue, task FROM found WHERE step > 0
+
+-- name: ready_pairs_in
+-- the same within some queues
+WITH RECURSIVE found (queue, task) AS (
+    SELECT value, '' FROM json_each(:queues)
+    UNION ALL
+    SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = found.queue AND task > found.task)
+    FROM found WHERE task IS NOT NULL
+)
+SELECT queue, task FROM found WHERE task <> ''
 
 -- name: claim_tasks
--- ready -> running, the next jobs of these tasks in these queues; each pair is one bounded range of the index
+-- ready -> running, the next jobs of these pairs of queue and task; each pair is one bounded range of the index
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
 WHERE id IN (
-    SELECT job.id FROM json_each(:queues) AS queue CROSS JOIN json_each(:tasks) AS task
-    CROSS JOIN {p}jobs AS job ON job.id IN (
-        SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = queue.value AND task = task.value
+    SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
+        SELECT id FROM {p}jobs
+        WHERE status = 'ready' AND queue = json_extract(pair.value, '$[0]') AND task = json_extract(pair.value, '$[1]')
           AND attempt < max_attempts
-        ORDER BY priority DESC, id LIMIT :limit
+        ORDER BY priority DESC, id LIMIT :each
     )
-    WHERE queue.value NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
+    WHERE json_extract(pair.value, '$[0]') NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
     ORDER BY job.priority DESC, job.id LIMIT :limit
 )
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, priority
 
 -- name: next_due
 -- when the next scheduled job is due (wall clock), and when the next lease ends (boot clock)

@@ -1,0 +1,73 @@
+"""What runs in a process of `pool="process"`: it hears of an attempt, runs it, and tells how it ended."""
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ..app.task import Task
+from ..clock import SystemClock
+from ..failure import shorten
+from ..model import Claimed
+from ..run.attempt import Attempt
+from ..run.children import Ended, Progress, Ready, Unknown, decode_order, encode
+from ..run.execute import Executor
+from ..run.outcome import Settler
+from .load import load_task
+
+Places = Mapping[str, tuple[str, str]]
+"""Where each task is: the names of its module and of what it is called there."""
+
+
+class _Told(Attempt):
+    """An attempt whose progress goes through the pipe to the worker."""
+
+    __slots__ = ("pipe",)
+    pipe: Connection
+
+    def report_progress(self, fraction: float | None, text: str | None) -> None:
+        self.pipe.send_bytes(encode(Progress(fraction, text)))
+
+
+def main(pipe: Connection, places: Places) -> None:
+    # The worker decides when this ends: a Ctrl-C at the terminal reaches all processes at once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # where memory runs out, this is what to kill, not the worker
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
+    pipe.send_bytes(encode(Ready()))
+    tasks: dict[str, Task[..., Any]] = {}
+    while True:
+        claimed = decode_order(orders.get())
+        pipe.send_bytes(encode(_run(claimed, places, tasks, pipe)))
+
+
+def _listen(pipe: Connection, orders: "queue.SimpleQueue[bytes]") -> None:
+    """When the worker is gone, so is this process, whatever the handler does."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            orders.put(pipe.recv_bytes())
+    os._exit(0)
+
+
+def _run(claimed: Claimed, places: Places, tasks: dict[str, Task[..., Any]], pipe: Connection) -> Ended | Unknown:
+    name = claimed.task or ""
+    try:
+        if name not in tasks:
+            tasks[name] = load_task(*places[name])
+    except BaseException as error:  # noqa: BLE001  importing the user's code may do anything
+        return Unknown(shorten(f"{name} cannot be loaded in a process: {error!r}"))
+    task = tasks[name]
+    app = task.app
+    attempt = _Told(claimed, task, 0)
+    attempt.pipe = pipe
+    executor = Executor(Settler(app.error_table, Random()), SystemClock(), app.middlewares, app.jobs.get)
+    return Ended(executor.run(attempt))

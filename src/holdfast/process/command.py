@@ -1,0 +1,119 @@
+"""What `holdfast worker` does: load the app and run a worker, here or in several processes."""
+
+import logging
+import os
+import sys
+import threading
+from typing import NoReturn
+
+from msgspec import Struct
+
+from .. import __version__
+from ..failure import shorten
+from ..run.worker import Worker
+from .crew import LIFELINE, Crew
+from .load import load_app
+from .logs import write_logs_to_stderr
+
+log = logging.getLogger("holdfast.worker")
+
+INTERRUPTED_EXIT = 75  # EX_TEMPFAIL: jobs were still running at the end of the grace; they run again
+SWITCH_SECONDS = 0.001
+
+
+class WorkerSettings(Struct, frozen=True):
+    """The options of the command. Times are seconds, sizes are bytes."""
+
+    queues: str | None = None
+    concurrency: int = 10
+    processes: int = 1
+    pool: int | None = None
+    grace: float = 30
+    lease: float = 60
+    until_idle: bool = False
+    reload: bool = False
+    log: str = "text"
+    max_jobs: int | None = None
+    max_memory: int | None = None
+
+
+def run_worker(reference: str, settings: WorkerSettings) -> int:
+    """Run until told to stop; returns the exit code."""
+    write_logs_to_stderr(settings.log)
+    if settings.processes > 1 or settings.reload:
+        command = [sys.executable, "-m", "holdfast", "worker", *_arguments(reference, settings)]
+        return Crew(command, settings.processes, settings.reload, settings.grace).run()
+    return _run_here(reference, settings)
+
+
+def _run_here(reference: str, settings: WorkerSettings) -> int:
+    app = load_app(reference)
+    worker = app.worker(
+        settings.queues,
+        settings.concurrency,
+        pool=settings.pool,
+        lease=settings.lease,
+        grace=settings.grace,
+        until_idle=settings.until_idle,
+        max_jobs=settings.max_jobs,
+        max_memory=settings.max_memory,
+    )
+    if os.environ.get(LIFELINE):
+        _stop_without_parent(worker)
+    # This process is the worker's own. Threads that compute hand over sooner, so that no commit waits for long.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    log.info(
+        "holdfast %s: worker %s serves %s, %d at a time; %d tasks; process %d",
+        __version__,
+        worker.id,
+        "all queues" if settings.queues is None else shorten(settings.queues, 100),
+        settings.concurrency,
+        len(app.tasks),
+        os.getpid(),
+    )
+    report = worker.run()
+    log.info(
+        "stopped: %d succeeded, %d failed, %d to be tried again, %d interrupted",
+        report.succeeded,
+        report.failed,
+        report.retried,
+        report.interrupted,
+    )
+    code = INTERRUPTED_EXIT if report.interrupted else 0
+    if report.stuck:  # threads that cannot be ended must not keep the process
+        _leave(code)
+    app.close()
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _stop_without_parent(worker: Worker) -> None:
+    """The process that started this one holds a pipe open; when it dies, so do the workers, in good order."""
+
+    def wait_for_end() -> None:
+        while os.read(0, 1):
+            pass
+        worker.stop()
+
+    threading.Thread(target=wait_for_end, name="holdfast-lifeline", daemon=True).start()
+
+
+def _arguments(reference: str, settings: WorkerSettings) -> list[str]:
+    """The command line of one process of several."""
+    options: dict[str, object] = {
+        "queues": settings.queues,
+        "concurrency": settings.concurrency,
+        "pool": settings.pool,
+        "grace": f"{settings.grace}s",
+        "lease": f"{settings.lease}s",
+        "log": settings.log,
+        "max-jobs": settings.max_jobs,
+        "max-memory": settings.max_memory,
+    }
+    given = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [reference, *given, *(["--until-idle"] if settings.until_idle else [])]

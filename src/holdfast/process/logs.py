@@ -1,0 +1,43 @@
+"""What a worker process writes to standard error: one line per job, to read or as JSON."""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+
+class TextLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """On one line, whatever a name holds: only a traceback takes more."""
+        record.message = record.getMessage()
+        if not record.message.isprintable():
+            record.msg, record.args = record.message.encode("unicode_escape").decode(), None
+        return super().format(record)
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= getattr(record, "holdfast", {})
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+def write_logs_to_stderr(style: str) -> None:
+    """text, json, or quiet: then warnings and errors only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if style == "json" else TextLines())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("holdfast").setLevel(logging.WARNING if style == "quiet" else logging.INFO)

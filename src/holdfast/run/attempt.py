@@ -1,0 +1,77 @@
+"""One attempt that a worker has taken: from the claim to the moment when it is settled."""
+
+from time import monotonic_ns
+from typing import Any
+
+from ..clock import Clock
+from ..context import Context, LastError
+from ..model import Claimed
+from .handler import Handler
+
+
+class Attempt:
+    """Its fields are written by the thread that runs it, and read by the one that watches over it."""
+
+    __slots__ = (
+        "began",
+        "cancelled",
+        "claimed",
+        "deadline",
+        "handler",
+        "progress",
+        "progress_text",
+        "reported_at",
+        "short",
+        "started_at",
+        "stop",
+        "taken",
+        "touched",
+    )
+
+    def __init__(self, claimed: Claimed, handler: Handler, taken: int) -> None:
+        self.claimed, self.handler = claimed, handler
+        self.taken = taken  # monotonic nanoseconds
+        self.began = 0  # 0: not yet
+        self.started_at = 0
+        self.deadline = 0  # 0: none
+        self.cancelled = self.touched = self.short = False
+        self.progress: float | None = None
+        self.progress_text: str | None = None
+        self.reported_at = 0  # 0: nothing was stored since the claim
+        self.stop: Any = None  # stops the handler, where that can be done
+
+    def begin(self, clock: Clock) -> None:
+        self.started_at = clock.now()
+        self.began = monotonic_ns()
+        if self.claimed.timeout is not None:
+            self.deadline = self.began + self.claimed.timeout * 1000
+
+    def finished_at(self) -> int:
+        """By the wall clock as it was at the start: a step of the clock does not change how long it took."""
+        return self.started_at + (monotonic_ns() - self.began) // 1000
+
+    def context(self, find_job: Any) -> Context:
+        claimed = self.claimed
+        code = claimed.error_code
+        return Context(
+            job_id=claimed.id,
+            attempt=claimed.attempt,
+            task=self.handler.name,
+            queue=claimed.queue,
+            max_attempts=claimed.max_attempts,
+            last_error=None if code is None else LastError(code, claimed.error_detail or ""),
+            reporting=self,
+            find_job=find_job,
+        )
+
+    # --- what its Context asks for ---
+
+    def report_progress(self, fraction: float | None, text: str | None) -> None:
+        if fraction is not None:
+            self.progress = fraction
+        if text is not None:
+            self.progress_text = text
+        self.touched = True
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled

@@ -1,0 +1,187 @@
+"""Handlers in processes of their own: for work that would hog the interpreter, and for what may crash or leak."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ..clock import Clock
+from ..failure import Failure
+from ..model import Claimed, Settlement
+from .attempt import Attempt
+from .lane import Runner
+from .outcome import Settler
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The child has started."""
+
+
+class Unknown(Struct, frozen=True, tag=True):
+    """The child cannot find the task, and says why."""
+
+    detail: str
+
+
+class Progress(Struct, frozen=True, tag=True):
+    fraction: float | None
+    text: str | None
+
+
+class Ended(Struct, frozen=True, tag=True):
+    settlement: Settlement
+
+
+Word = Ready | Unknown | Progress | Ended
+
+encode = msgspec.msgpack.encode
+decode_word: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
+decode_order = msgspec.msgpack.Decoder(Claimed).decode
+
+
+class Pipe(Protocol):
+    def send_bytes(self, data: bytes) -> None: ...
+
+    def recv_bytes(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class ChildProcess(Protocol):
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def exitcode(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+Spawn = Callable[[], tuple[ChildProcess, Pipe]]
+
+
+class Child:
+    """A process that runs one attempt at a time."""
+
+    def __init__(self, process: ChildProcess, pipe: Pipe) -> None:
+        self.process, self.pipe = process, pipe
+        self.jobs = 0
+        self.too_large = False
+
+    def hear(self) -> Word:
+        return decode_word(self.pipe.recv_bytes())
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def retire(self) -> None:
+        """It ends by itself when it hears nothing more."""
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+
+    def memory(self) -> int:
+        """Bytes it has in memory, where the system tells."""
+        try:
+            with open(f"/proc/{self.process.pid}/statm", "rb") as file:  # noqa: PTH123  pathlib is slower
+                return int(file.read().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    def last_words(self) -> str:
+        self.process.join(1)
+        code = self.process.exitcode
+        if code is None:
+            return "its process closed its pipe"
+        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with code {code}"
+
+
+class Children:
+    """The processes of a worker: `execute` is what its lane's threads do, each with a child of its own."""
+
+    def __init__(
+        self, spawn: Spawn, settler: Settler, clock: Clock, max_jobs: int | None, max_memory: int | None
+    ) -> None:
+        self._spawn, self._settler, self._clock = spawn, settler, clock
+        self._max_jobs, self._max_memory = max_jobs, max_memory
+        self._living: set[Child] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def execute(self, runner: Runner, attempt: Attempt) -> Settlement:
+        attempt.begin(self._clock)  # should it end before it has a process
+        try:
+            child = self._child_of(runner)
+            attempt.begin(self._clock)
+            attempt.stop = child.kill
+            child.pipe.send_bytes(encode(attempt.claimed))
+            settlement = self._listen(child, attempt)
+        except (EOFError, OSError):
+            return self._settler.retry(attempt, self._bury(runner))
+        self._recycle(runner, child)
+        return settlement
+
+    def look_after_memory(self) -> None:
+        """Kill what has outgrown its limit, before the system has to choose whom to kill."""
+        if self._max_memory is not None:
+            for child in list(self._living):
+                if child.memory() > self._max_memory:
+                    child.too_large = True
+                    child.kill()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for child in self._living:
+                child.kill()
+
+    def _child_of(self, runner: Runner) -> Child:
+        if isinstance(runner.tool, Child):
+            return runner.tool
+        with self._lock:
+            if self._closed:
+                raise EOFError
+            child = runner.tool = Child(*self._spawn())
+            self._living.add(child)
+        child.hear()  # that it is ready
+        return child
+
+    def _listen(self, child: Child, attempt: Attempt) -> Settlement:
+        while True:
+            match child.hear():
+                case Ended(settlement):
+                    return settlement
+                case Progress(fraction, text):
+                    attempt.report_progress(fraction, text)
+                case Unknown(detail):
+                    return self._settler.retry(attempt, Failure("INTERNAL:PROCESS_START", detail))
+
+    def _recycle(self, runner: Runner, child: Child) -> None:
+        child.jobs += 1
+        worn = self._max_jobs is not None and child.jobs >= self._max_jobs
+        if worn or (self._max_memory is not None and child.memory() > self._max_memory):
+            self._forget(runner, child)
+            child.retire()
+
+    def _bury(self, runner: Runner) -> Failure:
+        child = runner.tool
+        if not isinstance(child, Child):
+            return Failure("INTERNAL:PROCESS_DIED", "no process could be started for it")
+        self._forget(runner, child)
+        child.retire()
+        if child.too_large:
+            assert self._max_memory is not None
+            return Failure("RESOURCE:MEMORY", f"its process had more than {self._max_memory} bytes and was killed")
+        return Failure("INTERNAL:PROCESS_DIED", child.last_words())
+
+    def _forget(self, runner: Runner, child: Child) -> None:
+        runner.tool = None
+        with self._lock:
+            self._living.discard(child)

@@ -1,0 +1,117 @@
+"""Coroutines, on an event loop in a thread of its own."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from .attempt import Attempt
+from .desk import Desk
+from .execute import Executor
+
+LONGEST_CLOSE_SECONDS = 1.0
+
+
+class LoopLane:
+    """When nothing runs on its loop it trades with the store itself; otherwise it leaves that to another thread."""
+
+    def __init__(self, desk: Desk, executor: Executor, call_for_trade: Callable[[], None]) -> None:
+        self._desk, self._executor, self._call_for_trade = desk, executor, call_for_trade
+        self.ready: deque[Attempt] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancelled: set[asyncio.Task[None]] = set()
+        self._will_begin = self._will_settle = False
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def stuck(self) -> int:
+        """How many were cancelled and run on all the same."""
+        return len(self._cancelled)
+
+    def put(self, attempts: list[Attempt], from_inside: bool) -> None:
+        self.ready.extend(attempts)
+        if from_inside:
+            self._begin_soon()
+        else:
+            self._start().call_soon_threadsafe(self._begin_soon)
+
+    def close(self) -> None:
+        """Cancel what still runs there, and end the loop when it is done, or at the latest with the process."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(self._cancel_all)
+            thread.join(LONGEST_CLOSE_SECONDS)  # a handler may hold up the loop; it is a daemon, so it keeps nobody
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._live, args=(loop,), name="holdfast-loop", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    def _begin_soon(self) -> None:
+        assert self._loop is not None
+        if not self._will_begin:
+            self._will_begin = True
+            self._loop.call_soon(self._begin_all)
+
+    def _begin_all(self) -> None:
+        self._will_begin = False
+        loop = self._loop
+        assert loop is not None
+        while self.ready:
+            try:
+                attempt = self.ready.popleft()
+            except IndexError:  # it was given back
+                break
+            task = loop.create_task(self._run(attempt))
+            attempt.stop = partial(loop.call_soon_threadsafe, self._cancel, task)
+            self._desk.begin(attempt)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    async def _run(self, attempt: Attempt) -> None:
+        self._desk.finish(attempt, await self._executor.run_async(attempt))
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._cancelled.discard(task)
+        if not self._will_settle:
+            self._will_settle = True
+            task.get_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Once per round of the loop, for all that ended in it."""
+        self._will_settle = False
+        if self.running or self.ready:
+            self._call_for_trade()
+            return
+        while self._desk.done and self._desk.trade(self) is not None and not self.ready:
+            pass
+        if self._desk.done:  # another thread trades, or it is too early
+            self._call_for_trade()
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        if not task.done():
+            self._cancelled.add(task)
+            task.cancel()
+
+    def _cancel_all(self) -> None:
+        assert self._loop is not None
+        for task in self._tasks:
+            task.cancel()
+        self._loop.call_soon(self._loop.stop)

@@ -1,0 +1,155 @@
+"""What the threads of a worker share: attempts taken and not begun, attempts that run, and what is to be settled.
+
+Whoever runs dry does the trade with the store: it settles what has ended and claims what comes next, in one
+transaction. So a worker with little to do settles at once, and a busy one in large batches, without any thread that
+hands work to another.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import monotonic, monotonic_ns
+
+from ..clock import Clock
+from ..errors import CorruptDatabase, StoreClosed, StoreError
+from ..failure import Failure, shorten
+from ..model import Claimed, Settlement, Wanted
+from ..store.base import Store
+from .attempt import Attempt
+from .handler import Handler
+from .journal import Journal
+from .speeds import Speeds
+
+log = logging.getLogger("holdfast.worker")
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Desk:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        handlers: Mapping[str, Handler],
+        journal: Journal,
+        speeds: Speeds,
+        wants: Callable[[], list[Wanted]],
+        hand_out: Callable[[list[Attempt], object], None],
+    ) -> None:
+        self._store, self._clock, self._handlers, self._journal = store, clock, handlers, journal
+        self._speeds, self._wants, self._hand_out = speeds, wants, hand_out
+        self.active: set[Attempt] = set()
+        self.done: deque[tuple[Attempt, Settlement]] = deque()
+        self.last_claimed = 0
+        self._oldest_ns = 0  # when the first of `done` ended
+        self.broken: StoreError | None = None  # the store cannot be used any more
+        self._trading = threading.Lock()
+        self._pause = 0.0
+        self._not_before = 0.0  # monotonic seconds: after a failed trade
+
+    def begin(self, attempt: Attempt) -> None:
+        self.active.add(attempt)
+
+    def finish(self, attempt: Attempt, settlement: Settlement) -> bool:
+        """False where somebody else has settled it meanwhile: it ran out of time, or was cancelled."""
+        try:
+            self.active.remove(attempt)  # one step for Python: only one of two that try succeeds
+        except KeyError:
+            return False
+        if not self.done:
+            self._oldest_ns = monotonic_ns()
+        self.done.append((attempt, settlement))
+        return True
+
+    def is_busy(self) -> bool:
+        """Whether something runs, is to be settled, or is being claimed right now."""
+        return bool(self.active or self.done) or self._trading.locked()
+
+    def give_back(self, attempt: Attempt) -> None:
+        """It was taken and never begun: others may have it."""
+        self.active.add(attempt)
+        self.finish(attempt, Settlement(attempt.claimed.lease, "give_back", None, self._clock.now()))
+
+    def disown(self, attempt: Attempt) -> bool:
+        """It is not this worker's any more, so there is nothing to settle. False where it was finished meanwhile."""
+        try:
+            self.active.remove(attempt)
+        except KeyError:
+            return False
+        return True
+
+    def unsettled_ns(self) -> int:
+        """For how long the first that has ended waits to be settled."""
+        return monotonic_ns() - self._oldest_ns if self.done else 0
+
+    def trade(self, trader: object) -> bool | None:
+        """Settle and claim. True: something was claimed; None: another thread trades, or it is too early.
+
+        trader: who goes on with what is claimed, and need not be woken for it.
+        """
+        if self._not_before and monotonic() < self._not_before:
+            return None
+        if not self._trading.acquire(blocking=False):
+            return None
+        try:
+            return self._trade(trader)
+        finally:
+            self._trading.release()
+
+    def settle_at_once(self) -> None:
+        """At the end: once more, however lately it failed, and whoever else is at it."""
+        with self._trading:
+            self._trade(None)
+
+    def _trade(self, trader: object) -> bool | None:
+        batch = [self.done.popleft() for _ in range(len(self.done))]
+        try:
+            exchanged = self._store.exchange([settlement for _, settlement in batch], self._wants())
+        except StoreError as error:
+            self.done.extendleft(reversed(batch))
+            self.put_off(error)
+            return None
+        except Exception:
+            log.exception("%d settlements could not be stored together; trying each alone", len(batch))
+            self._settle_each(batch)
+            return None
+        self._recovered()
+        if batch:
+            self._speeds.measure(batch)
+            self._journal.settled(batch, set(map(id, exchanged.lost)))
+        return self._take(exchanged.claimed, trader)
+
+    def _take(self, claimed: list[Claimed], trader: object) -> bool:
+        self.last_claimed = len(claimed)
+        if claimed:
+            now = monotonic_ns()
+            self._hand_out([Attempt(one, self._handlers[one.task or ""], now) for one in claimed], trader)
+        return bool(claimed)
+
+    def put_off(self, error: StoreError) -> None:
+        """A full disk or a held lock may pass: what has ended is kept and tried again while this process lives."""
+        if isinstance(error, (CorruptDatabase, StoreClosed)):
+            self.broken = error
+        if not self._pause:
+            log.warning("the database cannot be written (%s); trying again, nothing is lost", error)
+        self._pause = min(self._pause * 2 or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._not_before = monotonic() + self._pause
+
+    def _recovered(self) -> None:
+        if self._pause:
+            log.warning("the database can be written again")
+            self._pause = self._not_before = 0.0
+
+    def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
+        for attempt, settlement in batch:
+            try:
+                exchanged = self._store.exchange([settlement], [])
+            except StoreError:
+                self.done.append((attempt, settlement))
+            except Exception as error:  # noqa: BLE001  one that cannot be stored must not hold up the others
+                failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
+                self._store.fail(settlement.lease, failure)
+            else:
+                self._journal.settled([(attempt, settlement)], set(map(id, exchanged.lost)))

@@ -1,0 +1,217 @@
+"""What is to be done beside running jobs: watch over what runs, over other workers, and over the time.
+
+All of it is done by one thread, which asks every part when it wants to be asked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from ..errors import StoreError
+from ..failure import Failure
+from ..model import Report, Settlement
+from .attempt import Attempt
+from .children import Children
+from .coroutines import LoopLane
+from .lane import Lane
+
+if TYPE_CHECKING:
+    from .worker import Parts, Worker
+
+log = logging.getLogger("holdfast.worker")
+
+MILLISECOND = 1_000_000
+BUSY_SECONDS = 0.005
+RUNNING_SECONDS = 0.1
+IDLE_SECONDS = 1.0
+SLOW_NS = 50 * MILLISECOND
+START_REPORT_NS = 800 * MILLISECOND
+PROGRESS_NS = 200 * MILLISECOND
+CANCEL_CHECK_NS = 200 * MILLISECOND
+HOARDING_NS = 200 * MILLISECOND
+PEERS_NS = 50 * MILLISECOND
+HEARTBEAT_NS = 10_000 * MILLISECOND
+UNSETTLED_NS = 100 * MILLISECOND
+MOST_STUCK = 100
+
+
+class Duties:
+    def __init__(
+        self, worker: Worker, parts: Parts, threads: Lane, pool: Lane, loop: LoopLane, children: Children
+    ) -> None:
+        self._worker, self._desk = worker, worker.desk
+        self._store, self._clock, self._parts = parts.store, parts.clock, parts
+        self._threads, self._pool, self._loop, self._children = threads, pool, loop, children
+        self._last: dict[str, int] = {}
+        self._begun = -1
+        self._strangers: set[int] = set()
+
+    def do(self, draining: bool = False) -> float:
+        """One round. Returns the seconds after which the next one is due."""
+        now = monotonic_ns()
+        try:
+            delay = self._round(now, draining)
+        except StoreError as error:
+            self._desk.put_off(error)
+            return RUNNING_SECONDS
+        return max(0.0, delay)
+
+    def give_back_ready(self) -> None:
+        """What was taken and not begun: others may have it."""
+        for lane in (self._threads, self._loop, self._pool):
+            while lane.ready:
+                try:
+                    attempt = lane.ready.popleft()
+                except IndexError:
+                    break
+                self._desk.give_back(attempt)
+        self._desk.trade(None)
+
+    def interrupt_all(self) -> None:
+        """What runs goes back, uncounted."""
+        self.give_back_ready()
+        for attempt in self._desk.active.copy():
+            started_at = attempt.started_at if attempt.began else self._clock.now()
+            finished_at = attempt.finished_at() if attempt.began else started_at
+            self._withdraw(attempt, Settlement(attempt.claimed.lease, "interrupt", started_at, finished_at))
+        if self._desk.done:
+            self._desk.settle_at_once()
+
+    def _round(self, now: int, draining: bool) -> float:
+        active = self._desk.active.copy()
+        delay = self._end_overdue(active, now)
+        if active:
+            self._report(active, now)
+            self._notice_lost(active, now)
+            self._children.look_after_memory()
+        self._keep_moving()
+        self._look_after_peers(now)
+        if self._is_time("heartbeat", HEARTBEAT_NS, now):
+            self._heartbeat()
+        if not draining:
+            delay = min(delay, self._parts.fire_schedules())
+            self._return_hoarded(now)
+        return min(delay, self._pace(active))
+
+    def _pace(self, active: set[Attempt]) -> float:
+        if self._desk.done or self._threads.ready or self._pool.ready:
+            return BUSY_SECONDS
+        return RUNNING_SECONDS if active else IDLE_SECONDS
+
+    def _is_time(self, what: str, every: int, now: int) -> bool:
+        if now - self._last.get(what, 0) < every:
+            return False
+        self._last[what] = now
+        return True
+
+    # --- what runs ---
+
+    def _end_overdue(self, active: set[Attempt], now: int) -> float:
+        """Settle what has run out of time, and stop its handler. Returns the seconds until the next one does."""
+        soonest = float("inf")
+        for attempt in active:
+            if attempt.deadline and attempt.deadline <= now:
+                seconds = (attempt.claimed.timeout or 0) / 1e6
+                failure = Failure("TIMEOUT:HANDLER", f"it ran for longer than its timeout of {seconds:g} seconds")
+                self._withdraw(attempt, self._worker.settler.retry(attempt, failure))
+            elif attempt.deadline:
+                soonest = min(soonest, (attempt.deadline - now) / 1e9)
+        return soonest
+
+    def _withdraw(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Settle it here and now; whatever its handler does after that counts no more."""
+        if self._desk.finish(attempt, settlement):
+            self._worker.give_up(attempt)
+            if self._threads.stuck + self._loop.stuck > MOST_STUCK:
+                log.error("%d handlers have not come back after their timeout: stopping", MOST_STUCK)
+                self._worker.stop()
+
+    def _report(self, active: set[Attempt], now: int) -> None:
+        """Store when a long one began, how far it is, and that it is held still."""
+        renewal = self._worker.lease * 1000 // 3
+        due = [attempt for attempt in active if _wants_report(attempt, now, renewal)]
+        if not due:
+            return
+        for attempt in due:
+            attempt.touched, attempt.reported_at = False, now
+        reports = [
+            Report(one.claimed.lease, one.started_at, one.progress, one.progress_text) for one in due if one.began
+        ]
+        held = self._store.report(reports, self._worker.lease)
+        self._drop([attempt for attempt in due if attempt.began and attempt.claimed.id not in held])
+
+    def _notice_lost(self, active: set[Attempt], now: int) -> None:
+        """A cancel reaches the handler; so does the loss of a lease."""
+        old = [attempt for attempt in active if 0 < attempt.began < now - SLOW_NS]
+        if old and self._is_time("held", CANCEL_CHECK_NS, now):
+            held = self._store.held([attempt.claimed.lease for attempt in old])
+            self._drop([attempt for attempt in old if attempt.claimed.id not in held])
+
+    def _drop(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            if self._desk.disown(attempt):
+                log.warning(
+                    "%s %d was cancelled or taken over; its handler is told to stop",
+                    attempt.handler.name,
+                    attempt.claimed.id,
+                )
+                self._worker.give_up(attempt)
+
+    # --- what waits ---
+
+    def _keep_moving(self) -> None:
+        """Nobody waits behind a job that takes longer than it used to."""
+        begun = self._threads.begun + self._pool.begun
+        if begun == self._begun:
+            if self._threads.ready or not self._threads.is_watched():
+                self._threads.call_up(1)
+            if self._pool.ready:
+                self._pool.call_up(1)
+        self._begun = begun
+        if self._desk.unsettled_ns() > UNSETTLED_NS:
+            self._desk.trade(None)
+
+    def _return_hoarded(self, now: int) -> None:
+        """What was taken and could not begin goes back, so that others may have it."""
+        for lane in (self._threads, self._pool):
+            while lane.ready and lane.ready[-1].taken < now - HOARDING_NS:
+                try:
+                    attempt = lane.ready.pop()
+                except IndexError:
+                    break
+                self._desk.give_back(attempt)
+
+    # --- other workers ---
+
+    def _look_after_peers(self, now: int) -> None:
+        every = IDLE_SECONDS * 1e9 if self._threads.is_watched() else PEERS_NS
+        if self._is_time("peers", int(every), now):
+            self._store.recover_lost()
+
+    def _heartbeat(self) -> None:
+        if not self._store.heartbeat(self._worker.id):
+            log.error("other workers took this one for dead; it goes on under another name")
+            self._worker.enlist_anew()
+        self._return_strangers()
+
+    def _return_strangers(self) -> None:
+        """Jobs that the database says are this worker's, and that it does not know of: a claim went astray."""
+        known = {attempt.claimed.id for attempt in self._worker.held()}
+        settled = {settlement.lease.id for _, settlement in list(self._desk.done)}
+        strangers = {lease.id: lease for lease in self._store.claims_of(self._worker.id)}
+        found = strangers.keys() - known - settled
+        for job_id in found & self._strangers:  # twice in a row, so that it is none that was just being claimed
+            log.error("job %d was claimed and lost sight of; it goes back", job_id)
+            self._store.exchange([Settlement(strangers[job_id], "give_back", None, self._clock.now())], [])
+        self._strangers = found
+
+
+def _wants_report(attempt: Attempt, now: int, renewal: int) -> bool:
+    since = now - (attempt.reported_at or attempt.taken)
+    if attempt.touched and since > PROGRESS_NS:
+        return True
+    if attempt.reported_at == 0 and 0 < attempt.began < now - START_REPORT_NS:
+        return True
+    return since > renewal

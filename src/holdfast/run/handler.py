@@ -1,0 +1,32 @@
+"""What the worker needs to know of a task. The app's tasks are such."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from ..context import Context
+from ..retry import RetryPolicy
+
+Kind = Literal["thread", "async", "process"]
+
+Middleware = Callable[[Context], Any]
+"""A generator function: what comes before its `yield` runs before the handler, what comes after, after it."""
+
+
+class Handler(Protocol):
+    name: str
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def retry_policy(self) -> RetryPolicy: ...
+
+    @property
+    def wants_context(self) -> bool: ...
+
+    def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the function with. Raises ValueError where the payload does not fit."""
+        ...

@@ -1,0 +1,73 @@
+"""What became of each attempt: counted, and logged as one line. Never a payload or a result."""
+
+import logging
+from collections import Counter
+
+from ..clock import SECOND
+from ..model import Settlement
+from .attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+WORDS = {
+    "succeed": "succeeded",
+    "retry": "failed, to be tried again",
+    "fail": "failed",
+    "stop": "cancelled itself",
+    "snooze": "snoozed",
+    "interrupt": "was interrupted",
+    "give_back": "was given back",
+}
+QUIET = {"give_back"}
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def settled(self, batch: list[tuple[Attempt, Settlement]], lost: set[int]) -> None:
+        for attempt, settlement in batch:
+            outcome = "lost" if id(settlement) in lost else _outcome(attempt, settlement)
+            self.counts[outcome] += 1
+            level = logging.INFO if outcome in ("succeed", "snooze", "stop", "give_back") else logging.WARNING
+            if log.isEnabledFor(level) and outcome not in QUIET:
+                self._write(level, attempt, settlement, outcome)
+
+    def _write(self, level: int, attempt: Attempt, settlement: Settlement, outcome: str) -> None:
+        claimed = attempt.claimed
+        took = 0 if settlement.started_at is None else settlement.finished_at - settlement.started_at
+        waited = max(0, (settlement.started_at or settlement.finished_at) - claimed.run_at)
+        code = settlement.failure.code if settlement.failure is not None else None
+        about = {
+            "job": claimed.id,
+            "task": attempt.handler.name,
+            "queue": claimed.queue,
+            "outcome": outcome,
+            "attempt": claimed.attempt,
+            "max_attempts": claimed.max_attempts,
+            "ran_ms": round(took / 1000, 3),
+            "waited_ms": round(waited / 1000, 3),
+            "error_code": code,
+            "again_in_s": settlement.delay / SECOND if outcome in ("retry", "snooze") else None,
+        }
+        words = "came too late: the lease was lost" if outcome == "lost" else WORDS[outcome]
+        text = f"{attempt.handler.name} {claimed.id} {words}"
+        if about["again_in_s"] is not None:
+            text += f" in {settlement.delay / SECOND:g} s"
+        if code is not None:
+            text += f" with {code}"
+        text += f" (attempt {claimed.attempt} of {claimed.max_attempts}, ran {_span(took)}, waited {_span(waited)})"
+        log.log(level, "%s", text, extra={"holdfast": about})
+
+
+def _outcome(attempt: Attempt, settlement: Settlement) -> str:
+    """A retry after the last attempt is a failure."""
+    if settlement.transition == "retry" and attempt.claimed.attempt >= attempt.claimed.max_attempts:
+        return "fail"
+    return settlement.transition
+
+
+def _span(microseconds: int) -> str:
+    if microseconds < SECOND:
+        return f"{microseconds / 1000:.1f} ms"
+    return f"{microseconds / SECOND:.1f} s"

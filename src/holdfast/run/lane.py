@@ -1,0 +1,183 @@
+"""Threads that run attempts. Where jobs are short one thread runs all of them; more are called up when it pays."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ..errors import StoreError
+from ..model import Settlement
+from ..store.base import Store
+from .attempt import Attempt
+from .desk import Desk
+from .speeds import Speeds
+
+LONGEST_UNSETTLED_NS = 25_000_000
+LONGEST_WAIT_SECONDS = 1.0
+CLOSE_LOOK_SECONDS = 0.01
+
+Execute = Callable[["Runner", Attempt], Settlement]
+
+
+class Runner:
+    """One thread, and what it is doing."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+        self.abandoned = False
+        self.stop: Callable[[], None] | None = None
+        self.tool: object = None  # what the lane's `execute` keeps for it
+
+
+class Lane:
+    def __init__(
+        self, name: str, size: int, store: Store, desk: Desk, speeds: Speeds, execute: Execute, watches: bool = True
+    ) -> None:
+        self._name, self.size, self._store = name, size, store
+        self._desk, self._speeds, self._execute = desk, speeds, execute
+        self.ready: deque[Attempt] = deque()
+        self.begun = 0  # so that somebody who looks twice sees whether anything moves
+        self.stuck = 0  # threads whose attempt was given up, and who have not come back
+        self._lock = threading.Lock()
+        self._idle: list[Runner] = []
+        self._runners = 0
+        self._watching = threading.Lock()
+        self._watches = watches  # whether its idle threads wait for commits
+        self._deaths = -1
+        self._closed = False
+        self._ended = threading.Semaphore(0)
+
+    def put(self, attempts: list[Attempt], from_inside: bool) -> None:
+        """Taken jobs. from_inside: the thread that took them is one of this lane, and goes on with the first."""
+        long = 0
+        for attempt in attempts:
+            attempt.short = self._speeds.is_short(attempt)
+            long += not attempt.short
+        self.ready.extend(attempts)
+        self.call_up((len(attempts) if long else 1) - from_inside)
+
+    def call_up(self, count: int) -> None:
+        """Wake so many threads, or start them."""
+        for _ in range(count):
+            with self._lock:
+                if self._idle:
+                    self._idle.pop().gate.release()
+                elif self._runners < self.size and not self._closed:
+                    self._start()
+                else:
+                    return
+
+    def is_watched(self) -> bool:
+        """Whether a thread waits for commits."""
+        return self._watching.locked()
+
+    def stop_beginning(self) -> None:
+        self._closed = True
+
+    def close(self) -> None:
+        """No more attempts are begun. Returns when all threads have ended but those that were given up."""
+        self.stop_beginning()
+        with self._lock:
+            for runner in self._idle:
+                runner.gate.release()
+            self._idle.clear()
+        while self._runners and not self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
+            self._store.wake_waiting()
+
+    def _start(self) -> None:
+        self._runners += 1
+        runner = Runner()
+        runner.stop = partial(self._abandon, runner)
+        threading.Thread(target=self._live, args=(runner,), name=f"holdfast-{self._name}", daemon=True).start()
+
+    def _live(self, runner: Runner) -> None:
+        try:
+            while not runner.abandoned:
+                try:
+                    attempt = self._next(runner)
+                except StoreError as error:  # the database may be back soon; whoever watches over this calls up again
+                    self._desk.put_off(error)
+                    self._park(runner)
+                    continue
+                if attempt is None:
+                    return
+                self._run(runner, attempt)
+        finally:
+            with self._lock:
+                if runner.abandoned:
+                    self.stuck -= 1
+                else:
+                    self._runners -= 1
+                    if self._closed and not self._runners:
+                        self._ended.release()
+
+    def _run(self, runner: Runner, attempt: Attempt) -> None:
+        self.begun += 1
+        attempt.stop = runner.stop
+        self._desk.begin(attempt)
+        if self._closed:  # looked at after it has begun: so either this sees it, or whoever closes sees the attempt
+            self._desk.disown(attempt)
+            self._desk.give_back(attempt)
+            return
+        self._desk.finish(attempt, self._execute(runner, attempt))
+
+    def _abandon(self, runner: Runner) -> None:
+        """Its attempt is settled by somebody else. A thread cannot be stopped, so another takes its place."""
+        with self._lock:
+            if not runner.abandoned:
+                runner.abandoned = True
+                self._runners -= 1
+                self.stuck += 1
+        self.call_up(1)
+
+    def _next(self, runner: Runner) -> Attempt | None:
+        while True:
+            if (attempt := self._from_ready()) is not None:
+                return attempt
+            seen = self._store.commits_seen()
+            traded = self._desk.trade(self)
+            if self.ready or (self._desk.done and traded is not None):
+                continue
+            if self._closed:
+                return None
+            if traded is False and self._watches and self._watching.acquire(blocking=False):
+                try:
+                    self._wait_for_commit(seen)
+                finally:
+                    self._watching.release()
+            else:
+                self._park(runner)
+
+    def _from_ready(self) -> Attempt | None:
+        """The next attempt, after settling what must not wait for its end."""
+        try:
+            attempt = self.ready.popleft()
+        except IndexError:
+            return None
+        desk = self._desk
+        if desk.done and (not attempt.short or desk.unsettled_ns() > LONGEST_UNSETTLED_NS):
+            desk.trade(self)
+        if (
+            self._watches
+            and not self.ready
+            and not self.is_watched()
+            and (not attempt.short or desk.last_claimed <= 1)
+        ):
+            self.call_up(1)  # to wait for what comes next
+        return attempt
+
+    def _park(self, runner: Runner) -> None:
+        with self._lock:
+            if self.ready or self._closed:
+                return
+            self._idle.append(runner)
+        runner.gate.acquire()
+
+    def _wait_for_commit(self, seen: int) -> None:
+        wait = min(self._store.seconds_until_due(), LONGEST_WAIT_SECONDS)
+        self._store.wait_for_commit(seen, wait)
+        deaths = self._store.deaths_seen()
+        if deaths != self._deaths:
+            self._deaths = deaths
+            self._store.recover_lost()

@@ -1,0 +1,88 @@
+"""From what a handler returned or raised to how the attempt is settled. Pure, but for the one who chooses a delay."""
+
+import logging
+from random import Random
+from typing import Any
+
+from ..clock import SECOND
+from ..codec import encode
+from ..errors import InvalidPayload, PayloadTooLarge
+from ..failure import ErrorTable, Failure, check_code, shorten
+from ..model import Cancel, Fail, Outcome, Retry, Settlement, Snooze, Then
+from ..retry import MAX_DELAY_SECONDS, backoff
+from .attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+ASKED_FOR_RETRY = Failure("RETRY:REQUESTED", "the task asked to be tried again")
+
+
+class Settler:
+    """Knows the app's error codes, and has the dice for the retry policies."""
+
+    def __init__(self, errors: ErrorTable, random: Random) -> None:
+        self._errors, self._random = errors, random
+
+    def of_value(self, attempt: Attempt, value: Any) -> Settlement:
+        if value is None:
+            return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at())
+        if isinstance(value, Outcome):
+            return self.of_outcome(attempt, value)
+        try:
+            result = encode(value).decode()
+        except PayloadTooLarge as error:
+            return self._failed(attempt, Failure("RESULT:TOO_LARGE", shorten(str(error))))
+        except InvalidPayload as error:
+            return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
+        return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
+
+    def of_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
+        match outcome:
+            case Retry(after=None):
+                return self.retry(attempt, ASKED_FOR_RETRY)
+            case Retry(after=after):
+                return self._settled(attempt, "retry", delay=_microseconds(after), failure=ASKED_FOR_RETRY)
+            case Snooze(seconds=seconds):
+                return self._settled(attempt, "snooze", delay=_microseconds(seconds))
+            case Cancel(reason=reason):
+                return self._settled(attempt, "stop", reason=shorten(str(reason)))
+            case Fail(code=code, detail=detail):
+                return self._failed(attempt, Failure(check_code(code), shorten(str(detail))))
+            case Then():
+                detail = "Then: this version cannot go on with another task yet; enqueue it instead"
+                return self._failed(attempt, Failure("INTERNAL:NOT_IMPLEMENTED", detail))
+        return self._failed(attempt, Failure("INTERNAL:BAD_OUTCOME", f"{type(outcome).__name__} is no known outcome"))
+
+    def of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
+        if isinstance(error, Outcome):
+            return self.of_outcome(attempt, error)
+        return self.retry(attempt, self._errors.failure(error))
+
+    def of_bad_payload(self, attempt: Attempt, error: Exception) -> Settlement:
+        """It will not fit better next time, so it is not tried again."""
+        return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", shorten(str(error))))
+
+    def retry(self, attempt: Attempt, failure: Failure) -> Settlement:
+        """By the task's policy. Attempts that were snoozed or interrupted do not count."""
+        number = max(1, attempt.claimed.attempt - attempt.claimed.uncounted)
+        try:
+            seconds = attempt.handler.retry_policy(number, self._random)
+        except Exception:  # user code
+            log.exception("the retry policy of %s raised; backing off by default", attempt.handler.name)
+            seconds = backoff()(number, self._random)
+        return self._settled(attempt, "retry", delay=_microseconds(seconds), failure=failure)
+
+    def _failed(self, attempt: Attempt, failure: Failure) -> Settlement:
+        return self._settled(attempt, "fail", failure=failure)
+
+    def _settled(self, attempt: Attempt, transition: Any, **how: Any) -> Settlement:
+        return Settlement(attempt.claimed.lease, transition, attempt.started_at, attempt.finished_at(), **how)
+
+
+def _microseconds(seconds: Any) -> int:
+    """Of what a handler gave: anything that is no number from 0 to a year counts as the nearest one that is."""
+    try:
+        # In this order NaN becomes 0, too.
+        return round(min(max(0.0, float(seconds)), MAX_DELAY_SECONDS) * SECOND)
+    except (TypeError, ValueError):
+        return 0

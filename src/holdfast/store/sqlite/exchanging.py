@@ -1,0 +1,119 @@
+"""What a worker does with the database: settle what has ended and claim what comes next, in one transaction."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from ...model import Claimed, Exchanged, Lease, Report, Settlement, Wanted
+from .claiming import Claiming
+from .criteria import as_json
+from .places import Places, Share
+from .settling import Settling
+
+# Above this a result is settled by a statement of its own: SQLite would parse it several times.
+LARGE_RESULT_CHARACTERS = 4096
+
+
+class Exchanging(Claiming, Settling):
+    _places: Places
+
+    def claim_tasks(
+        self, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
+    ) -> list[Claimed]:
+        each = None if queues is None else [(queue, limit) for queue in queues]
+        return self.exchange((), [Wanted(tasks, limit, lease, worker, each)]).claimed
+
+    def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
+        shares = self._look_and_sweep(wants) if wants else []
+        if not shares and not settlements:  # nothing to write, so the write lock is not taken
+            return Exchanged([], [])
+
+        def work(connection: sqlite3.Connection) -> Exchanged:
+            lost = self._settle_all(connection, settlements) if settlements else []
+            return Exchanged(lost, [one for wanted, some in shares for one in self._claim(connection, wanted, some)])
+
+        return self._run(work, wakes=len(settlements) > 0)
+
+    def has_work(self, wants: Sequence[Wanted]) -> bool:
+        return bool(self._look_and_sweep(wants))
+
+    def report(self, reports: Sequence[Report], lease: int) -> set[int]:
+        rows = as_json([(one.lease.id, one.lease.attempt, *_details(one)) for one in reports])
+
+        def work(connection: sqlite3.Connection) -> set[int]:
+            values = (rows, self._clock.boot_now() + lease, self._clock.now())
+            held = {row[0] for row in connection.execute(self._sql.report, values).fetchall()}
+            connection.execute(self._sql.report_starts, (rows,))
+            return held
+
+        return self._run(work)
+
+    def held(self, leases: Sequence[Lease]) -> set[int]:
+        rows = as_json([(lease.id, lease.attempt) for lease in leases])
+        found = self._read(lambda connection: connection.execute(self._sql.held, (rows,)).fetchall())
+        return {row[0] for row in found}
+
+    def _look_and_sweep(self, wants: Sequence[Wanted]) -> list[tuple[Wanted, list[Share]]]:
+        """What there is to claim from where, after whatever the clock has brought was moved."""
+
+        def look(connection: sqlite3.Connection) -> tuple[bool, bool, list[tuple[Wanted, list[Share]]]]:
+            times = (self._clock.now(), self._clock.boot_now())
+            due, ended = connection.execute(self._sql.look_for_tasks, times).fetchone()
+            found = [(wanted, self._places.find(connection, wanted)) for wanted in wants]
+            return due, ended, [pair for pair in found if pair[1]]
+
+        due, ended, shares = self._run(look, atomic=True)
+        if due or ended:
+            self._sweep_before_claim(due, ended)
+            _, _, shares = self._run(look, atomic=True)
+        return shares
+
+    def _claim(self, connection: sqlite3.Connection, wanted: Wanted, shares: list[Share]) -> list[Claimed]:
+        claimed: list[Claimed] = []
+        for share in shares:
+            left = min(share.limit, wanted.limit - len(claimed))
+            if left > 0:
+                values = {
+                    "pairs": as_json(share.pairs),
+                    "limit": left,
+                    "each": min(share.each, left),
+                    "worker": wanted.worker,
+                    "lease": self._clock.boot_now() + wanted.lease,
+                    "now": self._clock.now(),
+                }
+                claimed += _in_order(connection.execute(self._sql.claim_tasks, values).fetchall())
+        return claimed
+
+    def _settle_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Returns those whose lease was lost."""
+        together = [one for one in settlements if _is_plain_success(one)]
+        alone = [one for one in settlements if not _is_plain_success(one)]
+        if together:
+            rows = [
+                (one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at) for one in together
+            ]
+            data = as_json(rows)
+            if connection.execute(self._sql.succeed_many, (data,)).rowcount != len(together):
+                left = {row[0] for row in connection.execute(self._sql.unsettled, (data,)).fetchall()}
+                alone += [one for one in together if one.lease.id in left]
+        return [one for one in alone if not self.settle_here(connection, one)]
+
+
+def _is_plain_success(one: Settlement) -> bool:
+    if one.transition != "succeed" or not one.lease.history:
+        return False
+    return one.result is None or len(one.result) <= LARGE_RESULT_CHARACTERS
+
+
+def _as_row(one: Settlement) -> tuple[int, int, str | None, int | None, int]:
+    return one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at
+
+
+def _details(one: Report) -> tuple[int, float | None, str | None]:
+    return one.started_at, one.progress, one.progress_text
+
+
+def _in_order(rows: list[Any]) -> list[Claimed]:
+    """RETURNING gives rows in any order: by priority, then by id."""
+    rows.sort(key=lambda row: (-row[-1], row[0]))
+    return [Claimed(*row[:-1]) for row in rows]

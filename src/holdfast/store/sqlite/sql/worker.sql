@@ -1,0 +1,53 @@
+-- name: enlist
+INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at)
+VALUES (:id, :slot, :inode, :pid, :host, :queues, :tasks, :concurrency, :lease, :started_at, :started_at)
+
+-- name: forget_ended_workers
+-- all but the newest ones
+DELETE FROM {p}workers WHERE id IN (
+    SELECT id FROM {p}workers WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT -1 OFFSET :keep
+)
+
+-- name: heartbeat
+UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :inode WHERE id = :id AND ended_at IS NULL
+
+-- name: worker_ended
+UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended_at IS NULL
+
+-- name: present_workers
+SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
+
+-- name: workers
+SELECT id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending
+FROM {p}workers ORDER BY started_at DESC, id
+
+-- name: recover_lost
+-- running -> ready, when the worker is dead
+UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+    error_code = 'INTERNAL:WORKER_LOST', fingerprint = NULL,
+    error_detail = 'the worker ' || :worker || ' died in attempt ' || attempt,
+    transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worker LIMIT :limit)
+  AND attempt < max_attempts
+
+-- name: recover_lost_spent
+-- running -> failed, when the worker is dead and this was the last attempt
+UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease = NULL,
+    error_code = 'INTERNAL:WORKER_LOST', fingerprint = NULL,
+    error_detail = 'the worker ' || :worker || ' died in attempt ' || attempt || ', the last',
+    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worker LIMIT :limit)
+  AND attempt >= max_attempts
+
+-- name: renew_for
+-- running -> running, for a worker that lives and could not do it itself; not beyond the job's own timeout
+UPDATE {p}jobs SET lease = :boot_now + :lease
+WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker = :worker
+  AND (timeout IS NULL OR :now <= coalesce(started_at, claimed_at) + timeout + :lease)
+
+-- name: late_workers
+-- whose leases have ended
+SELECT DISTINCT worker FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker IS NOT NULL
+
+-- name: claims_of
+SELECT id, attempt FROM {p}jobs WHERE status = 'running' AND worker = ?
