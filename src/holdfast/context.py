@@ -55,7 +55,7 @@ class Context:
         return None if self.job_id is None or self._find_job is None else self._find_job(self.job_id)
 
     def progress(self, fraction: float, text: str | None = None) -> None:
-        """How far it is, from 0 to 1, and a short text. Stored within a quarter of a second, as the last one said."""
+        """How far it is, from 0 to 1, and a short text. Stored within a second."""
         if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
             raise InvalidInput(f"progress is a fraction from 0 to 1, not {shorten(repr(fraction), 100)}")
         if text is not None and not isinstance(text, str):

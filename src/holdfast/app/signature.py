@@ -1,6 +1,7 @@
 """A task's parameters: how arguments are bound, checked, written as JSON and read back into the same types."""
 
 import inspect
+import types
 import typing
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from ..codec import checker, decoder, encode
 from ..context import Context
 from ..errors import InvalidArguments, InvalidPayload, InvalidTask, UndefinedAnnotation
 from ..failure import shorten
+from ..model import Outcome
 
 _EMPTY = inspect.Parameter.empty
 
@@ -40,7 +42,7 @@ class Signature:
         self._struct = self._make_struct(hints)
         self._decode = self._make_decoder(self._struct)
         self._check = checker(self._struct)
-        returned = hints.get("return", Any)
+        returned = _without_outcomes(hints.get("return", Any))
         self.decode_result = self._make_decoder(Any if returned is None else returned)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -128,6 +130,16 @@ def _hints(function: Callable[..., Any], task: str) -> dict[str, Any]:
         raise UndefinedAnnotation(
             f"{task} has an annotation that is not defined: {error}. Import it at run time, not under TYPE_CHECKING"
         ) from None
+
+
+def _without_outcomes(hint: Any) -> Any:
+    """A task that returns `str | Retry` has a text as its result, if it has one."""
+    if isinstance(hint, type) and issubclass(hint, Outcome):
+        return None
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        left = [one for one in typing.get_args(hint) if not (isinstance(one, type) and issubclass(one, Outcome))]
+        return typing.Union[tuple(left)] if left else None  # noqa: UP007  made at run time
+    return hint
 
 
 def _context_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..clock import Clock
-from ..failure import Failure
+from ..failure import Failure, shorten
 from ..model import Claimed, Settlement
 from .attempt import Attempt
 from .lane import Runner
@@ -119,6 +119,10 @@ class Children:
         attempt.begin(self._clock)  # should it end before it has a process
         try:
             child = self._child_of(runner)
+        except Exception as error:  # noqa: BLE001  starting a process runs the program's own code, and may be refused
+            self._bury(runner)
+            return self._settler.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(repr(error))))
+        try:
             attempt.begin(self._clock)
             attempt.stop = child.kill
             child.pipe.send_bytes(encode(attempt.claimed))

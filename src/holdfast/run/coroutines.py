@@ -16,8 +16,11 @@ LONGEST_CLOSE_SECONDS = 1.0
 class LoopLane:
     """When nothing runs on its loop it trades with the store itself; otherwise it leaves that to another thread."""
 
-    def __init__(self, desk: Desk, executor: Executor, call_for_trade: Callable[[], None]) -> None:
-        self._desk, self._executor, self._call_for_trade = desk, executor, call_for_trade
+    def __init__(
+        self, desk: Desk, executor: Executor, has_room: Callable[[], bool], call_for_trade: Callable[[], None]
+    ) -> None:
+        self._desk, self._executor = desk, executor
+        self._has_room, self._call_for_trade = has_room, call_for_trade
         self.ready: deque[Attempt] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -40,6 +43,11 @@ class LoopLane:
             self._begin_soon()
         else:
             self._start().call_soon_threadsafe(self._begin_soon)
+
+    def nudge(self) -> None:
+        """There may be room for what waits to begin."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_soon)
 
     def close(self) -> None:
         """Cancel what still runs there, and end the loop when it is done, or at the latest with the process."""
@@ -73,14 +81,14 @@ class LoopLane:
         self._will_begin = False
         loop = self._loop
         assert loop is not None
-        while self.ready:
+        while self.ready and self._has_room():
             try:
                 attempt = self.ready.popleft()
             except IndexError:  # it was given back
                 break
+            self._desk.begin(attempt)
             task = loop.create_task(self._run(attempt))
             attempt.stop = partial(loop.call_soon_threadsafe, self._cancel, task)
-            self._desk.begin(attempt)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
@@ -90,6 +98,8 @@ class LoopLane:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._cancelled.discard(task)
+        if self.ready:
+            self._begin_soon()
         if not self._will_settle:
             self._will_settle = True
             task.get_loop().call_soon(self._settle)

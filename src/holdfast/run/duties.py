@@ -25,9 +25,9 @@ log = logging.getLogger("holdfast.worker")
 MILLISECOND = 1_000_000
 BUSY_SECONDS = 0.005
 RUNNING_SECONDS = 0.1
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.5
 SLOW_NS = 50 * MILLISECOND
-START_REPORT_NS = 800 * MILLISECOND
+START_REPORT_NS = 400 * MILLISECOND
 PROGRESS_NS = 200 * MILLISECOND
 CANCEL_CHECK_NS = 200 * MILLISECOND
 HOARDING_NS = 200 * MILLISECOND
@@ -73,9 +73,12 @@ class Duties:
         """What runs goes back, uncounted."""
         self.give_back_ready()
         for attempt in self._desk.active.copy():
-            started_at = attempt.started_at if attempt.began else self._clock.now()
-            finished_at = attempt.finished_at() if attempt.began else started_at
-            self._withdraw(attempt, Settlement(attempt.claimed.lease, "interrupt", started_at, finished_at))
+            if attempt.began:
+                lease, ended = attempt.claimed.lease, attempt.finished_at()
+                self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
+            elif self._desk.disown(attempt):
+                self._desk.give_back(attempt)
+                self._worker.give_up(attempt)
         if self._desk.done:
             self._desk.settle_at_once()
 
@@ -96,7 +99,7 @@ class Duties:
         return min(delay, self._pace(active))
 
     def _pace(self, active: set[Attempt]) -> float:
-        if self._desk.done or self._threads.ready or self._pool.ready:
+        if self._desk.done or self._threads.ready or self._pool.ready or self._loop.ready:
             return BUSY_SECONDS
         return RUNNING_SECONDS if active else IDLE_SECONDS
 
@@ -169,6 +172,8 @@ class Duties:
                 self._threads.call_up(1)
             if self._pool.ready:
                 self._pool.call_up(1)
+            if self._loop.ready:
+                self._loop.nudge()
         self._begun = begun
         if self._desk.unsettled_ns() > UNSETTLED_NS:
             self._desk.trade(None)

@@ -26,25 +26,23 @@ class Executor:
         self._middleware, self._find_job = middleware, find_job
 
     def run(self, attempt: Attempt) -> Settlement:
-        call = self._prepare(attempt)
-        if isinstance(call, Settlement):
-            return call
         try:
+            call = self._prepare(attempt)
+            if isinstance(call, Settlement):
+                return call
             # In a context of its own: what a handler sets in a ContextVar is not there for the next one.
-            value = copy_context().run(call)
+            return self._settler.of_value(attempt, copy_context().run(call))
         except BaseException as error:  # noqa: BLE001  user code: whatever it raises is how this attempt ended
             return self._settler.of_error(attempt, error)
-        return self._settler.of_value(attempt, value)
 
     async def run_async(self, attempt: Attempt) -> Settlement:
-        call = self._prepare(attempt)
-        if isinstance(call, Settlement):
-            return call
         try:
-            value = await call()
+            call = self._prepare(attempt)
+            if isinstance(call, Settlement):
+                return call
+            return self._settler.of_value(attempt, await call())
         except BaseException as error:  # noqa: BLE001  user code, and a cancellation
             return self._settler.of_error(attempt, error)
-        return self._settler.of_value(attempt, value)
 
     def _prepare(self, attempt: Attempt) -> Callable[[], Any] | Settlement:
         attempt.begin(self._clock)
@@ -52,7 +50,7 @@ class Executor:
         context = attempt.context(self._find_job) if handler.wants_context or self._middleware else None
         try:
             args, kwargs = handler.bind(attempt.claimed.args, context)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001  the types of the parameters may be the user's
             return self._settler.of_bad_payload(attempt, error)
         call = partial(handler.function, *args, **kwargs)
         if context is None or not self._middleware:

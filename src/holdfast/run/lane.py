@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 
 from ..errors import StoreError
 from ..model import Settlement
@@ -15,6 +16,7 @@ from .speeds import Speeds
 LONGEST_UNSETTLED_NS = 25_000_000
 LONGEST_WAIT_SECONDS = 1.0
 CLOSE_LOOK_SECONDS = 0.01
+LONGEST_CLOSE_SECONDS = 5.0
 
 Execute = Callable[["Runner", Attempt], Settlement]
 
@@ -32,10 +34,20 @@ class Runner:
 
 class Lane:
     def __init__(
-        self, name: str, size: int, store: Store, desk: Desk, speeds: Speeds, execute: Execute, watches: bool = True
+        self,
+        name: str,
+        size: int,
+        store: Store,
+        desk: Desk,
+        speeds: Speeds,
+        execute: Execute,
+        has_room: Callable[[], bool] | None = None,
+        watches: bool = True,
     ) -> None:
         self._name, self.size, self._store = name, size, store
         self._desk, self._speeds, self._execute = desk, speeds, execute
+        self._has_room = has_room  # where others run on the same account
+        self.busy: set[Attempt] = set()
         self.ready: deque[Attempt] = deque()
         self.begun = 0  # so that somebody who looks twice sees whether anything moves
         self.stuck = 0  # threads whose attempt was given up, and who have not come back
@@ -82,7 +94,8 @@ class Lane:
             for runner in self._idle:
                 runner.gate.release()
             self._idle.clear()
-        while self._runners and not self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
+        until = monotonic() + LONGEST_CLOSE_SECONDS
+        while self._runners and monotonic() < until and not self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
             self._store.wake_waiting()
 
     def _start(self) -> None:
@@ -114,19 +127,21 @@ class Lane:
 
     def _run(self, runner: Runner, attempt: Attempt) -> None:
         self.begun += 1
+        self.busy.add(attempt)
         attempt.stop = runner.stop
-        self._desk.begin(attempt)
         if self._closed:  # looked at after it has begun: so either this sees it, or whoever closes sees the attempt
             self._desk.disown(attempt)
             self._desk.give_back(attempt)
-            return
-        self._desk.finish(attempt, self._execute(runner, attempt))
+        else:
+            self._desk.finish(attempt, self._execute(runner, attempt))  # which raises nothing
+        self.busy.discard(attempt)
 
     def _abandon(self, runner: Runner) -> None:
         """Its attempt is settled by somebody else. A thread cannot be stopped, so another takes its place."""
         with self._lock:
             if not runner.abandoned:
                 runner.abandoned = True
+                self.busy -= {attempt for attempt in self.busy if attempt.stop is runner.stop}
                 self._runners -= 1
                 self.stuck += 1
         self.call_up(1)
@@ -137,11 +152,11 @@ class Lane:
                 return attempt
             seen = self._store.commits_seen()
             traded = self._desk.trade(self)
-            if self.ready or (self._desk.done and traded is not None):
+            if self._may_begin() or (self._desk.done and traded is not None):
                 continue
             if self._closed:
                 return None
-            if traded is False and self._watches and self._watching.acquire(blocking=False):
+            if traded is not None and self._watches and self._watching.acquire(blocking=False):
                 try:
                     self._wait_for_commit(seen)
                 finally:
@@ -151,11 +166,14 @@ class Lane:
 
     def _from_ready(self) -> Attempt | None:
         """The next attempt, after settling what must not wait for its end."""
+        if self._has_room is not None and not self._has_room():
+            return None
         try:
             attempt = self.ready.popleft()
         except IndexError:
             return None
         desk = self._desk
+        desk.begin(attempt)  # at once, so that it is counted as running or as waiting at every moment
         if desk.done and (not attempt.short or desk.unsettled_ns() > LONGEST_UNSETTLED_NS):
             desk.trade(self)
         if (
@@ -167,9 +185,12 @@ class Lane:
             self.call_up(1)  # to wait for what comes next
         return attempt
 
+    def _may_begin(self) -> bool:
+        return bool(self.ready) and (self._has_room is None or self._has_room())
+
     def _park(self, runner: Runner) -> None:
         with self._lock:
-            if self.ready or self._closed:
+            if self._may_begin() or self._closed:
                 return
             self._idle.append(runner)
         runner.gate.acquire()

@@ -16,6 +16,8 @@ log = logging.getLogger("holdfast.worker")
 
 ASKED_FOR_RETRY = Failure("RETRY:REQUESTED", "the task asked to be tried again")
 
+UNSPEAKABLE = Failure("INTERNAL:ERROR", "the handler raised something that cannot be described")
+
 
 class Settler:
     """Knows the app's error codes, and has the dice for the retry policies."""
@@ -54,13 +56,20 @@ class Settler:
         return self._failed(attempt, Failure("INTERNAL:BAD_OUTCOME", f"{type(outcome).__name__} is no known outcome"))
 
     def of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
-        if isinstance(error, Outcome):
-            return self.of_outcome(attempt, error)
-        return self.retry(attempt, self._errors.failure(error))
+        try:
+            if isinstance(error, Outcome):
+                return self.of_outcome(attempt, error)
+            return self.retry(attempt, self._errors.failure(error))
+        except BaseException:  # noqa: BLE001  user code: an exception's class, text and attributes may do anything
+            return self.retry(attempt, UNSPEAKABLE)
 
     def of_bad_payload(self, attempt: Attempt, error: Exception) -> Settlement:
         """It will not fit better next time, so it is not tried again."""
-        return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", shorten(str(error))))
+        try:
+            detail = shorten(str(error))
+        except BaseException:  # noqa: BLE001  user code: the payload's own type raised it
+            detail = ""
+        return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", detail))
 
     def retry(self, attempt: Attempt, failure: Failure) -> Settlement:
         """By the task's policy. Attempts that were snoozed or interrupted do not count."""
@@ -84,5 +93,7 @@ def _microseconds(seconds: Any) -> int:
     try:
         # In this order NaN becomes 0, too.
         return round(min(max(0.0, float(seconds)), MAX_DELAY_SECONDS) * SECOND)
+    except OverflowError:
+        return round(MAX_DELAY_SECONDS * SECOND)
     except (TypeError, ValueError):
         return 0

@@ -96,9 +96,15 @@ class Worker:
         )
         self._children = Children(parts.spawn, settler, parts.clock, options.max_jobs, options.max_memory)
         self._threads = Lane(
-            "run", options.concurrency, self._store, self.desk, self._speeds, lambda _, attempt: executor.run(attempt)
+            "run",
+            options.concurrency,
+            self._store,
+            self.desk,
+            self._speeds,
+            lambda _, attempt: executor.run(attempt),
+            has_room=self._has_room if self._tasks("async") else None,
         )
-        self._loop = LoopLane(self.desk, executor, self._call_for_trade)
+        self._loop = LoopLane(self.desk, executor, self._has_room, self._call_for_trade)
         self._pool = Lane(
             "pool", options.pool, self._store, self.desk, self._speeds, self._children.execute, watches=False
         )
@@ -176,8 +182,12 @@ class Worker:
         for kind, some in by_kind.items():
             lane = self._lanes[kind]
             lane.put(some, from_inside=lane is trader)
-        if len(attempts) > 1 and self._naps:
-            self._bell.ring()  # to see whether all of them begin
+        if self._naps and (len(attempts) > 1 or attempts[0].claimed.timeout is not None):
+            self._bell.ring()  # to see whether all of them begin, and end in time
+
+    def _has_room(self) -> bool:
+        """Threads and coroutines run on one account."""
+        return len(self.desk.active) - len(self._pool.busy) < self.options.concurrency
 
     def _call_for_trade(self) -> None:
         """Somebody has something to settle, and is not the one to do it."""

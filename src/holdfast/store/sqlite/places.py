@@ -17,6 +17,7 @@ from .criteria import as_json
 WINDOW = 16
 
 Pair = tuple[str, str]
+Found = tuple[str, str, int]  # a pair, and whether its queue is paused
 START: Pair = ("", "")
 
 
@@ -52,7 +53,7 @@ class Places:
         while rounds < 2:
             rows = self._step(connection, self._place, WINDOW)
             if len(rows) == WINDOW:
-                self._place = rows[-1]
+                self._place = rows[-1][:2]
             else:
                 self._place = START
                 rounds += 1
@@ -60,13 +61,13 @@ class Places:
                 return served
         return []
 
-    def _step(self, connection: sqlite3.Connection, place: Pair, most: int) -> list[Pair]:
+    def _step(self, connection: sqlite3.Connection, place: Pair, most: int) -> list[Found]:
         values = {"queue": place[0], "task": place[1], "most": most}
         return connection.execute(self._sql.ready_pairs, values).fetchall()
 
 
-def _served(rows: list[Pair], wanted: Wanted) -> list[Pair]:
-    return [pair for pair in rows if pair[1] in wanted.tasks]
+def _served(rows: list[Found], wanted: Wanted) -> list[Pair]:
+    return [(queue, task) for queue, task, paused in rows if not paused and task in wanted.tasks]
 
 
 def _queue_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> list[Share]:

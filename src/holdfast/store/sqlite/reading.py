@@ -60,7 +60,10 @@ class Reading(Part):
 
     def queue_overview(self) -> builtins.list[QueueOverview]:
         rows = self._read(lambda connection: connection.execute(self._sql.queue_overview).fetchall())
-        return [QueueOverview(*counts, self._age(oldest), bool(paused)) for *counts, oldest, paused in rows]
+        return [
+            QueueOverview(name, ready, scheduled, running, failed, self._age(oldest), bool(paused))
+            for name, ready, scheduled, running, failed, oldest, paused in rows
+        ]
 
     def count(self, criteria: Criteria) -> int:
         clause, values = where(criteria, self._options.prefix)

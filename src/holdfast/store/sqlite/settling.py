@@ -61,7 +61,7 @@ class Settling(Part):
     ) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             now = self._clock.now()
-            return self._try_each(connection, statements, _values(lease, now, now + delay, failure, reason))
+            return self._try_each(connection, statements, _values(lease, now, now, delay, failure, reason))
 
         return self._run(work, wakes=True)
 
@@ -71,7 +71,8 @@ class Settling(Part):
             return self._succeed_here(connection, one)
         statements = [getattr(self._sql, name) for name in TRANSITIONS[one.transition]]
         failure = one.failure or NO_FAILURE
-        values = _values(one.lease, one.finished_at, one.finished_at + one.delay, failure, one.reason)
+        # It ended when it ended, but comes back by the clock as it is now: that may have been set since.
+        values = _values(one.lease, one.finished_at, self._clock.now(), one.delay, failure, one.reason)
         return self._try_each(connection, statements, values | {"started_at": one.started_at})
 
     def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
@@ -96,13 +97,14 @@ class Settling(Part):
         return self._run(work, atomic=True)
 
 
-def _values(lease: Lease, now: int, run_at: int, failure: Failure, reason: str) -> dict[str, Any]:
+def _values(lease: Lease, now: int, clock: int, delay: int, failure: Failure, reason: str) -> dict[str, Any]:
     return {
         "id": lease.id,
         "attempt": lease.attempt,
         "queue": lease.queue,
         "now": now,
-        "run_at": run_at,
+        "clock": clock,
+        "run_at": clock + delay,
         "started_at": None,
         "error_code": failure.code,
         "error_detail": failure.detail or None,

@@ -61,7 +61,7 @@ WHERE id = (
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
 
 -- name: ready_pairs
--- every queue and task with something ready after a place in the index, one step each
+-- every queue and task with something ready after a place in the index, one step each, and whether it is paused
 WITH RECURSIVE found (queue, task, step) AS (
     SELECT :queue, :task, 0
     UNION ALL
@@ -71,7 +71,7 @@ WITH RECURSIVE found (queue, task, step) AS (
         ORDER BY queue, task LIMIT 1)
     WHERE step < :most
 )
-SELECT queue, task FROM found WHERE step > 0
+SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE step > 0
 
 -- name: ready_pairs_in
 -- the same within some queues
@@ -81,7 +81,7 @@ WITH RECURSIVE found (queue, task) AS (
     SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = found.queue AND task > found.task)
     FROM found WHERE task IS NOT NULL
 )
-SELECT queue, task FROM found WHERE task <> ''
+SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
 -- name: claim_tasks
 -- ready -> running, the next jobs of these pairs of queue and task; each pair is one bounded range of the index

@@ -35,7 +35,7 @@ WHERE id = ?1 AND status = 'running' AND attempt = ?2 AND (?3 IS NULL OR (queue 
 
 -- name: retry
 -- running -> scheduled (or ready, without delay), while attempts are left
-UPDATE {p}jobs SET status = CASE WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
+UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     error_code = :error_code, error_detail = :error_detail, fingerprint = :fingerprint,
     started_at = coalesce(:started_at, started_at),
@@ -59,7 +59,7 @@ ON CONFLICT (fingerprint) DO UPDATE SET last_seen = :now, count = count + 1
 
 -- name: snooze
 -- running -> scheduled (or ready), and the attempt does not count
-UPDATE {p}jobs SET status = CASE WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
+UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL, max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     started_at = coalesce(:started_at, started_at),
     transition = 'snoozed', actor = worker, updated_at = :now, revision = revision + 1
@@ -82,7 +82,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: release
 -- running -> ready (or scheduled, with a delay), while attempts are left
-UPDATE {p}jobs SET status = CASE WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
+UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     started_at = coalesce(:started_at, started_at),
     transition = 'released', actor = worker, updated_at = :now, revision = revision + 1

@@ -1,0 +1,194 @@
+"""Producers and workers, killed at random with kill -9, stopped past their leases, and cancelled under their hands.
+
+Nothing that was acknowledged is lost, no terminal state is left again, and no job has more attempts than it may.
+"""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storm_worker import LEASE_SECONDS
+
+from crew import Crew, Member
+from holdfast import Holdfast
+
+SECONDS = float(os.environ.get("STORM_SECONDS", 12))
+PRODUCERS, WORKERS = 2, 4
+ENOUGH_RECOVERIES = 100
+LONGEST_OVERTIME_SECONDS = 60  # on a machine that is busy with other things
+LONGEST_END_SECONDS = 60
+
+OUTCOMES = {
+    "succeed": {"succeeded"},
+    "retry": {"retry_scheduled", "failed"},
+    "fail": {"failed"},
+    "snooze": {"snoozed"},
+    "interrupt": {"interrupted"},
+}
+"""How an attempt must be recorded if its worker was told that it had settled it so."""
+
+
+@dataclass
+class Report:
+    acknowledged: int = 0
+    ran: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    recoveries: int = 0  # attempts of workers that died
+    lease_ends: int = 0  # attempts of workers that were stopped for too long
+    fenced: int = 0  # settlements that were refused: the attempt was another's by then
+    kills: int = 0
+    stops: int = 0
+    # What must never happen.
+    lost: list[int] = field(default_factory=list)
+    reverted: list[object] = field(default_factory=list)
+    above_max_attempts: list[object] = field(default_factory=list)
+    ran_twice: list[object] = field(default_factory=list)
+    settled_otherwise: list[object] = field(default_factory=list)
+    unsound: list[object] = field(default_factory=list)
+
+    def violations(self) -> dict[str, list[object]]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, list) and value}
+
+
+def test_a_storm_of_kills_loses_no_job_and_reverts_no_end(tmp_path: Path) -> None:
+    database = tmp_path / "storm.db"
+    report = Report()
+    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+        for role, count in (("storm_producer", PRODUCERS), ("storm_worker", WORKERS)):
+            for _ in range(count):
+                crew.start(role)
+        storm(app, crew, report)
+        for member in crew.living():
+            crew.kill(member)
+        crew.start("storm_worker")
+        wait_until_all_has_ended(app, crew)
+        complaints = crew.complaints()
+        members = list(crew.members)
+    check(database, members, report)
+    print(f"\n{SECONDS:g} s of kills:", json.dumps({n: v for n, v in vars(report).items() if isinstance(v, int)}))
+    assert complaints == []
+    assert report.violations() == {}
+    # If the storm was a calm, it has shown nothing.
+    assert report.acknowledged > 100 and report.succeeded > 100
+    assert report.recoveries >= ENOUGH_RECOVERIES
+    assert report.fenced > 0
+
+
+def storm(app: Holdfast, crew: Crew, report: Report) -> None:
+    until = time.monotonic() + SECONDS
+    stopped: dict[float, Member] = {}
+    while time.monotonic() < until or (
+        time.monotonic() < until + LONGEST_OVERTIME_SECONDS and not is_enough(app, crew)
+    ):
+        time.sleep(random.uniform(0.02, 0.15))
+        assert not crew.complaints(), crew.complaints()
+        for since, member in list(stopped.items()):
+            if time.monotonic() - since > LEASE_SECONDS * 1.5:
+                os.kill(member.process.pid, signal.SIGCONT)
+                del stopped[since]
+        at_work = [one for one in crew.living() if one.is_at_work() and one not in stopped.values()]
+        cancel_one_that_runs(app)
+        if not at_work:
+            continue
+        victim = random.choice(at_work)
+        if victim.role == "storm_worker" and not stopped and random.random() < 0.3:
+            os.kill(victim.process.pid, signal.SIGSTOP)
+            stopped[time.monotonic()] = victim
+            report.stops += 1
+        else:
+            crew.kill(victim)
+            crew.start(victim.role)
+
+
+def cancel_one_that_runs(app: Holdfast) -> None:
+    if random.random() < 0.2:
+        for job in app.jobs.list(status="running", limit=1):
+            app.jobs.cancel(job.id, reason="the storm")
+
+
+def is_enough(app: Holdfast, crew: Crew) -> bool:
+    return recoveries(app.store._options.path) >= ENOUGH_RECOVERIES and any(  # type: ignore[attr-defined]
+        b"lost " in one.log.read_bytes() for one in crew.members if one.role == "storm_worker" and one.log.exists()
+    )
+
+
+def recoveries(database: Path) -> int:
+    connection = sqlite3.connect(database)
+    try:
+        (count,) = connection.execute("SELECT count(*) FROM holdfast_attempts WHERE outcome = 'lost'").fetchone()
+        return int(count)
+    finally:
+        connection.close()
+
+
+def wait_until_all_has_ended(app: Holdfast, crew: Crew) -> None:
+    until = time.monotonic() + LONGEST_END_SECONDS
+    while True:
+        seen = app.store.commits_seen()
+        left = [queue for queue in app.queues() if queue.ready or queue.scheduled or queue.running]
+        if not left:
+            return
+        assert not crew.complaints(), crew.complaints()
+        assert time.monotonic() < until, f"not ended after {LONGEST_END_SECONDS} s: {left}"
+        app.store.wait_for_commit(seen, 1)
+
+
+def check(database: Path, members: list[Member], report: Report) -> None:
+    sent: set[int] = set()
+    ran: Counter[tuple[int, int]] = Counter()
+    told: dict[tuple[int, int], str] = {}
+    for member in members:
+        report.kills += member.killed
+        for verb, id, *rest in member.lines():
+            if verb == "sent":
+                sent.add(int(id))
+            elif verb == "ran":
+                ran[int(id), int(rest[0])] += 1
+            elif verb == "lost":
+                report.fenced += 1
+            elif verb in OUTCOMES:
+                told[int(id), int(rest[0])] = verb
+    report.acknowledged, report.ran = len(sent), sum(ran.values())
+    report.ran_twice = [one for one, count in ran.items() if count > 1]
+    connection = sqlite3.connect(database)
+    try:
+        compare(connection, sent, told, report)
+    finally:
+        connection.close()
+
+
+def compare(connection: sqlite3.Connection, sent: set[int], told: dict[tuple[int, int], str], report: Report) -> None:
+    jobs = connection.execute("SELECT id, status, attempt, max_attempts FROM holdfast_jobs").fetchall()
+    status = {id: state for id, state, *_ in jobs}
+    ended = Counter(status.values())
+    report.succeeded, report.failed, report.cancelled = ended["succeeded"], ended["failed"], ended["cancelled"]
+    report.lost = sorted(id for id in sent if status.get(id) not in ("succeeded", "failed", "cancelled"))
+    report.above_max_attempts = [job for job in jobs if job[2] > job[3]]
+    attempts = connection.execute("SELECT job_id, attempt, outcome, error_code FROM holdfast_attempts").fetchall()
+    ends = {(id, attempt): outcome for id, attempt, outcome, _ in attempts}
+    report.recoveries = sum(outcome == "lost" for outcome in ends.values())
+    report.lease_ends = sum(code == "TIMEOUT:LEASE" for *_, code in attempts)
+    report.settled_otherwise = [
+        (one, verb, ends.get(one)) for one, verb in told.items() if ends.get(one) not in OUTCOMES[verb]
+    ]
+    report.reverted = connection.execute(
+        """SELECT job_id, event FROM holdfast_events AS later WHERE EXISTS (
+               SELECT 1 FROM holdfast_events AS ending WHERE ending.job_id = later.job_id AND ending.id < later.id
+               AND ending.event IN ('succeeded', 'failed', 'cancelled'))"""
+    ).fetchall()
+    for question in (
+        "SELECT * FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+        "SELECT * FROM pragma_foreign_key_check",
+        "SELECT id FROM holdfast_jobs WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)",
+        "SELECT job_id FROM holdfast_attempts WHERE outcome IS NULL",
+        "SELECT job_id FROM holdfast_attempts WHERE outcome = 'lost' AND error_code <> 'INTERNAL:WORKER_LOST'",
+    ):
+        report.unsound += connection.execute(question).fetchmany(5)
