@@ -2,7 +2,32 @@
 
 import click
 
+from .. import __version__
+from .completion import completion
+from .cron import cron
+from .failures import Root
+from .jobs import jobs
+from .migrate import migrate
+from .operate import cancel, delete, retry, run_now
+from .options import example
+from .queues import queues
+from .send import send
+from .show import show
+from .worker import worker
 
-@click.group()
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=example("holdfast jobs --db app.db --status failed"),
+)
+@click.version_option(__version__, "-V", "--version", prog_name="holdfast")
 def main() -> None:
-    """Durable jobs and messages in the database you already have."""
+    """Durable jobs and messages in the database you already have.
+
+    Every command but worker and completion takes --db, or --app, or else the environment variable HOLDFAST_URL.
+    """
+
+
+for command in (worker, send, jobs, show, retry, cancel, run_now, delete, queues, cron, migrate, completion):
+    main.add_command(command)

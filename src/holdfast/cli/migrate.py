@@ -1,0 +1,38 @@
+"""`holdfast migrate`: bring the tables up to date."""
+
+import click
+
+from ..errors import DatabaseMissing, SchemaOutdated
+from .database import Database, takes_database
+from .options import example
+from .output import document, json_option, say
+
+
+@click.command(epilog=example("holdfast migrate --db app.db", "holdfast migrate --db new.db --create"))
+@click.option("--create", is_flag=True, help="Make the database if there is none.")
+@takes_database
+@json_option
+def migrate(database: Database, create: bool, as_json: bool) -> None:
+    """Bring the tables of a database up to date.
+
+    Other commands change no tables: they tell you to run this one. It is safe to run twice, or at the same time
+    in several places.
+    """
+    migrated = _migrate(database, create)
+    if as_json:
+        document({"migrated": migrated})
+    else:
+        say("The tables are up to date now." if migrated else "The tables were up to date already.")
+
+
+def _migrate(database: Database, create: bool) -> bool:
+    try:
+        database.open().close()
+        return False
+    except DatabaseMissing:
+        if not create:
+            raise
+    except SchemaOutdated:
+        pass
+    database.open(migrate=True).close()
+    return True

@@ -1,0 +1,98 @@
+"""Tab completion: names from the database, and silence about everything that goes wrong."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from holdfast import Holdfast
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def offered(start: Any) -> Callable[..., list[str]]:
+    """What bash would offer at the end of the line."""
+
+    def words(*line: str, **environment: str) -> list[str]:
+        asked = {
+            "_HOLDFAST_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["holdfast", *line]),
+            "COMP_CWORD": str(len(line)),
+        }
+        ended = start(env=os.environ | asked | environment)
+        assert ended.stderr == ""
+        return [offer.partition(",")[2] for offer in ended.stdout.splitlines() if offer]
+
+    return words
+
+
+def test_commands_and_options_are_offered(offered: Callable[..., list[str]]) -> None:
+    assert offered("re") == ["retry"]
+    assert offered("queues", "p") == ["pause", "purge"]
+    assert "--error-code" in offered("jobs", "--e")
+    assert offered("jobs", "--status", "s") == ["scheduled", "succeeded"]
+    assert offered("completion", "") == ["bash", "zsh", "fish"]
+
+
+def test_names_and_ids_come_from_the_database(
+    app: Holdfast, jobs: dict[str, int], offered: Callable[..., list[str]], url: str
+) -> None:
+    app.schedules.add("nightly", "0 2 * * *", app.task(name="report")(lambda: None))
+    known = {"HOLDFAST_URL": url}
+    assert offered("send", "", **known) == ["inbox", "mail"]
+    assert offered("queues", "pause", "m", **known) == ["mail"]
+    assert offered("jobs", "--task", "", **known) == ["send_mail"]
+    assert offered("retry", "", **known) == [str(jobs["cancelled"]), str(jobs["failed"])]
+    assert offered("cancel", "", **known) == [str(jobs[name]) for name in ("ready", "scheduled", "running")]
+    assert offered("run-now", "", **known) == [str(jobs["scheduled"])]
+    assert len(offered("show", "", **known)) == len(jobs)
+    assert offered("cron", "pause", "n", **known) == ["nightly"]
+    assert offered("jobs", "--db", url, "--queue", "") == ["inbox", "mail"]
+    assert offered("queues", "--db", url, "pause", "") == ["inbox", "mail"]
+
+
+def test_without_a_database_nothing_is_offered_and_nothing_said(
+    offered: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"x" * 5000)
+    assert offered("show", "") == []
+    for place in (tmp_path / "missing.db", damaged, tmp_path, "mysql://u:p@h/d"):
+        assert offered("show", "", HOLDFAST_URL=str(place)) == []
+    assert offered("jobs", "--app", "no.such.module:app", "--queue", "") == []
+    assert [file.name for file in tmp_path.iterdir()] == ["damaged.db"]
+
+
+def test_names_that_a_shell_cannot_show_are_not_offered(
+    app: Holdfast, offered: Callable[..., list[str]], url: str
+) -> None:
+    app.queue("good").send(1)
+    with app.transaction() as tx:
+        tx.execute("INSERT INTO holdfast_jobs (queue) VALUES (?)", ("evil\nplain,also\x1b[2J",))
+    assert offered("send", "", HOLDFAST_URL=url) == ["good"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_asks_holdfast(run: Run, shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert f"_HOLDFAST_COMPLETE={shell}_complete" in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_can_read(run: Run, shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "completion"
+    script.write_text(run("completion", shell).stdout)
+    assert subprocess.run([shell, "-n", str(script)], capture_output=True).returncode == 0
+
+
+def test_an_unknown_shell_is_code_2(run: Run) -> None:
+    assert run("completion", "tcsh").exit_code == 2

@@ -1,0 +1,91 @@
+"""The page about the command line: all that there is stands in it, and its examples print what it says."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.cli import main
+from holdfast.cli.failures import Exit
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def commands(group: click.Group = main, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+def test_every_command_is_on_the_page() -> None:
+    assert [path for path, _ in commands() if path not in PAGE] == []
+
+
+def test_every_option_is_on_the_page() -> None:
+    options = {option for _, command in commands() for parameter in command.params for option in parameter.opts}
+    written = {option for option in options if option.startswith("-")}
+    assert {option for option in written if not re.search(rf"[`\s|\[]{option}\b", PAGE)} == set()
+
+
+def test_every_exit_code_is_on_the_page() -> None:
+    assert [code for code in Exit if f"| {code.value} |" not in PAGE] == []
+
+
+def examples() -> list[tuple[str, str]]:
+    """Each command of the page with what is printed below it."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+# Times, durations and names of processes differ from run to run, and with them the widths of columns.
+DIFFERS = {
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+": "TIME",
+    r"^\d\d:\d\d:\d\d": "TIME",
+    r"\b\d+(\.\d+)? m?s\b": "SPAN",
+    r"\b(\d+[hm] )?\d+(\.\d+)?[hms]\b": "SPAN",
+    r'(?<=_age":)[\d.]+': "SPAN",
+    r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
+    r" +": " ",
+}
+
+
+def alike(text: str) -> str:
+    for pattern, word in DIFFERS.items():
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return text.strip()
+
+
+def matches(printed: str, expected: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in alike(expected).split("…"))
+    return re.fullmatch(pattern, alike(printed)) is not None
+
+
+def test_the_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (app,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "tasks.py").write_text(app, encoding="utf-8")
+    (tmp_path / "holdfast").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m holdfast "$@"\n')
+    (tmp_path / "holdfast").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for command, expected in examples():
+        if command.startswith("export "):
+            monkeypatch.setenv(*command.removeprefix("export ").split("=", 1))
+            continue
+        ended = subprocess.run(
+            ["sh", "-c", f"{command} 2>&1"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert matches(ended.stdout, expected), f"$ {command}\n{ended.stdout}"
+
+
+def test_there_are_examples() -> None:
+    assert len(examples()) > 20

@@ -1,0 +1,112 @@
+"""The options of `holdfast worker`, as they reach the process that it starts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from msgspec.structs import asdict
+
+from holdfast import Holdfast
+from holdfast.process.command import WorkerSettings
+
+Run = Callable[..., Result]
+
+TASKS = """
+from holdfast import Holdfast
+app = Holdfast("app.db")
+
+@app.task
+def double(n: int) -> int:
+    return 2 * n
+"""
+
+DEFAULTS = {
+    "queues": None,
+    "concurrency": 10,
+    "processes": 1,
+    "pool": None,
+    "grace": 30.0,
+    "lease": 60.0,
+    "until_idle": False,
+    "reload": False,
+    "log": "text",
+    "max_jobs": None,
+    "max_memory": None,
+}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What would have been started, instead of starting it."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def run_worker(reference: str, settings: WorkerSettings) -> int:
+        calls.append((reference, asdict(settings)))
+        return 75
+
+    monkeypatch.setattr("holdfast.process.command.run_worker", run_worker)
+    return calls
+
+
+def test_the_defaults(run: Run, started: list[Any]) -> None:
+    assert run("worker", "tasks:app").exit_code == 75, "the worker's own code"
+    assert started == [("tasks:app", DEFAULTS)]
+
+
+def test_every_option_arrives(run: Run, started: list[Any]) -> None:
+    options = "--queues mail=4,default --concurrency 20 --processes 4 --pool 2 --grace 1m --lease 90 --until-idle"
+    options += " --reload --log json --max-jobs 1000 --max-memory 512M"
+    run("worker", "tasks.py", *options.split())
+    assert started == [
+        (
+            "tasks.py",
+            {
+                "queues": "mail=4,default",
+                "concurrency": 20,
+                "processes": 4,
+                "pool": 2,
+                "grace": 60.0,
+                "lease": 90.0,
+                "until_idle": True,
+                "reload": True,
+                "log": "json",
+                "max_jobs": 1000,
+                "max_memory": 512 * 1024 * 1024,
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["--concurrency 0", "--processes -1", "--grace soon", "--log xml", "--max-memory much", "--max-memory 0", ""],
+)
+def test_wrong_options_are_code_2(run: Run, started: list[Any], wrong: str) -> None:
+    result = run("worker", *(["tasks:app"] if wrong else []), *wrong.split())
+    assert result.exit_code == 2 and started == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1000), ("2k", 2048), ("1G", 2**30), ("1GiB", 2**30), ("3mb", 3 * 2**20)]
+)
+def test_sizes(run: Run, started: list[Any], text: str, size: int) -> None:
+    run("worker", "tasks", "--max-memory", text)
+    assert started[0][1]["max_memory"] == size
+
+
+def test_a_job_that_was_sent_from_a_shell_is_run_from_a_shell(start: Any, module: Any, tmp_path: Path) -> None:
+    module("tasks.py", TASKS)
+    sent = start("send", "default", '{"n": 21}', "--task", "double", "--db", "app.db", "--create", cwd=tmp_path)
+    assert sent.stdout == "1\n"
+    ended = start("worker", "tasks.py", "--until-idle", "--log", "quiet", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    with Holdfast(tmp_path / "app.db") as app:
+        assert app.jobs.get(1).result == 42
+
+
+def test_an_app_that_cannot_be_loaded_is_code_2(start: Any, tmp_path: Path) -> None:
+    ended = start("worker", "nowhere:app", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Error: there is no module 'nowhere'")
