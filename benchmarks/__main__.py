@@ -6,16 +6,22 @@ from pathlib import Path
 from time import perf_counter
 
 from .bulk import bulk_inserts
+from .crews import many_processes
 from .depth import claims_at_depth
+from .drains import drain_beside_huey, worker_drains
+from .finding import jobs_elsewhere
 from .measure import QUICK, WHOLE, Effort, Figure
 from .notes import NOTES
 from .places import flush_milliseconds, scratch_folder
 from .processes import send_storm, wake_up_latency
+from .recovery import recovery_after_kill
 from .report import HEAD, as_markdown, as_text, figure_row, machine
+from .residents import idle_worker, memory_over_time
 from .sends import single_sends, threaded_sends
 from .sizes import bytes_per_job
 from .startup import import_time
 from .trips import round_trips
+from .wakeups import worker_wake_up
 
 Benchmark = Callable[[Path, Effort], Iterator[Figure]]
 
@@ -29,6 +35,14 @@ BENCHMARKS: dict[str, Benchmark] = {
     "latency": wake_up_latency,
     "storm": send_storm,
     "sizes": bytes_per_job,
+    "drain": worker_drains,
+    "huey": drain_beside_huey,
+    "crew": many_processes,
+    "finding": jobs_elsewhere,
+    "wake-up": worker_wake_up,
+    "recovery": recovery_after_kill,
+    "idle": idle_worker,
+    "memory": memory_over_time,
 }
 
 RESULTS = Path(__file__).parent / "results.md"

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import holdfast.store.sqlite
+from holdfast.store.statements import Statements
+
 
 def plain_connection(path: Path, synchronous: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
@@ -145,6 +148,52 @@ class PlainBulk:
 
     def count(self) -> int:
         return _count(self._connection, "holdfast_jobs")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class PlainWorker:
+    """The statements of a worker without the worker, on Holdfast's own tables with all their triggers.
+
+    One transaction settles the last batch, which nobody has handled, and claims the next.
+    """
+
+    BATCH = 100
+    CLAIM = """
+        UPDATE holdfast_jobs SET status = 'running', attempt = attempt + 1,
+            worker = ?1, lease = ?2, claimed_at = ?3, started_at = NULL, heartbeat_at = ?3,
+            transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
+        WHERE id IN (
+            SELECT id FROM holdfast_jobs
+            WHERE status = 'ready' AND queue = ?4 AND task = ?5 AND attempt < max_attempts
+            ORDER BY priority DESC, id LIMIT ?6
+        )
+        RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+                  error_detail, run_at, priority
+    """
+
+    def __init__(self, path: Path, synchronous: str) -> None:
+        """The file was made by Holdfast, and is closed by now."""
+        self._connection = plain_connection(path, synchronous)
+        folder = Path(holdfast.store.sqlite.__file__).parent / "sql"
+        self._settle = Statements(folder, "holdfast_").succeed_many
+
+    def drain(self, queue: str, task: str) -> int:
+        """Returns how many there were."""
+        execute, done = self._connection.execute, 0
+        batch: list[Any] = []
+        while True:
+            now, boot_now = time.time_ns() // 1000, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+            execute("BEGIN IMMEDIATE")
+            if batch:
+                rows = json.dumps([(row[0], row[1], None, now, now) for row in batch])
+                done += execute(self._settle, (rows,)).rowcount
+            values = ("bench", boot_now + 60_000_000, now, queue, task, self.BATCH)
+            batch = execute(self.CLAIM, values).fetchall()
+            execute("COMMIT")
+            if not batch:
+                return done
 
     def close(self) -> None:
         self._connection.close()

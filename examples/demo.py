@@ -1,9 +1,12 @@
-"""What `make demo` shows: a consumer is killed, its message comes back, a bad one is set aside and its story told.
+"""What `make demo` shows: two worker processes on a sample app, live for half a minute, then what became of it all.
 
-Everything happens in a temporary folder that is removed at the end.
+Jobs pour in. The API fails at times and is tried again, one job kills its worker and another takes over, and cron
+makes up for the minutes it missed. Everything happens in a temporary folder that is removed at the end.
 """
 
+import argparse
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,149 +17,139 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-QUEUE = "payments"
+from holdfast import Holdfast
+from holdfast.clock import SECOND, SystemClock
+from holdfast.testing import FakeClock
+
+FOLDER = Path(__file__).parent
+STATES = ["ready", "scheduled", "running", "succeeded", "failed"]
+COLOURS = {"ready": "cyan", "scheduled": "blue", "running": "yellow", "succeeded": "green", "failed": "red"}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=30, help="how long it goes on (default: 30)")
+    seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as folder:
-        demonstrate(Path(folder) / "demo.db")
+        os.environ["HOLDFAST_URL"] = str(Path(folder) / "demo.db")
+        run_a_worker_an_hour_ago(os.environ["HOLDFAST_URL"])
+        demonstrate(Path(folder), seconds)
 
 
-def demonstrate(path: Path) -> None:
-    names = {os.getpid(): "the producer"}
-    with Holdfast(path) as app:
-        payments = app.queue(QUEUE, max_attempts=3)
+def demonstrate(folder: Path, seconds: float) -> None:
+    import sample_app
 
-        say("1. Three messages are sent. Each one is on the disk when send() returns.")
-        first = payments.send({"order": 1001, "amount": 30})
-        payments.send({"order": 1002, "amount": 12})
-        poisonous = payments.send({"order": 1003, "amount": "twelve"})
-        show_stats(app)
+    app = sample_app.app
+    console = Console()
+    with app, workers(folder / "worker.log"):
+        end = time.monotonic() + seconds
+        sample_app.crash.using(delay=seconds / 5).enqueue()
+        if console.is_terminal:
+            with Live(console=console, refresh_per_second=8, transient=True) as live:
+                while (left := end - time.monotonic()) > 0:
+                    pour_in(sample_app, left > seconds / 5)
+                    live.update(view(app, f"{left:.0f} s left. A worker is killed by its own job on the way."))
+                    time.sleep(0.12)
+        else:
+            while (left := end - time.monotonic()) > 0:
+                for _ in range(8):
+                    pour_in(sample_app, left > seconds / 5)
+                print(f"{left:4.0f} s left: {line(app)}", flush=True)
+                time.sleep(min(1.0, left))
+        summarise(app, console)
 
-        say("2. Consumer A, a process of its own, takes the first message, and is killed with SIGKILL.")
-        with start_consumer(path, "A") as consumer:
-            names[consumer.pid] = "consumer A"
-            relay(consumer, until="received")
-            consumer.send_signal(signal.SIGKILL)
-            consumer.wait()
-        print(f"   consumer A is dead (exit code {consumer.returncode}). It has acknowledged nothing.")
-        show_stats(app)
 
-        say("3. Consumer B starts. It handles what it can. A's message comes back when A's second is over.")
-        with start_consumer(path, "B") as consumer:
-            names[consumer.pid] = "consumer B"
-            relay(consumer)
-        if consumer.returncode != 0:
-            raise SystemExit(f"consumer B failed with exit code {consumer.returncode}")
-        show_stats(app)
-
-        say("4. The message that failed three times is a dead letter: kept, and delivered no more.")
-        for letter in payments.dead_letters():
-            print(f"   message {letter.id}: {letter.args}")
-            print(f"   {letter.error_code}: {letter.error_detail}")
-
-        say("5. The bug is fixed. An operator requeues the dead letter, and it is handled.")
-        print(f"   requeued: {payments.requeue(actor='operator ada')}")
-        message = payments.receive(wait=5)
-        if message is None or not message.ack():
-            raise SystemExit("the requeued message was not delivered")
-        print(f"   message {message.id} received, attempt {message.attempt}, and acknowledged")
-        show_stats(app)
-
-        say(f"6. Nothing of this was lost. The history of message {first}, whose consumer was killed:")
-        show_history(app, first, names)
-        print(f"\n   and of message {poisonous}, the dead letter:")
-        show_history(app, poisonous, names)
-    print("\nThat is all. The database was temporary and is gone now.")
+def run_a_worker_an_hour_ago(database: str) -> None:
+    """So that cron has something to make up for: nobody was there since."""
+    now = SystemClock()
+    with Holdfast(database, clock=FakeClock(now.now() - 3600 * SECOND, now.boot_id())) as app:
+        app.cron("* * * * *", queue="cron", name="tidy")(lambda: None)
+        app.worker(until_idle=True).run()
 
 
 @contextmanager
-def start_consumer(path: Path, name: str) -> "Iterator[subprocess.Popen[str]]":
-    command = [sys.executable, __file__, name, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+def workers(log: Path) -> Iterator[None]:
+    """Two processes, started and watched by `holdfast worker`. Their log lines go to a file here."""
+    command = [sys.executable, "-m", "holdfast", "worker", "sample_app:app", "--processes", "2", "--grace", "3s"]
+    with log.open("wb") as lines:
+        process = subprocess.Popen(command, cwd=FOLDER, stderr=lines)
         try:
-            yield consumer
-        except BaseException:
-            consumer.kill()
-            raise
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
 
 
-def relay(consumer: "subprocess.Popen[str]", until: str | None = None) -> None:
-    """Print what the consumer prints, to its end or until a line says the word."""
-    assert consumer.stdout is not None
-    for line in consumer.stdout:
-        print(f"   {line.rstrip()}", flush=True)
-        if until is not None and until in line:
-            return
+def pour_in(sample: Any, still: bool) -> None:
+    """Some more of everything. Towards the end nothing new, so that all can be done."""
+    if still:
+        for _ in range(random.randint(0, 4)):
+            sample.send_mail.enqueue(f"{random.choice(['ada', 'grace', 'edsger'])}@example.org")
+        if random.random() < 0.3:
+            sample.make_thumbnail.enqueue(f"beach-{random.randint(1, 99)}.jpg")
+        if random.random() < 0.6:
+            sample.call_api.enqueue(random.randint(1000, 9999))
 
 
-def say(text: str) -> None:
-    time.sleep(0.7)  # so that a person can follow
-    print(f"\n{text}", flush=True)
+def counts(app: Any) -> dict[str, dict[str, int]]:
+    return {task: {state: app.jobs.count(task=task, status=state) for state in STATES} for task in sorted(app.tasks)}
 
 
-def show_stats(app: Holdfast) -> None:
-    stats = app.queue(QUEUE).stats()
-    waiting = stats.ready + stats.scheduled
-    print(f"   the queue: {waiting} waiting, {stats.running} in flight, {stats.failed} dead")
+def line(app: Any) -> str:
+    found = counts(app)
+    return ", ".join(f"{sum(task[state] for task in found.values())} {state}" for state in STATES)
 
 
-def show_history(app: Holdfast, job_id: int, names: dict[int, str]) -> None:
-    entries = app.jobs.history(job_id)
-    for entry in entries:
-        if entry.kind == "event":
-            seconds = (entry.at - entries[0].at).total_seconds()
-            print(f"   {seconds:+8.3f} s  {entry.name:<10} attempt {entry.attempt}  by {name_of(entry.actor, names)}")
-        else:
-            end = entry.detail.get("finished_at")
-            lasted = "not ended" if end is None else f"{(end - entry.at).total_seconds():.3f} s"
-            reason = f", {entry.detail['error_code']}" if "error_code" in entry.detail else ""
-            print(f"                 attempt {entry.attempt} ended: {entry.name} after {lasted}{reason}")
+def view(app: Any, note: str) -> Group:
+    jobs = Table(title="jobs", title_justify="left", expand=False)
+    jobs.add_column("task")
+    for state in STATES:
+        jobs.add_column(state, justify="right", style=COLOURS[state], min_width=9)
+    for task, row in counts(app).items():
+        jobs.add_row(task, *(str(row[state] or "") for state in STATES))
+    running = Table(title="running now", title_justify="left", min_width=72)
+    for name in ("job", "task", "attempt", "progress"):
+        running.add_column(name)
+    for job in app.jobs.list(status="running", limit=8):
+        running.add_row(str(job.id), job.task, f"{job.attempt} of {job.max_attempts}", bar(job.progress))
+    parts = [jobs, running, crews(app)] if running.row_count else [jobs, crews(app)]
+    return Group(Text(f"Holdfast: {note}", style="bold"), *parts)
 
 
-def name_of(actor: str | None, names: dict[int, str]) -> str:
-    """An actor is the id of a process with something random, or whoever an operator said they are."""
-    pid = (actor or "").partition("-")[0]
-    return names.get(int(pid), str(actor)) if pid.isdecimal() else str(actor)
+def bar(progress: float | None) -> str:
+    return "" if progress is None else "█" * round(progress * 20) + "·" * (20 - round(progress * 20))
 
 
-# --- the consumers: this file again, in a process of its own ---------------------------------------
+def crews(app: Any) -> Table:
+    table = Table(title="workers", title_justify="left", min_width=72)
+    for name in ("worker", "process", "since", "state"):
+        table.add_column(name)
+    for worker in app.workers()[:6]:
+        state = Text("at work", style="green") if worker.ended_at is None else Text(worker.ending, style="red")
+        table.add_row(worker.id, str(worker.pid), f"{worker.started_at:%H:%M:%S}", state)
+    return table
 
 
-def consume(name: str, path: str) -> None:
-    with Holdfast(path) as app:
-        payments = app.queue(QUEUE, max_attempts=3)
-        # Consumer A will not live to acknowledge anything, so it takes its message for one second only.
-        visibility = 1 if name == "A" else 30
-        while (message := payments.receive(visibility=visibility, wait=10)) is not None:
-            report(f"consumer {name} received message {message.id}, attempt {message.attempt}: {message.body}")
-            if name == "A":
-                time.sleep(60)  # hard at work, until it is killed
-            try:
-                charge(message.body)
-            except ValueError as error:
-                report(f"consumer {name} cannot handle message {message.id} ({error}) and gives it back")
-                message.release(delay=0.2)
-            else:
-                report(f"consumer {name} acknowledged message {message.id}: {message.ack()}")
-            stats = payments.stats()
-            if stats.total == stats.failed:
-                return
-
-
-def charge(payment: dict[str, Any]) -> None:
-    if not isinstance(payment["amount"], int):
-        raise ValueError("the amount is not a number")
-
-
-def report(text: str) -> None:
-    print(text, flush=True)
+def summarise(app: Any, console: Console) -> None:
+    console.print(view(app, "what became of it all"))
+    for job in app.jobs.list(task="crash"):
+        console.print(f"\nThe story of job {job.id}, which killed its worker:", style="bold", highlight=False)
+        for entry in app.jobs.history(job.id):
+            if entry.kind == "attempt":
+                code = entry.detail.get("error_code") or ""
+                console.print(
+                    f"  attempt {entry.attempt} on worker {entry.actor}: {entry.name} {code}", highlight=False
+                )
+        console.print(f"  now: {job.status}, {job.error_code}: {job.error_detail}", highlight=False)
+    retried = [job for job in app.jobs.list(task="call_api", status="succeeded", limit=1000) if job.attempt > 1]
+    console.print(f"\n{len(retried)} calls of the flaky API succeeded after another try.", highlight=False)
+    console.print(f"cron: {app.jobs.count(task='tidy')} × tidy, once for the hour it missed.", highlight=False)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        consume(sys.argv[1], sys.argv[2])
-    else:
-        main()
+    main()

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import holdfast
+import holdfast.testing
 from holdfast import Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
+from holdfast.app.schedules import Schedule, Schedules
 from holdfast.app.task import EnqueueOptions
-from holdfast.model import STATUSES, QueueStats
+from holdfast.model import STATUSES, QueueOverview, QueueStats
 from holdfast.store.sqlite.transaction import Transaction
-from holdfast.testing import FakeClock
+from holdfast.testing import Drained, FakeClock, Ran
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -24,7 +26,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
-CLASSES += [Context, FakeClock]
+CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline"}
 
 
@@ -54,7 +56,17 @@ def parameters(thing: type[Any]) -> Iterator[str]:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    assert set(holdfast.__all__) - words_in_code(read("reference/api.md")) == set()
+    names = {*holdfast.__all__, *holdfast.testing.__all__}
+    assert names - words_in_code(read("reference/api.md")) == set()
+
+
+def test_every_parameter_of_the_functions_for_tests_is_in_the_reference() -> None:
+    page = read("reference/api.md").partition("## holdfast.testing")[2]
+    functions = {name: getattr(holdfast.testing, name) for name in holdfast.testing.__all__ if name.islower()}
+    assert {"inline", "drain", "assert_enqueued"} <= functions.keys()
+    for name, function in functions.items():
+        assert f"`{name}(" in page, name
+        assert set(inspect.signature(function).parameters) - words_in_code(page) == set(), name
 
 
 @pytest.mark.parametrize("thing", CLASSES, ids=lambda thing: thing.__name__)
@@ -97,6 +109,7 @@ def events_in_source() -> set[str]:
         *re.findall(r"ELSE '(edited)' END", statements),
         *re.findall(r"VALUES \([^)]*(?:at|AT), '(\w+)'", statements),
         *re.findall(r"_set_paused\([^,]+, \"(\w+)\"", code),
+        *re.findall(r"_note_schedule\([^,]+, \"(\w+)\"", (SQL / "scheduling.py").read_text(encoding="utf-8")),
         *(f"{action}d" for action in re.findall(r"action in \(\"(\w+)\", \"(\w+)\"\)", code)[0]),
     }
 
@@ -104,7 +117,7 @@ def events_in_source() -> set[str]:
 def test_every_event_is_in_the_reference() -> None:
     events = events_in_source()
     # The search finds each kind: by a statement, by a trigger, by an operator.
-    assert {"claimed", "enqueued", "edited", "removed", "paused", "purged"} <= events
+    assert {"claimed", "enqueued", "edited", "removed", "paused", "purged", "schedule_added"} <= events
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
     assert events - in_tables == set()
 

@@ -1,29 +1,35 @@
-"""The README, the tutorial and the guides are programs: their Python blocks run, and print what they say they print.
+"""The README, the tutorial and the guides are programs: their blocks run, and print what they say they print.
 
-The blocks of a page run in order, in one namespace, in an empty folder. A `text` block that follows a Python block is
-what the Python block prints; `…` in it stands for anything.
+The blocks of a page run in order, in an empty folder: Python in one namespace, but where its first line is a comment
+that names a file, which it then becomes; and the commands of `console` blocks. A `text` block that follows a Python
+block is what the Python block prints; `…` in it stands for anything.
 """
 
 import contextlib
+import importlib
 import io
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import console
 from holdfast import Holdfast
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\w+\.py)\n")
 
 
 class Step(NamedTuple):
     line: int
+    kind: str
     code: str
     prints: str | None
 
@@ -32,11 +38,11 @@ def steps(page: Path) -> Iterator[Step]:
     text = page.read_text(encoding="utf-8")
     blocks = list(_BLOCK.finditer(text))
     for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-        if block[1] == "python":
+        if block[1] in ("python", "console"):
             expected = following[2] if following is not None and following[1] == "text" else None
             if expected is not None and text[block.end() : following.start()].strip():
                 expected = None  # something stands between: it is not this block's output
-            yield Step(text[: block.start()].count("\n") + 2, block[2], expected)
+            yield Step(text[: block.start()].count("\n") + 2, block[1], block[2], expected)
 
 
 def matches(printed: str, expected: str) -> bool:
@@ -49,20 +55,45 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         for step in steps(page):
-            # The empty lines before it give errors the line numbers of the page.
-            code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
-            with contextlib.redirect_stdout(io.StringIO()) as output:
-                exec(code, names)
-            printed = output.getvalue()
-            if step.prints is not None:
-                assert matches(printed, step.prints), f"{page.name}:{step.line} printed:\n{printed}"
+            if step.kind == "console":
+                run_commands(page, step, tmp_path)
+            elif file := _FILE.match(step.code):
+                (tmp_path / file[1]).write_text(step.code, encoding="utf-8")
+                importlib.invalidate_caches()
+            else:
+                run_python(page, step, names)
     finally:
-        for thing in names.values():
-            if isinstance(thing, (Holdfast, sqlite3.Connection)):
-                thing.close()
+        close_all(names)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+                close_all(vars(module))
+                del sys.modules[name]
+
+
+def run_python(page: Path, step: Step, names: dict[str, Any]) -> None:
+    # The empty lines before it give errors the line numbers of the page.
+    code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(code, names)
+    printed = output.getvalue()
+    if step.prints is not None:
+        assert matches(printed, step.prints), f"{page.name}:{step.line} printed:\n{printed}"
+
+
+def run_commands(page: Path, step: Step, folder: Path) -> None:
+    for command, expected in console.commands(step.code):
+        printed = console.run(command, expected, folder)
+        assert console.matches(printed, expected), f"{page.name}:{step.line}: $ {command}\n{printed}"
+
+
+def close_all(names: dict[str, Any]) -> None:
+    for thing in names.values():
+        if isinstance(thing, (Holdfast, sqlite3.Connection)):
+            thing.close()
 
 
 def test_every_page_has_something_to_run() -> None:

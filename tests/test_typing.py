@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 SNIPPET = """
 from typing import Any, Coroutine, assert_type
 from holdfast import Context, Holdfast, Job, Message, Queue, Task
+from holdfast.app.schedules import Schedule
 import msgspec
 
 app = Holdfast("app.db")
@@ -106,6 +107,32 @@ async def main() -> None:
     assert_type(await fetch("x"), bytes)
     await send_mail.aenqueue(1)  # refused
     await fetch_row.using(delay=1).aenqueue("x")  # refused
+
+
+# --- cron ---
+
+@app.cron("@daily", tz="Europe/Zurich", missed="skip", queue="night", retry=[1, 2])
+def tidy(deep: bool = False) -> int:
+    return 0
+
+@app.cron("@daily")
+async def sweep(ctx: Context, room: str = "") -> int:
+    return 0
+
+assert_type(tidy.enqueue(deep=True), Job[int])
+assert_type(tidy(), int)
+assert_type(sweep.enqueue("hall"), Job[int])
+assert_type(app.cron("@hourly", name="more")(tidy).enqueue(), Job[int])
+tidy.enqueue("deep")  # refused
+sweep.enqueue(1)  # refused
+app.cron("@daily", missed="all")  # refused
+app.cron("@daily", queue=5)  # refused
+app.cron("@daily", queu="x")  # refused
+assert_type(app.schedules.add("x", "@daily", tidy.using(queue="q"), {"deep": True}), Schedule)
+app.schedules.add("x", "@daily", "tidy", missed="catch_up", catch_up_limit=5)
+app.schedules.add("x", "@daily", 5)  # refused
+app.schedules.add("x", "@daily", tidy, missed="all")  # refused
+assert_type(app.schedules.list(), list[Schedule])
 
 
 # --- queues ---

@@ -64,6 +64,10 @@ class WaitTimeout(HoldfastError, TimeoutError):
     """The job had not ended when the time to wait was over. It goes on; wait again if you like."""
 
 
+class NeverIdle(HoldfastError):
+    """In a test: `drain` or `inline` ran as many attempts as its limit allows, and there is still more to run."""
+
+
 class JobError(HoldfastError):
     """Raise it in a task to fail the attempt with a code of your own: `JobError("DEPENDENCY:STRIPE", "503")`."""
 

@@ -16,6 +16,7 @@ HOT = [
     "look_for_tasks",
     "claim_messages",
     "claim_tasks",
+    "claim_one",
     "ready_pairs",
     "ready_pairs_in",
     "succeed_many",
@@ -44,6 +45,12 @@ HOT = [
     "events_of",
     "attempts_of",
     "traceback",
+    "due_schedules",
+    "next_occurrence",
+    "advance_schedule",
+    "add_fire",
+    "name_job_of_fire",
+    "prune_fires",
 ]
 
 
@@ -79,7 +86,9 @@ def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
 
 def is_scan(line: str) -> bool:
     """A walk over all rows of a table of ours that grows, or over all entries of one of its indexes."""
-    return re.search(r"^SCAN (holdfast_(jobs|events|attempts|tracebacks|tags)|job)\b", line) is not None
+    return (
+        re.search(r"^SCAN (holdfast_(jobs|events|attempts|tracebacks|tags|schedules|fires)|job)\b", line) is not None
+    )
 
 
 def test_no_hot_statement_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
@@ -126,3 +135,13 @@ def test_stats_count_by_the_partial_indexes(app: Holdfast, url: str, index: str)
         lines = plan(connection, statement_of(app, "message_stats"))
     assert any(f"INDEX holdfast_{index}" in line for line in lines)
     assert [line for line in lines if line == "SCAN holdfast_jobs"] == []
+
+
+def test_the_overview_of_queues_reads_the_partial_indexes_and_no_table(
+    app: Holdfast, conn: sqlite3.Connection
+) -> None:
+    lines = plan(conn, statement_of(app, "queue_overview"))
+    walked = [line for line in lines if is_scan(line)]
+    used = {name for line in walked for name in re.findall(r"INDEX holdfast_(\w+)", line)}
+    assert used == {"jobs_ready", "jobs_scheduled", "jobs_running", "jobs_failed"}
+    assert len(walked) == 4, walked

@@ -21,11 +21,13 @@ from .jobs import Jobs
 from .queue import Queue, Seconds
 from .schedules import Schedules
 from .task import AsyncTask, Pool, Task, TaskOptions, make_task
+from .workers import WorkerInfo
 
 if TYPE_CHECKING:
     from random import Random
 
     from ..store.sqlite.transaction import Transaction
+    from .inline import Inline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +83,8 @@ class App:
         on SQLite before 3.51.3.
     """
 
+    _inline: Inline | None = None  # a test that has jobs run as soon as they are enqueued
+
     def __init__(
         self,
         url: str | os.PathLike[str] | None = None,
@@ -106,18 +110,22 @@ class App:
         self.middlewares: list[Callable[[Context], Any]] = []
         self.clock: Clock = clock or SystemClock()
         self.random = chance
-        self.store: Store = _open_store(url)(
-            prefix=checks.prefix(prefix),
-            durable_level=durability.upper(),
-            migrate=checks.flag(migrate, "migrate"),
-            busy_timeout=checks.duration(busy_timeout, "busy_timeout") / SECOND,
-            min_free_bytes=checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
-            guard_connections=checks.flag(guard_connections, "guard_connections"),
-            clock=self.clock,
-            random=chance,
-            # Random with every start: the name of a host or a process comes back.
-            token=f"{chance.getrandbits(48):012x}",
-        )
+        self._settings: dict[str, Any] = {
+            "prefix": checks.prefix(prefix),
+            "durable_level": durability.upper(),
+            "migrate": checks.flag(migrate, "migrate"),
+            "busy_timeout": checks.duration(busy_timeout, "busy_timeout") / SECOND,
+            "min_free_bytes": checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
+            "guard_connections": checks.flag(guard_connections, "guard_connections"),
+        }
+        self.store: Store = self._open(url)
+
+    def _open(self, url: str | os.PathLike[str] | None, **other_settings: Any) -> Store:
+        """A store with this app's settings, clock and chance."""
+        # Random with every start: the name of a host or a process comes back.
+        token = f"{self.random.getrandbits(48):012x}"
+        settings = self._settings | other_settings
+        return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
 
     @overload
     def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -276,12 +284,17 @@ class App:
         """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
         return self.store.queue_overview()
 
+    def workers(self) -> list[WorkerInfo]:
+        """The workers that are there, and the last hundred that were. The newest first."""
+        return [WorkerInfo.from_record(record) for record in self.store.workers()]
+
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A write transaction: commits at the end of the block, or rolls back if it raises.
 
         Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
         """
-        return self.store.transaction()
+        opened = self.store.transaction()
+        return opened if self._inline is None else self._inline.after_commit(self, opened)
 
     def close(self) -> None:
         """Close the database. Further calls raise StoreClosed."""

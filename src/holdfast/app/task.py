@@ -168,8 +168,13 @@ class BoundTask(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         new = self._new_job(self._task.signature.encode(args, kwargs))
-        inserted = self._task._app.store.insert(new, self._options.get("conn"))
-        return Job(self._task._app, inserted.record(new), deduplicated=inserted.existing is not None)
+        app, conn = self._task._app, self._options.get("conn")
+        inserted = app.store.insert(new, conn)
+        job: Job[R] = Job(app, inserted.record(new), deduplicated=inserted.existing is not None)
+        if app._inline is not None:
+            app._inline.enqueued(app, [job.id], conn)
+            return job if conn is not None else job.refresh()
+        return job
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         if "conn" in self._options:
@@ -182,7 +187,11 @@ class BoundTask(Generic[P, R]):
         checks.iterable(calls, "enqueue_many")
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
-        return self._task._app.store.insert_many(self._new_job(""), payloads, self._options.get("conn"))
+        app, conn = self._task._app, self._options.get("conn")
+        ids = app.store.insert_many(self._new_job(""), payloads, conn)
+        if app._inline is not None:
+            app._inline.enqueued(app, ids, conn)
+        return ids
 
     def _new_job(self, args: str) -> NewJob:
         defaults, options = self._task.options, self._options

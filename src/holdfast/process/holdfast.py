@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # so that they cost nothing at import
 
-import math
 import os
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,7 @@ class Holdfast(App):
         max_jobs, max_memory: replace a process of the pool after so many jobs, or when it has more bytes in memory.
         """
         from ..run.queues import parse_queues
+        from ..run.scheduler import Scheduler
         from ..run.worker import Parts, Worker, WorkerOptions
 
         if not self.tasks:
@@ -74,7 +74,7 @@ class Holdfast(App):
             middleware=self.middlewares,
             find_job=self.jobs.get,
             spawn=self._spawn,
-            fire_schedules=lambda: math.inf,
+            scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
         )
         return Worker(parts, options)
 

@@ -116,7 +116,8 @@ class Children:
         self._closed = False
 
     def execute(self, runner: Runner, attempt: Attempt) -> Settlement:
-        attempt.begin(self._clock)  # should it end before it has a process
+        attempt.begin(self._clock)
+        attempt.deadline = 0  # the time that a process needs to start is not the handler's
         try:
             child = self._child_of(runner)
         except Exception as error:  # noqa: BLE001  starting a process runs the program's own code, and may be refused
@@ -125,6 +126,8 @@ class Children:
         try:
             attempt.begin(self._clock)
             attempt.stop = child.kill
+            if attempt.cancelled:  # meanwhile; somebody else has settled it
+                raise EOFError
             child.pipe.send_bytes(encode(attempt.claimed))
             settlement = self._listen(child, attempt)
         except (EOFError, OSError):

@@ -10,7 +10,8 @@ from .attempt import Attempt
 from .desk import Desk
 from .execute import Executor
 
-LONGEST_CLOSE_SECONDS = 1.0
+LONGEST_TIDY_SECONDS = 1.0  # for what cancelled coroutines have to do before they end
+LONGEST_CLOSE_SECONDS = 1.5
 
 
 class LoopLane:
@@ -26,7 +27,7 @@ class LoopLane:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: set[asyncio.Task[None]] = set()
-        self._will_begin = self._will_settle = False
+        self._will_begin = self._will_settle = self._closing = False
 
     @property
     def running(self) -> int:
@@ -98,6 +99,8 @@ class LoopLane:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._cancelled.discard(task)
+        if self._closing and not self._tasks:
+            task.get_loop().stop()
         if self.ready:
             self._begin_soon()
         if not self._will_settle:
@@ -122,6 +125,10 @@ class LoopLane:
 
     def _cancel_all(self) -> None:
         assert self._loop is not None
-        for task in self._tasks:
+        self._closing = True
+        if not self._tasks:
+            self._loop.stop()
+            return
+        for task in self._tasks - self._cancelled:  # a second time would disturb what the first has set going
             task.cancel()
-        self._loop.call_soon(self._loop.stop)
+        self._loop.call_later(LONGEST_TIDY_SECONDS, self._loop.stop)

@@ -6,6 +6,7 @@ All of it is done by one thread, which asks every part when it wants to be asked
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ..model import Report, Settlement
 from .attempt import Attempt
 from .children import Children
 from .coroutines import LoopLane
+from .journal import Journal
 from .lane import Lane
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ log = logging.getLogger("holdfast.worker")
 
 MILLISECOND = 1_000_000
 BUSY_SECONDS = 0.005
+ALONE_SECONDS = 0.02  # while nobody else waits for commits
 RUNNING_SECONDS = 0.1
 IDLE_SECONDS = 0.5
 SLOW_NS = 50 * MILLISECOND
@@ -39,13 +42,21 @@ MOST_STUCK = 100
 
 class Duties:
     def __init__(
-        self, worker: Worker, parts: Parts, threads: Lane, pool: Lane, loop: LoopLane, children: Children
+        self,
+        worker: Worker,
+        parts: Parts,
+        journal: Journal,
+        threads: Lane,
+        pool: Lane,
+        loop: LoopLane,
+        children: Children,
     ) -> None:
-        self._worker, self._desk = worker, worker.desk
+        self._worker, self._desk, self._journal = worker, worker.desk, journal
         self._store, self._clock, self._parts = parts.store, parts.clock, parts
         self._threads, self._pool, self._loop, self._children = threads, pool, loop, children
         self._last: dict[str, int] = {}
         self._begun = -1
+        self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
         self._strangers: set[int] = set()
 
     def do(self, draining: bool = False) -> float:
@@ -61,12 +72,9 @@ class Duties:
     def give_back_ready(self) -> None:
         """What was taken and not begun: others may have it."""
         for lane in (self._threads, self._loop, self._pool):
-            while lane.ready:
-                try:
-                    attempt = lane.ready.popleft()
-                except IndexError:
-                    break
-                self._desk.give_back(attempt)
+            with suppress(IndexError):
+                while True:
+                    self._desk.give_back(lane.ready.popleft())
         self._desk.trade(None)
 
     def interrupt_all(self) -> None:
@@ -94,13 +102,18 @@ class Duties:
         if self._is_time("heartbeat", HEARTBEAT_NS, now):
             self._heartbeat()
         if not draining:
-            delay = min(delay, self._parts.fire_schedules())
+            delay = min(delay, self._parts.scheduler.fire_due())
             self._return_hoarded(now)
-        return min(delay, self._pace(active))
+        return min(delay, self._pace())
 
-    def _pace(self, active: set[Attempt]) -> float:
+    def _pace(self) -> float:
+        active = self._desk.active.copy()  # as it is now: some may have begun during this round
         if self._desk.done or self._threads.ready or self._pool.ready or self._loop.ready:
             return BUSY_SECONDS
+        if any(attempt.began == 0 for attempt in active):  # its timeout is not known yet
+            return BUSY_SECONDS
+        if self._serves_pool and not self._threads.is_watched():
+            return ALONE_SECONDS
         return RUNNING_SECONDS if active else IDLE_SECONDS
 
     def _is_time(self, what: str, every: int, now: int) -> bool:
@@ -155,6 +168,7 @@ class Duties:
     def _drop(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             if self._desk.disown(attempt):
+                self._journal.counts["lost"] += 1
                 log.warning(
                     "%s %d was cancelled or taken over; its handler is told to stop",
                     attempt.handler.name,
@@ -168,8 +182,9 @@ class Duties:
         """Nobody waits behind a job that takes longer than it used to."""
         begun = self._threads.begun + self._pool.begun
         if begun == self._begun:
-            if self._threads.ready or not self._threads.is_watched():
-                self._threads.call_up(1)
+            unwatched = not self._threads.is_watched()
+            if (self._threads.ready or unwatched) and not self._threads.call_up(1) and unwatched:
+                self._desk.trade(None)  # all threads are busy, but processes may be free
             if self._pool.ready:
                 self._pool.call_up(1)
             if self._loop.ready:
@@ -181,12 +196,9 @@ class Duties:
     def _return_hoarded(self, now: int) -> None:
         """What was taken and could not begin goes back, so that others may have it."""
         for lane in (self._threads, self._pool):
-            while lane.ready and lane.ready[-1].taken < now - HOARDING_NS:
-                try:
-                    attempt = lane.ready.pop()
-                except IndexError:
-                    break
-                self._desk.give_back(attempt)
+            with suppress(IndexError):  # somebody else took the last one meanwhile
+                while lane.ready[-1].taken < now - HOARDING_NS:
+                    self._desk.give_back(lane.ready.pop())
 
     # --- other workers ---
 

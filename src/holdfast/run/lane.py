@@ -69,16 +69,17 @@ class Lane:
         self.ready.extend(attempts)
         self.call_up((len(attempts) if long else 1) - from_inside)
 
-    def call_up(self, count: int) -> None:
-        """Wake so many threads, or start them."""
-        for _ in range(count):
+    def call_up(self, count: int) -> int:
+        """Wake so many threads, or start them, as far as there are any. Returns how many."""
+        for number in range(count):
             with self._lock:
                 if self._idle:
                     self._idle.pop().gate.release()
                 elif self._runners < self.size and not self._closed:
                     self._start()
                 else:
-                    return
+                    return number
+        return max(0, count)
 
     def is_watched(self) -> bool:
         """Whether a thread waits for commits."""
@@ -111,6 +112,8 @@ class Lane:
                     attempt = self._next(runner)
                 except StoreError as error:  # the database may be back soon; whoever watches over this calls up again
                     self._desk.put_off(error)
+                    if self._closed or self._desk.broken is not None:
+                        return
                     self._park(runner)
                     continue
                 if attempt is None:

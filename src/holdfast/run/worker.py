@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
@@ -13,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..clock import SECOND, Clock
-from ..errors import StoreError
+from ..errors import InvalidInput, StoreError
 from ..failure import ErrorTable
 from ..model import Wanted, WorkerRecord
 from ..store.base import Store
@@ -30,6 +31,7 @@ from .journal import Journal
 from .lane import Lane
 from .outcome import Settler
 from .queues import ServedQueue
+from .scheduler import Scheduler
 from .signals import StopSignals
 from .speeds import Speeds
 
@@ -76,7 +78,7 @@ class Parts(Struct, frozen=True):
     middleware: Sequence[Middleware]
     find_job: Callable[[int], Any]
     spawn: Spawn
-    fire_schedules: Callable[[], float]
+    scheduler: Scheduler
 
 
 class Worker:
@@ -84,7 +86,7 @@ class Worker:
 
     def __init__(self, parts: Parts, options: WorkerOptions) -> None:
         self.options = options
-        self.id = f"{parts.random.getrandbits(64):016x}"
+        self.id = _new_id()
         """Random with every start, and what `job.worker` says."""
         self._parts, self._store = parts, parts.store
         self._bell = Doorbell()
@@ -117,13 +119,17 @@ class Worker:
         self._intake = Intake(here, options.concurrency, options.queues, self._speeds, parts.random)
         pool = self._tasks("process")
         self._pool_intake = Intake(pool, options.pool, options.queues, self._speeds, parts.random, ahead=False)
-        self._stopping = self._hurried = False
+        self._stopping = self._hurried = self._has_run = False
 
     def run(self) -> WorkerReport:
-        """Run jobs until `stop()`, a signal, or with until_idle until there is nothing left to do."""
+        """Run jobs until `stop()`, a signal, or with until_idle until there is nothing left to do. Once only."""
+        if self._has_run:
+            raise InvalidInput("this worker has run already: make another with app.worker()")
+        self._has_run = True
         self._store.enlist(self._record())
         self._store.recover()
-        duties = Duties(self, self._parts, self._threads, self._pool, self._loop, self._children)
+        self._parts.scheduler.store_declared()
+        duties = Duties(self, self._parts, self._journal, self._threads, self._pool, self._loop, self._children)
         with StopSignals(self.stop):
             try:
                 self._threads.call_up(1)
@@ -206,6 +212,7 @@ class Worker:
     def _until_told_to_stop(self, duties: Duties) -> None:
         idle_since = 0
         while not self._stopping:
+            self._naps = True  # what is taken from now on, it may have overlooked
             delay = duties.do()
             if self.desk.broken is not None:
                 raise self.desk.broken
@@ -216,7 +223,6 @@ class Worker:
                 delay = min(delay, 0.01)
             self._naps = delay > 0.02
             self._bell.wait(delay)
-            self._naps = False
 
     def _is_idle(self) -> bool:
         """Nothing runs, nothing is to be settled, and nothing of what this worker serves is ready."""
@@ -266,7 +272,7 @@ class Worker:
 
     def enlist_anew(self) -> None:
         """Others took this worker for dead: what it held is theirs. It goes on under another name."""
-        self.id = f"{self._parts.random.getrandbits(64):016x}"
+        self.id = _new_id()
         self._store.enlist(self._record())
 
     def _report(self) -> WorkerReport:
@@ -281,3 +287,8 @@ class Worker:
             lost=counts["lost"],
             stuck=self._threads.stuck + self._loop.stuck,
         )
+
+
+def _new_id() -> str:
+    """From the system: a generator of the program's own is copied by a fork, and gives the same again."""
+    return secrets.token_hex(8)

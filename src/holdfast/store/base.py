@@ -56,6 +56,10 @@ class Store(Protocol):
         """Only tasks that are named are taken, from the queues in this order. `queues=None` means all of them."""
         ...
 
+    def claim_one(self, job_id: int, lease: int, worker: str) -> Claimed | None:
+        """This job of a task, if it is ready and its queue not paused."""
+        ...
+
     def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
         """Settle what has ended and claim what comes next, in one transaction."""
         ...

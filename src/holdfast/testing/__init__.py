@@ -1,5 +1,20 @@
 """For tests of programs that use Holdfast."""
 
 from .clock import FakeClock
+from .drain import Drained, drain
+from .enqueued import assert_enqueued, enqueued, refute_enqueued
+from .inline import inline
+from .running import Ran
+from .temporary import on_temporary_database
 
-__all__ = ["FakeClock"]
+__all__ = [
+    "FakeClock",
+    "inline",
+    "drain",
+    "Drained",
+    "Ran",
+    "assert_enqueued",
+    "refute_enqueued",
+    "enqueued",
+    "on_temporary_database",
+]

@@ -1,1 +1,53 @@
-"""The pytest plugin."""
+"""The pytest plugin.
+
+pytest loads it in every project that has Holdfast installed, used or not, so it imports what it needs when it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..process import Holdfast
+    from .clock import FakeClock
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "holdfast_app", "the Holdfast that the fixture `app` gives, such as myproject.tasks:app", default=""
+    )
+
+
+@pytest.fixture
+def holdfast_clock() -> FakeClock:
+    """The clock of the fixture `app`. It stands still, until you or `drain` move it."""
+    from .clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def holdfast_app(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, holdfast_clock: FakeClock
+) -> Iterator[Holdfast]:
+    """The Holdfast that the setting `holdfast_app` names, or a new one, on a database of this test's own."""
+    from ..process import Holdfast
+    from ..process.load import load_app
+    from .temporary import on_temporary_database
+
+    database = tmp_path_factory.mktemp("holdfast") / "test.db"
+    if named := request.config.getini("holdfast_app"):
+        with on_temporary_database(load_app(named), database, holdfast_clock) as app:
+            yield app
+        return
+    with Holdfast(database, clock=holdfast_clock, durability="normal") as app:
+        yield app
+
+
+@pytest.fixture
+def app(holdfast_app: Holdfast) -> Holdfast:
+    """The same as `holdfast_app`. A project that calls something else `app` has that one for it."""
+    return holdfast_app

@@ -32,7 +32,15 @@ class Exchanging(Claiming, Settling):
             lost = self._settle_all(connection, settlements) if settlements else []
             return Exchanged(lost, [one for wanted, some in shares for one in self._claim(connection, wanted, some)])
 
-        return self._run(work, wakes=len(settlements) > 0)
+        return self._run(work, atomic=_is_one_statement(settlements, shares), wakes=len(settlements) > 0)
+
+    def claim_one(self, job_id: int, lease: int, worker: str) -> Claimed | None:
+        def work(connection: sqlite3.Connection) -> list[Claimed]:
+            times = {"lease": self._clock.boot_now() + lease, "now": self._clock.now()}
+            values = {"id": job_id, "worker": worker} | times
+            return _in_order(connection.execute(self._sql.claim_one, values).fetchall())
+
+        return next(iter(self._run(work, atomic=True)), None)
 
     def has_work(self, wants: Sequence[Wanted]) -> bool:
         return bool(self._look_and_sweep(wants))
@@ -97,6 +105,13 @@ class Exchanging(Claiming, Settling):
                 left = {row[0] for row in connection.execute(self._sql.unsettled, (data,)).fetchall()}
                 alone += [one for one in together if one.lease.id in left]
         return [one for one in alone if not self.settle_here(connection, one)]
+
+
+def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[Wanted, list[Share]]]) -> bool:
+    """A worker with little to do claims one job, and later settles it: neither needs a BEGIN and a COMMIT."""
+    if settlements:
+        return not shares and all(map(_is_plain_success, settlements))
+    return len(shares) == 1 and len(shares[0][1]) == 1
 
 
 def _is_plain_success(one: Settlement) -> bool:

@@ -16,6 +16,7 @@ from .files import database_path
 from .forks import watch_forks
 from .operating import Operating
 from .places import Places
+from .presence import lock_path
 from .reading import Reading
 from .scheduling import Scheduling
 from .transaction import Transaction, handed_out
@@ -90,7 +91,10 @@ class SqliteStore(Scheduling, Exchanging, Operating, Reading):
             return self._engine
 
     def _open_engine(self) -> Engine:
-        return Engine(self._options, self._clock, self._random, self._sql)
+        engine = Engine(self._options, self._clock, self._random, self._sql)
+        if self._slots:  # after a fork, in a process that has workers
+            engine.watcher.also_watch(lock_path(self._options.path))
+        return engine
 
 
 def open_store(

@@ -101,6 +101,16 @@ WHERE id IN (
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
           error_detail, run_at, priority
 
+-- name: claim_one
+-- ready -> running, one job of a task by its id, unless its queue is paused
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
+WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
+  AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, priority
+
 -- name: next_due
 -- when the next scheduled job is due (wall clock), and when the next lease ends (boot clock)
 SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),

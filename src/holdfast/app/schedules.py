@@ -1,0 +1,254 @@
+"""Tasks that are enqueued by the clock: `app.schedules`, and what `@app.cron` declares."""
+
+from __future__ import annotations  # so that they cost nothing at import
+
+import builtins
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, get_args
+
+from ..clock import SECOND
+from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
+from ..schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
+from . import checks
+from .job import _plain
+from .task import BoundTask, Task
+
+if TYPE_CHECKING:
+    from .app import App
+
+MOST_TO_CATCH_UP = 1000
+PAGE_ROWS = 1000
+
+# Of what `using` takes; the rest would make no sense, or not the sense that one hopes for.
+_JOB_OPTIONS = ("queue", "priority", "max_attempts", "timeout", "key", "tags")
+
+
+class Schedule:
+    """A stored schedule, as it was when it was read."""
+
+    def __init__(self, record: ScheduleRecord) -> None:
+        self._record = record
+
+    @property
+    def name(self) -> str:
+        return self._record.name
+
+    @property
+    def cron(self) -> str:
+        """The expression."""
+        return self._record.cron
+
+    @property
+    def tz(self) -> str:
+        """The time zone in which the expression is read."""
+        return self._record.tz
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._record.task
+
+    @property
+    def args(self) -> Any:
+        """The arguments as plain JSON values."""
+        return _plain(self._record.args.encode(), "payload")
+
+    @property
+    def queue(self) -> str:
+        return self._record.queue
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def max_attempts(self) -> int:
+        return self._record.max_attempts
+
+    @property
+    def timeout(self) -> float | None:
+        return None if self._record.timeout is None else self._record.timeout / SECOND
+
+    @property
+    def key(self) -> str | None:
+        return self._record.key
+
+    @property
+    def missed(self) -> Missed:
+        return self._record.missed
+
+    @property
+    def catch_up_limit(self) -> int:
+        return self._record.catch_up_limit
+
+    @property
+    def source(self) -> Source:
+        """Who put it there: `"code"` for `@app.cron`, `"runtime"` for `add`."""
+        return self._record.source
+
+    @property
+    def paused(self) -> bool:
+        return self._record.paused_at is not None
+
+    @property
+    def next_at(self) -> datetime | None:
+        """The next occurrence, in UTC; None while it is paused."""
+        from ..cron import NEVER
+
+        moment = self._record.next_at
+        return None if moment is None or moment >= NEVER or self.paused else checks.as_datetime(moment)
+
+    @property
+    def last_at(self) -> datetime | None:
+        """The last occurrence that became a job, in UTC."""
+        return None if self._record.last_at is None else checks.as_datetime(self._record.last_at)
+
+    @property
+    def last_job_id(self) -> int | None:
+        """That job, if it is still there."""
+        return self._record.last_job_id
+
+    def __repr__(self) -> str:
+        when = "paused" if self.paused else f"next {self.next_at:%Y-%m-%d %H:%M} UTC" if self.next_at else "no next"
+        return f"<Schedule {self.name}: {self.task} at {self.cron!r} {self.tz}, {when}>"
+
+
+class Schedules:
+    """What is enqueued when. The workers that know the task see to it, and each occurrence becomes one job."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.declared: dict[str, NewSchedule] = {}
+        """Those of `@app.cron`, by name. A worker stores them at its start."""
+
+    def add(
+        self,
+        name: str,
+        cron: str,
+        task: Task[..., Any] | BoundTask[..., Any] | str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "coalesce",
+        catch_up_limit: int | None = None,
+        actor: str | None = None,
+    ) -> Schedule:
+        """Add a schedule, or change the one of that name. It is on disk when this returns.
+
+        task: a task, its name, or `task.using(queue=…, priority=…, …)`. args: its arguments by name.
+        tz, missed, catch_up_limit: as for `@app.cron`.
+        """
+        timing = self.timing(cron, tz, missed, catch_up_limit)
+        if checks.name(name, "schedule name") in self.declared:
+            raise InvalidInput(f"the schedule {name!r} is that of an @app.cron: choose another name")
+        if args is not None and not isinstance(args, Mapping):
+            raise InvalidArguments(f"args are arguments by name, such as {{'to': …}}, not {checks.shown(args)}")
+        bound = self._bound(task)
+        payload = bound._task.signature.encode((), dict(args or {}))
+        self._app.store.put_schedule(_new(name, bound, payload, timing, "runtime"), checks.actor(actor))
+        return self.get(name)
+
+    def get(self, name: str) -> Schedule:
+        record = self._app.store.schedule(checks.name(name, "schedule name"))
+        if record is None:
+            raise self._not_found(name)
+        return Schedule(record)
+
+    def list(self) -> list[Schedule]:
+        """All of them, by name."""
+        found: builtins.list[Schedule] = []
+        while page := self._app.store.schedules(found[-1].name if found else "", PAGE_ROWS):
+            found += map(Schedule, page)
+        return found
+
+    def pause(self, name: str, *, actor: str | None = None) -> bool:
+        """It fires no more, until it is resumed. False if it was paused already."""
+        done = self._app.store.pause_schedule(checks.name(name, "schedule name"), checks.actor(actor))
+        if not done:
+            self.get(name)  # raises where there is none
+        return done
+
+    def resume(self, name: str, *, actor: str | None = None) -> bool:
+        """It fires again, from now on. False if it was not paused."""
+        done = self._app.store.resume_schedule(checks.name(name, "schedule name"), checks.actor(actor))
+        if not done:
+            self.get(name)  # raises where there is none
+        return done
+
+    def remove(self, name: str, *, actor: str | None = None) -> None:
+        """Remove it. One of `@app.cron` comes back when a worker that has it starts: pause that one instead."""
+        if not self._app.store.remove_schedule(checks.name(name, "schedule name"), checks.actor(actor)):
+            raise self._not_found(name)
+
+    # --- what @app.cron needs ---
+
+    def timing(self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None) -> dict[str, Any]:
+        """When it fires, checked."""
+        from ..cron import checked
+
+        checked(cron, tz)
+        if missed not in get_args(Missed):
+            raise InvalidInput(f"missed is 'coalesce', 'skip' or 'catch_up', not {checks.shown(missed)}")
+        if catch_up_limit is None:
+            catch_up_limit = CATCH_UP_LIMIT
+        elif missed != "catch_up":
+            raise InvalidInput("catch_up_limit says how many to catch up with: pass missed='catch_up' with it")
+        limit = checks.integer(catch_up_limit, "catch_up_limit", 1, MOST_TO_CATCH_UP)
+        return {"cron": " ".join(cron.split()), "tz": tz, "missed": missed, "catch_up_limit": limit}
+
+    def declare(self, task: Task[..., Any], name: str, timing: dict[str, Any]) -> None:
+        if task.app is not self._app:
+            raise InvalidTask(f"{task.name} is a task of another app")
+        taken = self.declared.get(checks.name(name, "schedule name"))
+        if taken is not None:
+            raise InvalidTask(f"the schedule name {name!r} is taken by that of {taken.task}: pass another as name=")
+        try:
+            with suppress(UndefinedAnnotation):  # it may name what is defined further down
+                task.signature.encode((), {})
+        except InvalidArguments as error:
+            raise InvalidTask(
+                f"a cron task is called without arguments: {error}. Give them defaults, or pass them to "
+                "app.schedules.add(…, args=…)"
+            ) from None
+        self.declared[name] = _new(name, BoundTask(task, {}), "{}", timing, "code")
+
+    def forget(self, task: Task[..., Any]) -> None:
+        """The task is defined anew, as when a module is loaded again; so will its schedules be."""
+        self.declared = {name: one for name, one in self.declared.items() if one.task != task.name}
+
+    def _bound(self, task: Task[..., Any] | BoundTask[..., Any] | str) -> BoundTask[..., Any]:
+        if isinstance(task, str):
+            if task not in self._app.tasks:
+                raise checks.suggest(task, self._app.tasks, "task")
+            return BoundTask(self._app.tasks[task], {})
+        bound = BoundTask(task, {}) if isinstance(task, Task) else task
+        if not isinstance(bound, BoundTask):
+            raise InvalidInput(f"a schedule is for a task or its name, not for {checks.shown(task)}")
+        if bound._task.app is not self._app:
+            raise InvalidInput(f"{bound._task.name} is a task of another app")
+        unusable = bound._options.keys() - set(_JOB_OPTIONS)
+        if unusable:
+            raise InvalidInput(f"a schedule cannot use {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
+        return bound
+
+    def _not_found(self, name: str) -> ScheduleNotFound:
+        return ScheduleNotFound(f"there is no schedule {checks.shown(name)}: app.schedules.list() has all of them")
+
+
+def _new(name: str, bound: BoundTask[..., Any], payload: str, timing: dict[str, Any], source: Source) -> NewSchedule:
+    job = bound._new_job(payload)
+    return NewSchedule(
+        name=name,
+        task=bound._task.name,
+        args=job.args,
+        queue=job.queue,
+        priority=job.priority,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout,
+        key=job.key,
+        tags=job.tags,
+        source=source,
+        **timing,
+    )

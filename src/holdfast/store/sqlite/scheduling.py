@@ -1,0 +1,155 @@
+"""Cron schedules: kept, changed, and turned into jobs when they are due."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import InvalidInput
+from ...schedule import NewSchedule, Plan, ScheduleRecord
+from .criteria import as_json
+from .enqueuing import Enqueuing
+
+FIRES_KEPT = 1000
+
+_COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
+
+
+class Scheduling(Enqueuing):
+    def put_schedule(self, schedule: NewSchedule, actor: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            known = self._find_schedule(connection, schedule.name)
+            if known is None:
+                self._write_schedule(connection, self._sql.add_schedule, schedule, None)
+                self._note_schedule(connection, "schedule_added", schedule.name, actor, schedule)
+                return True
+            if known.source == "code" and schedule.source == "runtime":
+                raise InvalidInput(
+                    f"the schedule {schedule.name!r} was put there by @app.cron: change it in the code, choose "
+                    "another name, or remove it first if the code has it no more"
+                )
+            if schedule.is_like(known):
+                return False
+            self._write_schedule(connection, self._sql.change_schedule, schedule, known)
+            self._note_schedule(connection, "schedule_changed", schedule.name, actor, schedule)
+            return True
+
+        self._require_space(len(schedule.args))
+        return self._run(work, durable=True, wakes=True)
+
+    def _write_schedule(
+        self, connection: sqlite3.Connection, statement: str, schedule: NewSchedule, known: ScheduleRecord | None
+    ) -> None:
+        """A new expression counts from now; otherwise what was missed is still missed."""
+        now = self._clock.now()
+        values = {field: getattr(schedule, field) for field in NewSchedule.__struct_fields__}
+        if known is not None and (known.cron, known.tz) == (schedule.cron, schedule.tz):
+            values |= {"handled_at": known.handled_at, "next_at": known.next_at}
+        else:
+            values |= {"handled_at": now, "next_at": _next_after(schedule, now)}
+        connection.execute(statement, values | {"now": now})
+
+    def remove_schedule(self, name: str, actor: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            removed = connection.execute(self._sql.remove_schedule, {"name": name}).rowcount == 1
+            if removed:
+                self._note_schedule(connection, "schedule_removed", name, actor)
+            return removed
+
+        return self._run(work, durable=True, wakes=True)
+
+    def pause_schedule(self, name: str, actor: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            values = {"name": name, "now": self._clock.now()}
+            paused = connection.execute(self._sql.pause_schedule, values).rowcount == 1
+            if paused:
+                self._note_schedule(connection, "schedule_paused", name, actor)
+            return paused
+
+        return self._run(work, durable=True, wakes=True)
+
+    def resume_schedule(self, name: str, actor: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            known = self._find_schedule(connection, name)
+            if known is None or known.paused_at is None:
+                return False
+            now = self._clock.now()
+            values = {"name": name, "now": now, "next_at": _next_after(known, now)}
+            connection.execute(self._sql.resume_schedule, values)
+            self._note_schedule(connection, "schedule_resumed", name, actor)
+            return True
+
+        return self._run(work, durable=True, wakes=True)
+
+    def schedule(self, name: str) -> ScheduleRecord | None:
+        return self._read(lambda connection: self._find_schedule(connection, name))
+
+    def schedules(self, after: str, limit: int) -> list[ScheduleRecord]:
+        statement = self._sql.list_schedules.replace("{columns}", _COLUMNS)
+        rows = self._read(lambda connection: connection.execute(statement, (after, limit)).fetchall())
+        return [_record(row) for row in rows]
+
+    def due_schedules(
+        self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
+    ) -> list[ScheduleRecord]:
+        statement = self._sql.due_schedules.replace("{columns}", _COLUMNS)
+        values = _whose(tasks, declared) | {"now": now, "after": after, "limit": limit}
+        rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
+        return [_record(row) for row in rows]
+
+    def next_occurrence(self, tasks: Sequence[str], declared: Sequence[str], now: int) -> int | None:
+        values = _whose(tasks, declared) | {"now": now}
+        row = self._read(lambda connection: connection.execute(self._sql.next_occurrence, values).fetchone())
+        found: int | None = row[0]
+        return found
+
+    def fire(self, schedule: ScheduleRecord, plan: Plan) -> list[int]:
+        def work(connection: sqlite3.Connection) -> list[int]:
+            if plan.moments and plan.moments[-1] > self._clock.now():
+                return []  # the clock was set back since the plan was made
+            values = {"name": schedule.name, "revision": schedule.revision}
+            places = {"handled_at": plan.handled_at, "next_at": plan.next_at}
+            if connection.execute(self._sql.advance_schedule, values | places).rowcount == 0:
+                return []  # another worker was faster, or an operator
+            found = [self._fire_one(connection, schedule, moment) for moment in plan.moments]
+            if found:
+                connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
+            return [job_id for job_id in found if job_id is not None]
+
+        self._require_space(len(schedule.args) * len(plan.moments))
+        return self._run(work, durable=bool(plan.moments), wakes=True)
+
+    def _fire_one(self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int) -> int | None:
+        """The id of the new job. None if this occurrence has fired before, or its key is taken."""
+        values: dict[str, Any] = {"name": schedule.name, "fire_at": fire_at}
+        if connection.execute(self._sql.add_fire, values).rowcount == 0:
+            return None
+        inserted = self._insert_one(connection, schedule.job(fire_at))
+        values["job_id"] = inserted.id
+        connection.execute(self._sql.name_job_of_fire, values)
+        connection.execute(self._sql.name_last_job, values)
+        return inserted.id if inserted.existing is None else None
+
+    def _find_schedule(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:
+        row = connection.execute(self._sql.get_schedule.replace("{columns}", _COLUMNS), (name,)).fetchone()
+        return None if row is None else _record(row)
+
+    def _note_schedule(
+        self, connection: sqlite3.Connection, event: str, name: str, actor: str, put: NewSchedule | None = None
+    ) -> None:
+        detail = {"schedule": name} | ({} if put is None else {"cron": put.cron, "tz": put.tz, "task": put.task})
+        values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
+        connection.execute(self._sql.note, values)
+
+
+def _record(row: tuple[Any, ...]) -> ScheduleRecord:
+    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, row, strict=True)))
+
+
+def _whose(tasks: Sequence[str], declared: Sequence[str]) -> dict[str, Any]:
+    return {"tasks": as_json(tasks), "declared": as_json(declared)}
+
+
+def _next_after(schedule: NewSchedule, moment: int) -> int:
+    from ...cron import Cron  # here, since it is slow to import and not all programs have schedules
+
+    return Cron(schedule.cron, schedule.tz).after(moment)

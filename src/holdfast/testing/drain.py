@@ -1,0 +1,167 @@
+"""Run what is due, in this thread, on a clock that jumps to the next due time."""
+
+from __future__ import annotations  # so that they cost nothing at import
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, overload
+
+from ..app import App, checks
+from ..clock import SECOND
+from ..errors import InvalidInput
+from ..model import Criteria, Cursor, Wanted
+from .clock import FakeClock
+from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
+from .schedules import fire, store_declared
+
+if TYPE_CHECKING:
+    from ..app.task import Seconds
+
+PAGE_ROWS = 1000
+WAITING = Criteria(status=("ready", "scheduled"), messages=False)
+LATER = Criteria(status=("scheduled",), messages=False)
+ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if that is meant"
+
+
+class Drained(Sequence[Ran]):
+    """The attempts that `drain` ran, in their order, and how many ended in which way."""
+
+    def __init__(self, ran: list[Ran]) -> None:
+        self._ran = ran
+
+    @overload
+    def __getitem__(self, index: int) -> Ran: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Ran]: ...
+    def __getitem__(self, index: int | slice) -> Ran | Sequence[Ran]:
+        return self._ran[index]
+
+    def __len__(self) -> int:
+        return len(self._ran)
+
+    def __iter__(self) -> Iterator[Ran]:
+        return iter(self._ran)
+
+    @property
+    def succeeded(self) -> int:
+        return self._number("succeeded")
+
+    @property
+    def failed(self) -> int:
+        return self._number("failed")
+
+    @property
+    def retried(self) -> int:
+        return self._number("retried")
+
+    @property
+    def snoozed(self) -> int:
+        return self._number("snoozed")
+
+    @property
+    def cancelled(self) -> int:
+        return self._number("cancelled")
+
+    @property
+    def lost(self) -> int:
+        return self._number("lost")
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What handlers raised."""
+        return [one.error for one in self._ran if one.error is not None]
+
+    def _number(self, outcome: str) -> int:
+        return sum(one.outcome == outcome for one in self._ran)
+
+    def __repr__(self) -> str:
+        outcomes = dict.fromkeys(one.outcome for one in self._ran)
+        numbers = ", ".join(f"{self._number(outcome)} {outcome}" for outcome in outcomes)
+        return f"<Drained: {numbers or 'nothing to run'}>"
+
+
+def drain(
+    app: App,
+    *,
+    until: datetime | None = None,
+    seconds: Seconds | None = None,
+    limit: int = 1000,
+    raise_errors: bool = False,
+) -> Drained:
+    """Run in this thread what is due, one after the other, as a worker would.
+
+    On a FakeClock it goes on: the clock jumps to the next due time, until no job is left to wait for. With `until` or
+    `seconds` it goes on to that moment, and no further; schedules fire on the way, and at the end it is that time.
+    Without them schedules fire only what is due when it begins, since they never end.
+
+    limit: so many attempts, beside one for each job that waits when it begins. If there is more to run, NeverIdle.
+    raise_errors: raise what a handler raised, after the job was settled, instead of going on.
+    """
+    if not isinstance(app, App):
+        raise InvalidInput(f"drain takes an app, not {checks.shown(app)}")
+    most = checks.integer(limit, "limit", 1, 2**31) + app.store.count(WAITING)
+    checks.flag(raise_errors, "raise_errors")
+    end = _end(app, until, seconds)
+    ran: list[Ran] = []
+    store_declared(app)
+    occurrence = fire(app)
+    while True:
+        for one in _run_due(app, most, ran):
+            if raise_errors:
+                raise_first_error([one])
+        moment = _next_moment(app, end, occurrence)
+        if moment is None:
+            break
+        _move_to(app.clock, moment)
+        if end is not None:
+            occurrence = fire(app)
+    if end is not None:
+        _move_to(app.clock, end)
+    return Drained(ran)
+
+
+def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | None:
+    if until is None and seconds is None:
+        return None
+    if until is not None and seconds is not None:
+        raise InvalidInput("until and seconds both say when to stop: pass one of them")
+    if not isinstance(app.clock, FakeClock):
+        raise InvalidInput("until and seconds need a clock that can be moved: make the app with clock=FakeClock()")
+    if until is not None:
+        return checks.moment(until, "until")
+    return app.clock.now() + checks.duration(seconds, "seconds")
+
+
+def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
+    """One at a time, so that what a handler enqueues with a higher priority comes before what waits."""
+    wanted = Wanted(list(app.tasks), 1, lease_of(app), app.store.actor)
+    while app.store.has_work([wanted]):
+        if len(ran) >= most:
+            raise never_idle(ran, ADVICE)
+        for claimed in app.store.exchange([], [wanted]).claimed:
+            ran.append(run_claimed(app, claimed))
+            yield ran[-1]
+
+
+def _next_moment(app: App, end: int | None, occurrence: float) -> int | None:
+    """When a job is due next, or a schedule if there is an end to it; None if that is after the end, or never."""
+    if not isinstance(app.clock, FakeClock):
+        return None
+    moments = [_next_due(app), occurrence] if end is not None else [_next_due(app)]
+    moment = min(moments)
+    return None if moment == math.inf or (end is not None and moment > end) else int(moment)
+
+
+def _next_due(app: App) -> float:
+    """Only of tasks that this app has: what cannot be run is nothing to wait for."""
+    soonest, cursor = math.inf, None
+    while page := app.store.list(LATER, PAGE_ROWS, cursor):
+        soonest = min([soonest, *(record.run_at for record in page if record.task in app.tasks)])
+        cursor = Cursor(page[-1].id)
+    return soonest
+
+
+def _move_to(clock: Any, moment: int) -> None:
+    if moment > clock.now():
+        clock.advance((moment - clock.now()) / SECOND)

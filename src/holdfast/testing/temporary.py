@@ -1,0 +1,48 @@
+"""An app of the program under test, on a database of the test's own."""
+
+from __future__ import annotations  # so that they cost nothing at import
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+from ..app import App, checks
+from ..clock import Clock
+from ..errors import InvalidInput
+from .clock import FakeClock
+from .schedules import store_declared
+
+A = TypeVar("A", bound=App)
+
+
+@contextmanager
+def on_temporary_database(
+    app: A, path: str | os.PathLike[str] | None = None, clock: Clock | None = None
+) -> Iterator[A]:
+    """Within the block the app, and all its tasks and queues, are on another database; after it, on their own again.
+
+    The schedules of `@app.cron` are stored there at once, as a worker would do at its start.
+
+    path: of the database; by default a new one in a temporary folder, which is removed at the end.
+    clock: by default a new FakeClock.
+    """
+    if not isinstance(app, App):
+        raise InvalidInput(f"on_temporary_database takes an app, not {checks.shown(app)}")
+    from pathlib import Path
+    from random import Random
+    from tempfile import TemporaryDirectory
+
+    own = app.store, app.clock, app.random
+    with ExitStack() as stack:
+        if path is None:
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-"))) / "test.db"
+        app.clock, app.random = clock or FakeClock(), Random(0)  # the same chance in every run
+        try:
+            # What a power cut would take from it is of no interest.
+            app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0)
+            stack.callback(app.store.close)
+            store_declared(app)
+            yield app
+        finally:
+            app.store, app.clock, app.random = own

@@ -1,0 +1,548 @@
+"""The worker: what becomes of a job by what its handler returns or raises."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze
+from holdfast.clock import SECOND
+from holdfast.testing import FakeClock
+from shift import Shift, attempts, drain, eventually, left, outcomes
+
+Sql = Callable[..., list[Any]]
+Body = Callable[[Context], Any]
+Define = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "async"])
+def define(app: Holdfast, request: pytest.FixtureRequest) -> Define:
+    """Makes a task of a function of the Context, as a plain function and as a coroutine."""
+
+    def make(body: Body, **options: Any) -> Any:
+        def job(ctx: Context) -> Any:
+            return body(ctx)
+
+        async def async_job(ctx: Context) -> Any:
+            return body(ctx)
+
+        return app.task(name="job", **options)(job if request.param == "sync" else async_job)
+
+    return make
+
+
+@pytest.fixture(params=["returned", "raised"])
+def give(request: pytest.FixtureRequest) -> Callable[[Exception], Any]:
+    """An outcome, returned or raised."""
+
+    def end(outcome: Exception) -> Any:
+        if request.param == "raised":
+            raise outcome
+        return outcome
+
+    return end
+
+
+def due_in(app: Holdfast, clock: FakeClock, job_id: int) -> float:
+    """Seconds until it is due; handlers take no time by a clock that stands still, but for some milliseconds."""
+    record = app.store.get(job_id)
+    assert record is not None
+    return (record.run_at - clock.now()) / SECOND
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 0, False, "", "text", 1.5, [1, {"two": None}], {"é": "\U0001f600"}])
+def test_what_a_handler_returns_is_the_result(app: Holdfast, define: Define, value: object) -> None:
+    job = define(lambda ctx: value).enqueue()
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.result, job.error_code) == ("succeeded", value, None)
+    assert report.succeeded == 1
+    assert outcomes(app, job.id) == ["succeeded"]
+
+
+@dataclass
+class Receipt:
+    number: int
+    lines: list[str]
+
+
+def test_a_result_comes_back_in_the_type_it_is_annotated_with(app: Holdfast) -> None:
+    @app.task
+    def buy(number: int) -> Receipt:
+        return Receipt(number, ["tea"])
+
+    @app.task
+    async def sell(number: int) -> Receipt:
+        return Receipt(number, ["cake"])
+
+    bought, sold = buy.enqueue(7), sell.enqueue(8)
+    drain(app)
+    assert bought.refresh().result == Receipt(7, ["tea"])
+    assert sold.refresh().result == Receipt(8, ["cake"])
+
+
+@pytest.mark.parametrize("size", [5_000, 100_000, 1_000_000])
+def test_a_large_result_is_stored_whole(app: Holdfast, define: Define, size: int) -> None:
+    job = define(lambda ctx: "x" * size).enqueue()
+    drain(app)
+    assert job.refresh().result == "x" * size
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("x" * 2_000_000, "RESULT:TOO_LARGE"),
+        (object(), "RESULT:NOT_JSON"),
+        (float("nan"), "RESULT:NOT_JSON"),
+        ("\ud800", "RESULT:NOT_JSON"),
+        ({(1, 2): 3}, "RESULT:NOT_JSON"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_fails_the_job_at_once(
+    app: Holdfast, define: Define, value: object, code: str
+) -> None:
+    job = define(lambda ctx: value).enqueue()
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.error_code, job.attempt, job.result) == ("failed", code, 1, None)
+    assert report.failed == 1
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+def test_a_retry_waits_as_the_policy_says(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+    job = define(lambda ctx: give(Retry()), retry=[30, 60]).enqueue()
+    for seconds in (30, 60):
+        report = drain(app)
+        job.refresh()
+        assert (job.status, job.error_code) == ("scheduled", "RETRY:REQUESTED")
+        assert due_in(app, clock, job.id) == pytest.approx(seconds, abs=0.5)
+        assert (report.retried, report.failed) == (1, 0)
+        clock.advance(seconds + 1)
+    assert outcomes(app, job.id) == ["retry_scheduled"] * 2
+
+
+def test_a_retry_may_say_when(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+    job = define(lambda ctx: give(Retry(after=7)), retry=1000).enqueue()
+    drain(app)
+    assert job.refresh().status == "scheduled"
+    assert due_in(app, clock, job.id) == pytest.approx(7, abs=0.5)
+
+
+def test_a_retry_of_the_last_attempt_fails(app: Holdfast, define: Define, give: Any) -> None:
+    job = define(lambda ctx: give(Retry(after=0)), max_attempts=3).enqueue()
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.attempt, job.error_code) == ("failed", 3, "RETRY:REQUESTED")
+    assert (report.retried, report.failed) == (2, 1)
+
+
+def test_a_snooze_uses_up_no_attempt(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+    seen: list[int] = []
+
+    def wait_twice(ctx: Context) -> object:
+        seen.append(ctx.attempt)
+        return give(Snooze(60)) if len(seen) < 3 else "awake"
+
+    job = define(wait_twice, max_attempts=1).enqueue()
+    for _ in range(2):
+        report = drain(app)
+        assert job.refresh().status == "scheduled"
+        assert due_in(app, clock, job.id) == pytest.approx(60, abs=0.5)
+        assert left(app, job.id) == 1
+        assert (report.snoozed, report.failed) == (1, 0)
+        clock.advance(61)
+    drain(app)
+    assert job.refresh().result == "awake"
+    assert seen == [1, 2, 3], "each claim has a number of its own, for it is the fencing token"
+    assert outcomes(app, job.id) == ["snoozed", "snoozed", "succeeded"]
+
+
+def test_a_snooze_does_not_raise_the_backoff(app: Holdfast, clock: FakeClock, define: Define) -> None:
+    asked: list[int] = []
+
+    def policy(number: int) -> float:
+        asked.append(number)
+        return 0
+
+    def snooze_before_each_failure(ctx: Context) -> object:
+        return Snooze(0) if ctx.attempt % 2 else Retry()
+
+    job = define(snooze_before_each_failure, retry=policy, max_attempts=3).enqueue()
+    drain(app)
+    assert job.refresh().status == "failed"
+    assert asked == [1, 2, 3]
+
+
+@pytest.mark.parametrize("value", [0, -5, float("nan"), float("inf"), 10**400, "7", None, 10**9])
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+def test_a_delay_that_is_no_number_of_seconds_loses_no_job(
+    app: Holdfast, define: Define, value: Any, kind: type[Retry] | type[Snooze]
+) -> None:
+    job = define(lambda ctx: kind(value) if ctx.attempt == 1 else "done").enqueue()
+    drain(app)
+    assert job.refresh().status in ("scheduled", "succeeded", "failed")
+
+
+def test_a_cancel_ends_the_job_with_its_reason(app: Holdfast, define: Define, give: Any) -> None:
+    job = define(lambda ctx: give(Cancel("nobody wants it"))).enqueue()
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.error_detail, job.error_code) == ("cancelled", "nobody wants it", None)
+    assert (report.cancelled, report.failed) == (1, 0)
+
+
+def test_a_fail_ends_the_job_however_many_attempts_are_left(app: Holdfast, define: Define, give: Any) -> None:
+    job = define(lambda ctx: give(Fail("INVALID_INPUT:SCHEMA", "no such column")), max_attempts=5).enqueue()
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.error_code, job.error_detail) == ("failed", "INVALID_INPUT:SCHEMA", "no such column")
+    assert (job.attempt, report.failed) == (1, 1)
+
+
+# --- exceptions -----------------------------------------------------------------------------------
+
+
+def test_an_exception_is_tried_again_by_the_policy_until_the_job_fails(
+    app: Holdfast, clock: FakeClock, define: Define
+) -> None:
+    def stumble(ctx: Context) -> None:
+        raise ConnectionError("the line is dead")
+
+    job = define(stumble, max_attempts=3, retry=[10, 20]).enqueue()
+    for seconds in (10, 20):
+        drain(app)
+        assert job.refresh().status == "scheduled"
+        assert due_in(app, clock, job.id) == pytest.approx(seconds, abs=0.5)
+        clock.advance(seconds - 1)
+        drain(app)
+        assert job.refresh().status == "scheduled", "too early"
+        clock.advance(2)
+    report = drain(app)
+    job.refresh()
+    assert (job.status, job.attempt, job.error_code) == ("failed", 3, "DEPENDENCY:CONNECTION")
+    assert job.error_detail == "ConnectionError: the line is dead"
+    assert report.failed == 1
+    assert outcomes(app, job.id) == ["retry_scheduled", "retry_scheduled", "failed"]
+    last = attempts(app, job.id)[-1]
+    assert "stumble" in (app.jobs.traceback(last.detail["fingerprint"]) or "")
+
+
+def test_a_job_error_has_its_own_code(app: Holdfast, define: Define) -> None:
+    def refuse(ctx: Context) -> None:
+        raise JobError("DEPENDENCY:STRIPE", "card declined")
+
+    job = define(refuse, max_attempts=1).enqueue()
+    drain(app)
+    job.refresh()
+    assert (job.status, job.error_code, job.error_detail) == ("failed", "DEPENDENCY:STRIPE", "card declined")
+
+
+def test_an_exception_has_the_code_that_the_app_gave_it(app: Holdfast, define: Define) -> None:
+    class Throttled(Exception):
+        pass
+
+    def hurry(ctx: Context) -> None:
+        raise Throttled("slow down")
+
+    app.classify(Throttled, "DEPENDENCY:THROTTLED")
+    job = define(hurry, max_attempts=1).enqueue()
+    drain(app)
+    assert job.refresh().error_code == "DEPENDENCY:THROTTLED"
+
+
+class HostileText:
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+class HostileError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+class NoStringError(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+class ExitingError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+class HostileDetail(JobError):
+    @property
+    def detail(self) -> str:  # type: ignore[override]
+        raise RuntimeError("no detail for you")
+
+    @detail.setter
+    def detail(self, value: str) -> None:
+        pass
+
+
+class Namelessness(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__", "__mro__", "__module__"):
+            raise RuntimeError("no name for you")
+        return super().__getattribute__(name)
+
+
+def nameless_error() -> BaseException:
+    class NamelessError(Exception, metaclass=Namelessness):
+        pass
+
+    return NamelessError()
+
+
+def error_without_a_class() -> BaseException:
+    class ClasslessError(Exception):
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("no class for you")
+
+    return ClasslessError()
+
+
+def spoilt_fail() -> Fail:
+    fail = Fail("SOME:CODE")
+    fail.code = "not a code"
+    return fail
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        HostileError,
+        NoStringError,
+        ExitingError,
+        error_without_a_class,
+        nameless_error,
+        spoilt_fail,
+        KeyboardInterrupt,
+        SystemExit,
+        GeneratorExit,
+        StopIteration,
+        StopAsyncIteration,
+        RecursionError,
+        MemoryError,
+        lambda: HostileDetail("SOME:CODE"),
+        lambda: JobError("SOME:CODE", HostileText()),  # type: ignore[arg-type]
+        lambda: Cancel(HostileText()),  # type: ignore[arg-type]
+        lambda: Fail("SOME:CODE", HostileText()),  # type: ignore[arg-type]
+        lambda: ValueError("\ud800\0" * 1000),
+        lambda: BaseExceptionGroup("many", [HostileError(), ValueError("x" * 100_000)]),
+    ],
+)
+def test_whatever_a_handler_raises_ends_its_job_and_not_the_worker(
+    app: Holdfast, define: Define, make: Callable[[], BaseException]
+) -> None:
+    def misbehave(ctx: Context) -> None:
+        raise make()
+
+    job = define(misbehave, max_attempts=1).enqueue()
+
+    @app.task
+    def behave() -> str:
+        return "well"
+
+    drain(app, concurrency=1)
+    assert job.refresh().status in ("failed", "cancelled")
+    assert len(job.error_detail or "") <= 500
+    good = behave.enqueue()
+    drain(app, concurrency=1)
+    assert good.refresh().result == "well"
+
+
+def test_a_policy_that_raises_does_not_lose_the_job(app: Holdfast, clock: FakeClock, define: Define) -> None:
+    def policy(number: int) -> float:
+        raise ZeroDivisionError
+
+    job = define(lambda ctx: Retry(), retry=policy).enqueue()
+    drain(app)
+    assert job.refresh().status == "scheduled"
+    assert due_in(app, clock, job.id) > 0
+
+
+# --- what a worker cannot run ---------------------------------------------------------------------
+
+
+def test_g10_a_task_that_this_worker_does_not_know_is_left(
+    app: Holdfast, open_app: Callable[..., Holdfast], clock: FakeClock
+) -> None:
+    @app.task
+    def known() -> str:
+        return "here"
+
+    other = open_app(clock=clock)
+
+    @other.task
+    def foreign() -> str:
+        return "there"
+
+    strangers = [foreign.enqueue() for _ in range(20)]
+    mine = known.enqueue()
+    drain(app)
+    assert mine.refresh().result == "here"
+    assert {(job.refresh().status, job.attempt) for job in strangers} == {("ready", 0)}
+    drain(other)
+    assert {job.refresh().result for job in strangers} == {"there"}
+
+
+@pytest.mark.parametrize(
+    "args", ["no JSON", '{"n": "no number"}', "{}", "[1]", '{"n": 1, "m": 2}', "null", "[" * 100]
+)
+def test_g10_a_payload_that_does_not_fit_fails_alone_and_at_once(app: Holdfast, sql: Sql, args: str) -> None:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    @app.task
+    async def triple(n: int) -> int:
+        return 3 * n
+
+    sql("INSERT INTO holdfast_jobs (task, args) VALUES ('double', ?), ('triple', ?)", (args, args))
+    good = double.enqueue(21)
+    drain(app)
+    assert good.refresh().result == 42
+    for (job_id,) in sql("SELECT id FROM holdfast_jobs WHERE id <> ?", (good.id,)):
+        job = app.jobs.get(job_id)
+        assert (job.status, job.attempt, job.error_code) == ("failed", 1, "INVALID_INPUT:PAYLOAD")
+
+
+@dataclass
+class Fussy:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n == 13:
+            raise KeyError("thirteen")
+
+
+def test_an_argument_whose_type_raises_something_of_its_own_fails_its_job_alone(app: Holdfast, sql: Sql) -> None:
+    @app.task
+    def use(fussy: Fussy) -> int:
+        return fussy.n
+
+    @app.task
+    async def use_later(fussy: Fussy) -> int:
+        return fussy.n
+
+    sql("""INSERT INTO holdfast_jobs (task, args, max_attempts)
+           VALUES ('use', '{"fussy": {"n": 13}}', 1), ('use_later', '{"fussy": {"n": 13}}', 1)""")
+    good = use.enqueue(Fussy(1))
+    drain(app, concurrency=2)
+    assert good.refresh().result == 1
+    assert app.jobs.count(status="failed") == 2
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600, 315_360_000, -315_360_000])
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+def test_a_clock_that_is_set_while_a_job_runs_does_not_change_its_delay(
+    app: Holdfast, clock: FakeClock, define: Define, kind: type[Retry] | type[Snooze], seconds: int
+) -> None:
+    def meanwhile(ctx: Context) -> object:
+        if ctx.attempt > 1:
+            return "done"
+        clock.step(seconds)
+        return kind(5)
+
+    job = define(meanwhile).enqueue()
+    drain(app)
+    assert job.refresh().status == "scheduled"
+    assert due_in(app, clock, job.id) == pytest.approx(5, abs=0.5)
+    clock.advance(6)
+    drain(app)
+    assert job.refresh().result == "done"
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600, 315_360_000, -315_360_000])
+def test_g8_a_clock_that_is_set_neither_takes_a_running_job_away_nor_runs_it_twice(
+    app: Holdfast, clock: FakeClock, open_app: Callable[..., Holdfast], seconds: int
+) -> None:
+    other = open_app(clock=clock)
+    runs: list[int] = []
+
+    def register(one: Holdfast) -> Any:
+        @one.task(name="work", timeout=60)
+        def work(ctx: Context) -> str:
+            runs.append(ctx.attempt)
+            clock.step(seconds)
+            until = time.monotonic() + 0.4  # long enough for both workers to look after each other
+            while time.monotonic() < until and not ctx.cancelled:
+                time.sleep(0.01)
+            return "cancelled" if ctx.cancelled else "done"
+
+        return work
+
+    tasks = [register(one) for one in (app, other)]
+    with Shift(other, lease=1), Shift(app, lease=1):
+        job = tasks[0].enqueue()
+        eventually(lambda: job.refresh().status == "succeeded")
+    assert (job.result, runs) == ("done", [1])
+
+
+def test_the_times_of_an_attempt_are_true(open_app: Callable[..., Holdfast]) -> None:
+    app, inside = open_app(), []
+
+    @app.task
+    def work() -> None:
+        inside.append(time.time())
+        time.sleep(0.03)
+        inside.append(time.time())
+
+    before = time.time()
+    job = work.enqueue()
+    drain(app)
+    (attempt,) = attempts(app, job.id)
+    claimed, started, finished = (
+        value / SECOND for value in (attempt.at, attempt.detail["started_at"], attempt.detail["finished_at"])
+    )
+    assert before - 0.001 <= claimed <= started <= inside[0] + 0.001
+    assert inside[1] - 0.005 <= finished <= inside[1] + 0.5
+    job.refresh()
+    assert job.started_at is not None and job.started_at.timestamp() == pytest.approx(started)
+    assert job.finished_at is not None and job.finished_at.timestamp() == pytest.approx(finished)
+
+
+def test_jobs_that_were_taken_together_each_have_their_own_times(open_app: Callable[..., Holdfast]) -> None:
+    app = open_app()
+
+    @app.task
+    def quick() -> None:
+        pass
+
+    ids = quick.enqueue_many([{}] * 300)
+    drain(app, concurrency=1)
+    spans = []
+    for job_id in ids:
+        (attempt,) = attempts(app, job_id)
+        assert attempt.at <= attempt.detail["started_at"] <= attempt.detail["finished_at"]
+        spans.append((attempt.detail["started_at"], attempt.detail["finished_at"]))
+    spans.sort()
+    assert all(one[1] <= next[0] + 1 for one, next in pairwise(spans)), "one thread, one at a time"
+
+
+def test_a_worker_in_the_main_thread_puts_the_signal_handlers_back(app: Holdfast, define: Define) -> None:
+    job = define(lambda ctx: "done").enqueue()
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    app.worker(until_idle=True).run()
+    assert job.refresh().result == "done"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,0 +1,401 @@
+"""The worker: what a running handler can ask and tell, what goes around it, and when it is made to stop."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from holdfast import Cancel, Context, Holdfast, Retry
+from holdfast.errors import InvalidInput
+from shift import Shift, comes_true, drain, eventually, outcomes
+
+Open = Callable[..., Holdfast]
+
+
+@pytest.fixture
+def live(open_app: Open) -> Holdfast:
+    """An app on the real clock."""
+    return open_app()
+
+
+# --- what it can ask and tell ---------------------------------------------------------------------
+
+
+def test_a_handler_knows_which_attempt_of_which_job_it_is(app: Holdfast) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    @app.task(queue="mail", max_attempts=2, retry=0)
+    def work(ctx: Context, n: int) -> str:
+        job = ctx.job
+        error = ctx.last_error
+        told = (ctx.job_id, ctx.attempt, ctx.max_attempts, ctx.task, ctx.queue)
+        seen.append((*told, job.id, job.status, job.args, None if error is None else (error.code, error.detail)))
+        if ctx.attempt == 1:
+            raise ConnectionError("no line")
+        return "done"
+
+    job = work.enqueue(7)
+    drain(app)
+    about = ("work", "mail", job.id, "running", {"n": 7})
+    assert seen == [
+        (job.id, 1, 2, *about, None),
+        (job.id, 2, 2, *about, ("DEPENDENCY:CONNECTION", "ConnectionError: no line")),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_progress_is_stored_while_the_handler_runs(live: Holdfast, kind: str) -> None:
+    seen, release = threading.Event(), threading.Event()
+
+    @live.task
+    def work(ctx: Context) -> None:
+        ctx.progress(0.25, "a quarter")
+        seen.set()
+        comes_true(release)
+        ctx.progress(1)
+
+    @live.task
+    async def work_later(ctx: Context) -> None:
+        ctx.progress(0.25, "a quarter")
+        seen.set()
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+        ctx.progress(1)
+
+    with Shift(live):
+        job = (work if kind == "sync" else work_later).enqueue()
+        comes_true(seen)
+        told = time.monotonic()
+        eventually(lambda: job.refresh().progress == 0.25)
+        assert time.monotonic() - told < 0.8
+        assert job.progress_text == "a quarter"
+        release.set()
+        eventually(lambda: job.refresh().status == "succeeded")
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", True, None])
+def test_a_progress_that_is_no_fraction_is_refused(app: Holdfast, fraction: Any) -> None:
+    @app.task(max_attempts=1)
+    def work(ctx: Context) -> str:
+        with pytest.raises(InvalidInput):
+            ctx.progress(fraction)
+        return "told"
+
+    job = work.enqueue()
+    drain(app)
+    assert job.refresh().result == "told"
+
+
+def test_when_a_long_job_began_is_stored_within_a_second_while_it_runs(live: Holdfast) -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    @live.task
+    def long() -> None:
+        begun.set()
+        comes_true(release)
+
+    @live.task
+    async def long_later() -> None:
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+
+    with Shift(live):
+        jobs = [long.enqueue(), long_later.enqueue()]
+        comes_true(begun)
+        moment = time.monotonic()
+        eventually(lambda: all(job.refresh().started_at is not None for job in jobs))
+        assert time.monotonic() - moment < 1.3
+        assert [job.status for job in jobs] == ["running", "running"]
+        history = live.store.history(jobs[0].id)
+        assert [entry.detail.keys() & {"started_at"} for entry in history if entry.kind == "attempt"]
+        release.set()
+
+
+def test_the_logger_of_a_handler_names_its_job(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(queue="mail")
+    def work(ctx: Context, secret: str) -> None:
+        ctx.logger.warning("half way")
+
+    with caplog.at_level(logging.INFO, "holdfast"):
+        job = work.enqueue("s3cret-payload")
+        drain(app)
+    (record,) = [one for one in caplog.records if one.name == "holdfast.job"]
+    assert (record.job_id, record.task, record.queue, record.attempt) == (job.id, "work", "mail", 1)  # type: ignore[attr-defined]
+    lines = [one.getMessage() for one in caplog.records if one.name == "holdfast.worker"]
+    assert [line for line in lines if f"work {job.id} succeeded" in line], lines
+    assert "s3cret-payload" not in caplog.text
+
+
+color: ContextVar[str] = ContextVar("color", default="none")
+
+
+def test_what_a_handler_sets_in_a_context_variable_is_not_there_for_the_next_one(app: Holdfast) -> None:
+    @app.task
+    def paint() -> str:
+        before = color.get()
+        color.set("red")
+        return before
+
+    @app.task
+    async def paint_later() -> str:
+        before = color.get()
+        color.set("blue")
+        return before
+
+    ids = paint.enqueue_many([{}] * 5) + paint_later.enqueue_many([{}] * 5)
+    drain(app, concurrency=1)
+    assert {app.jobs.get(job_id).result for job_id in ids} == {"none"}
+
+
+# --- cancelling -----------------------------------------------------------------------------------
+
+
+def test_a_cancel_reaches_a_function_as_a_flag(live: Holdfast) -> None:
+    begun, beats = threading.Event(), []
+
+    @live.task
+    def work(ctx: Context) -> str:
+        begun.set()
+        eventually(lambda: ctx.cancelled)
+        beats.append(ctx.heartbeat())
+        return "too late"
+
+    with Shift(live) as shift:
+        job = work.enqueue()
+        comes_true(begun)
+        assert live.jobs.cancel(job.id, reason="changed my mind")
+        eventually(lambda: beats)
+        report = shift.stop()
+    job.refresh()
+    assert (job.status, job.result, beats) == ("cancelled", None, [False])
+    assert outcomes(live, job.id) == ["cancelled"]
+    assert (report.succeeded, report.lost) == (0, 1)
+
+
+def test_a_cancel_reaches_a_coroutine_as_a_cancellation(live: Holdfast) -> None:
+    begun, ended = threading.Event(), []
+
+    @live.task
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.02)  # it may tidy up
+            ended.append("tidied up")
+            raise
+
+    with Shift(live) as shift:
+        job = work.enqueue()
+        comes_true(begun)
+        live.jobs.cancel(job.id)
+        eventually(lambda: ended)
+        report = shift.stop()
+    assert job.refresh().status == "cancelled"
+    assert (report.succeeded, report.stuck, report.lost) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_handler_that_ignores_a_cancel_keeps_nobody_from_its_place(live: Holdfast, kind: str) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    @live.task
+    def stubborn() -> str:
+        begun.set()
+        comes_true(release)
+        return "late"
+
+    @live.task
+    async def stubborn_later() -> str:
+        begun.set()
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    @live.task
+    def next_one() -> str:
+        return "served"
+
+    @live.task
+    async def next_later() -> str:
+        return "served"
+
+    with Shift(live, concurrency=1) as shift:
+        job = (stubborn if kind == "sync" else stubborn_later).enqueue()
+        comes_true(begun)
+        live.jobs.cancel(job.id)
+        others = [next_one.enqueue(), next_later.enqueue()]
+        eventually(lambda: [one.refresh().result for one in others] == ["served"] * 2)
+        report = shift.stop()
+        assert report.stuck == 1
+    release.set()
+    assert job.refresh().status == "cancelled"
+
+
+def test_a_job_that_was_cancelled_before_it_began_does_not_begin(live: Holdfast) -> None:
+    runs: list[int] = []
+
+    @live.task
+    def work(n: int) -> None:
+        runs.append(n)
+
+    jobs = [work.enqueue(n) for n in range(3)]
+    live.jobs.cancel(jobs[1].id)
+    drain(live, concurrency=1)
+    assert runs == [0, 2]
+
+
+# --- middleware -----------------------------------------------------------------------------------
+
+Log = list[str]
+
+
+@pytest.fixture(params=["sync", "async"])
+def define(app: Holdfast, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    def make(body: Callable[[], Any], **options: Any) -> Any:
+        def job() -> Any:
+            return body()
+
+        async def async_job() -> Any:
+            await asyncio.sleep(0)
+            return body()
+
+        return app.task(name="job", **options)(job if request.param == "sync" else async_job)
+
+    return make
+
+
+@pytest.fixture
+def log(app: Holdfast) -> Log:
+    """Two layers that write down what they see."""
+    lines: Log = []
+
+    def layer(name: str) -> None:
+        @app.middleware
+        def around(ctx: Context) -> Iterator[None]:
+            lines.append(f"{name} before {ctx.task} {ctx.attempt}")
+            try:
+                result = yield
+            except BaseException as error:
+                lines.append(f"{name} saw {type(error).__name__}")
+                raise
+            lines.append(f"{name} after {result!r}")
+
+    layer("outer")
+    layer("inner")
+    return lines
+
+
+def test_middleware_goes_around_the_handler_like_the_layers_of_an_onion(app: Holdfast, define: Any, log: Log) -> None:
+    job = define(lambda: log.append("handler") or 42).enqueue()
+    drain(app)
+    assert job.refresh().result == 42
+    assert log == ["outer before job 1", "inner before job 1", "handler", "inner after 42", "outer after 42"]
+
+
+def test_middleware_sees_what_the_handler_raised(app: Holdfast, define: Any, log: Log) -> None:
+    def stumble() -> None:
+        raise ConnectionError("no line")
+
+    job = define(stumble, max_attempts=1).enqueue()
+    drain(app)
+    assert job.refresh().error_code == "DEPENDENCY:CONNECTION"
+    assert log[2:] == ["inner saw ConnectionError", "outer saw ConnectionError"]
+
+
+def test_middleware_sees_outcomes_as_they_were_given(app: Holdfast, define: Any, log: Log) -> None:
+    def cancel() -> None:
+        raise Cancel("enough")
+
+    define(lambda: Retry(after=0) if len(log) < 3 else cancel()).enqueue()
+    drain(app)
+    assert log[2:4] == ["inner after Retry(after=0)", "outer after Retry(after=0)"]
+    assert log[-2:] == ["inner saw Cancel", "outer saw Cancel"]
+
+
+def test_middleware_that_raises_before_the_handler_spares_it(app: Holdfast, define: Any, log: Log) -> None:
+    @app.middleware
+    def refuse(ctx: Context) -> Iterator[None]:
+        raise PermissionError("not today")
+        yield
+
+    job = define(lambda: log.append("handler"), max_attempts=1).enqueue()
+    drain(app)
+    assert job.refresh().error_code == "RESOURCE:PERMISSION"
+    assert log[2:] == ["inner saw PermissionError", "outer saw PermissionError"]
+
+
+def test_middleware_that_raises_after_the_handler_fails_the_job(app: Holdfast, define: Any, log: Log) -> None:
+    @app.middleware
+    def check(ctx: Context) -> Iterator[None]:
+        result = yield
+        raise ValueError(f"{result} is wrong")
+
+    job = define(lambda: 41, max_attempts=1).enqueue()
+    drain(app)
+    assert (job.refresh().status, job.error_detail) == ("failed", "ValueError: 41 is wrong")
+    assert log[2:] == ["inner saw ValueError", "outer saw ValueError"]
+
+
+def test_middleware_may_deal_with_an_error_or_put_another_in_its_place(app: Holdfast, define: Any) -> None:
+    @app.middleware
+    def soothe(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except LookupError:
+            pass
+        except ValueError as error:
+            raise Cancel("translated") from error
+
+    errors: list[Exception] = [LookupError(), ValueError()]
+
+    def stumble() -> None:
+        raise errors.pop(0)
+
+    task = define(stumble, max_attempts=1)
+    first = task.enqueue()
+    drain(app)
+    assert (first.refresh().status, first.result) == ("succeeded", None)
+    second = task.enqueue()
+    drain(app)
+    assert (second.refresh().status, second.error_detail) == ("cancelled", "translated")
+
+
+@pytest.mark.parametrize("fault", ["never yields", "yields twice"])
+def test_middleware_with_another_number_of_yields_than_one_fails_the_job(
+    app: Holdfast, define: Any, fault: str
+) -> None:
+    @app.middleware
+    def odd(ctx: Context) -> Iterator[None]:
+        if fault == "yields twice":
+            yield
+            yield
+        return
+        yield
+
+    job = define(lambda: 1, max_attempts=1).enqueue()
+    drain(app)
+    assert (job.refresh().status, job.result) == ("failed", None)
+
+
+def test_an_exception_named_stop_iteration_goes_through_middleware(app: Holdfast, log: Log) -> None:
+    @app.task(max_attempts=1)
+    def work() -> None:
+        raise StopIteration("of its own")
+
+    job = work.enqueue()
+    drain(app)
+    assert job.refresh().status == "failed"
+
+
+def test_only_a_generator_function_is_middleware(app: Holdfast) -> None:
+    with pytest.raises(InvalidInput, match="yield"):
+        app.middleware(lambda ctx: None)

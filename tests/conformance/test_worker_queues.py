@@ -1,0 +1,412 @@
+"""The worker: which jobs it takes, in which order, how many at once, and how many before their time."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.errors import InvalidInput
+from shift import PATIENCE_SECONDS, Gauge, Shift, comes_true, drain, eventually, left
+
+Open = Callable[..., Holdfast]
+
+
+@pytest.fixture
+def live(open_app: Open) -> Holdfast:
+    """An app on the real clock."""
+    return open_app()
+
+
+# --- which, and in which order --------------------------------------------------------------------
+
+
+@pytest.fixture
+def order(app: Holdfast) -> list[str]:
+    """The names of the jobs, as they run; `note` is the task."""
+    seen: list[str] = []
+
+    @app.task
+    def note(name: str) -> None:
+        seen.append(name)
+
+    return seen
+
+
+def test_jobs_run_by_priority_and_then_as_they_came(app: Holdfast, order: list[str]) -> None:
+    note = app.tasks["note"]
+    for name, priority in (("c", 0), ("a", 10), ("d", 0), ("e", -5), ("b", 5)):
+        note.using(priority=priority, queue=f"queue-{name}").enqueue(name)
+    drain(app, concurrency=1)
+    assert order == ["a", "b", "c", "d", "e"]
+
+
+def test_queues_are_served_in_the_order_in_which_they_are_named(app: Holdfast, order: list[str]) -> None:
+    note = app.tasks["note"]
+    for number in range(10):
+        note.using(queue="bulk", priority=100).enqueue(f"bulk-{number}")
+        note.using(queue="urgent").enqueue(f"urgent-{number}")
+        note.using(queue="elsewhere").enqueue("elsewhere")
+    drain(app, queues="urgent,bulk", concurrency=1)
+    assert order == [f"{queue}-{number}" for queue in ("urgent", "bulk") for number in range(10)]
+    assert app.jobs.count(status="ready", queue="elsewhere") == 10
+
+
+def test_weights_share_out_a_worker(open_app: Open) -> None:
+    app, seen = open_app(random=Random(7)), []
+
+    @app.task
+    def note(name: str) -> None:
+        seen.append(name)
+        time.sleep(0.002)
+
+    for name in ("heavy", "light"):
+        note.using(queue=name).enqueue_many([{"name": name}] * 200)
+    drain(app, queues="light,heavy*4", concurrency=1)
+    early = Counter(seen[:150])
+    assert 90 <= early["heavy"] <= 145, early
+    assert Counter(seen) == {"heavy": 200, "light": 200}
+
+
+def test_queues_that_appear_later_are_served(app: Holdfast, order: list[str]) -> None:
+    note = app.tasks["note"]
+    with Shift(app):
+        for name in ("first", "second", "third"):
+            note.using(queue=name).enqueue(name)
+            eventually(lambda: name in order, f"{name} was not served")  # noqa: B023
+    assert order == ["first", "second", "third"]
+
+
+def test_many_queues_are_all_served(app: Holdfast, order: list[str]) -> None:
+    note = app.tasks["note"]
+    for number in range(120):
+        note.using(queue=f"customer-{number:03}").enqueue(str(number))
+    drain(app, concurrency=3)
+    assert sorted(order, key=int) == [str(number) for number in range(120)]
+
+
+def test_a_paused_queue_waits_and_does_not_keep_a_worker_from_being_idle(app: Holdfast, order: list[str]) -> None:
+    note = app.tasks["note"]
+    app.queue("held").pause()
+    note.using(queue="held").enqueue("held")
+    note.enqueue("free")
+    drain(app)
+    drain(app, queues="held,default")
+    assert order == ["free"]
+    with Shift(app):
+        app.queue("held").resume()
+        eventually(lambda: order == ["free", "held"])
+
+
+@pytest.mark.parametrize(
+    "queues", ["", "mail=0", "mail=x", "mail*0", "mail,mail", [], {"mail": 0}, {"mail": True}, [7], "a,,b", {"": 1}]
+)
+def test_queues_that_make_no_sense_are_refused(app: Holdfast, order: list[str], queues: Any) -> None:
+    with pytest.raises(InvalidInput):
+        app.worker(queues=queues)
+
+
+# --- how many at once -----------------------------------------------------------------------------
+
+
+def test_as_many_functions_run_at_once_as_it_was_told(live: Holdfast) -> None:
+    together = threading.Barrier(7)
+
+    @live.task
+    def meet() -> int:
+        return together.wait(PATIENCE_SECONDS)
+
+    ids = meet.enqueue_many([{}] * 7)
+    drain(live, concurrency=7)
+    assert {live.jobs.get(job_id).result for job_id in ids} == set(range(7))
+
+
+def test_jobs_that_used_to_be_short_run_at_once_when_they_take_long(live: Holdfast) -> None:
+    together = threading.Barrier(4)
+
+    @live.task
+    def meet(wait: bool) -> None:
+        if wait:
+            together.wait(PATIENCE_SECONDS)
+
+    meet.enqueue_many([{"wait": False}] * 400)
+    drain(live, concurrency=4)
+    meet.enqueue_many([{"wait": True}] * 4 + [{"wait": False}] * 40)
+    assert drain(live, concurrency=4).succeeded == 44
+
+
+def test_as_many_coroutines_run_at_once_as_it_was_told(live: Holdfast) -> None:
+    here, all_here = Gauge(), threading.Event()
+
+    @live.task
+    async def meet() -> None:
+        with here:
+            if here.now == 7:
+                all_here.set()
+            while not all_here.is_set():
+                await asyncio.sleep(0.001)
+
+    meet.enqueue_many([{}] * 7)
+    assert drain(live, concurrency=7).succeeded == 7
+
+
+def test_functions_and_coroutines_together_are_as_many_as_it_was_told(live: Holdfast) -> None:
+    here, all_here = Gauge(), threading.Event()
+
+    def arrive() -> None:
+        if here.now == 6:
+            all_here.set()
+
+    @live.task
+    def meet() -> None:
+        with here:
+            arrive()
+            comes_true(all_here)
+
+    @live.task
+    async def meet_later() -> None:
+        with here:
+            arrive()
+            while not all_here.is_set():
+                await asyncio.sleep(0.001)
+
+    meet.enqueue_many([{}] * 3)
+    meet_later.enqueue_many([{}] * 3)
+    assert drain(live, concurrency=6).succeeded == 6
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "mixed"])
+@pytest.mark.parametrize("seconds", [0, 0.001, 0.003])
+def test_never_more_run_at_once_than_it_was_told(live: Holdfast, kind: str, seconds: float) -> None:
+    here = Gauge()
+
+    @live.task
+    def work() -> None:
+        with here:
+            time.sleep(seconds)
+
+    @live.task
+    async def work_later() -> None:
+        with here:
+            await asyncio.sleep(seconds)
+
+    for _ in range(10):
+        for task in {"sync": [work], "async": [work_later], "mixed": [work, work_later]}[kind]:
+            task.enqueue_many([{}] * (60 if seconds else 100))
+    drain(live, concurrency=3)
+    assert here.most <= 3
+    assert live.jobs.count(status="succeeded") == live.jobs.count()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_queue_never_has_more_at_once_than_its_limit(live: Holdfast, kind: str) -> None:
+    here = {"one": Gauge(), "three": Gauge(), "free": Gauge()}
+
+    if kind == "sync":
+
+        @live.task(name="work")
+        def work(queue: str) -> None:
+            with here[queue]:
+                time.sleep(0.002)
+    else:
+
+        @live.task(name="work")
+        async def work(queue: str) -> None:
+            with here[queue]:
+                await asyncio.sleep(0.002)
+
+    for queue in here:
+        live.tasks["work"].using(queue=queue).enqueue_many([{"queue": queue}] * 250)
+    report = drain(live, queues="one=1,three=3,free", concurrency=6)
+    assert report.succeeded == 750
+    assert here["one"].most == 1 and here["three"].most <= 3
+
+
+def test_a_limit_leaves_room_for_other_queues(live: Holdfast) -> None:
+    release, ran = threading.Event(), threading.Event()
+
+    @live.task(queue="slow")
+    def hold() -> None:
+        comes_true(release)
+
+    @live.task
+    def pass_by() -> None:
+        ran.set()
+
+    hold.enqueue_many([{}] * 5)
+    with Shift(live, queues={"slow": 1, "default": None}, concurrency=2):
+        pass_by.enqueue()
+        comes_true(ran, "the other queue was not served")
+        assert live.jobs.count(status="ready", queue="slow") == 4
+        release.set()
+
+
+# --- how many before their time -------------------------------------------------------------------
+
+
+def test_jobs_that_take_long_are_not_taken_before_they_can_begin(live: Holdfast) -> None:
+    held: list[int] = []
+
+    @live.task
+    def work() -> None:
+        held.append(live.jobs.count(status="running"))
+        time.sleep(0.05)
+        held.append(live.jobs.count(status="running"))
+
+    work.enqueue_many([{}] * 8)
+    drain(live, concurrency=2)
+    assert max(held) <= 3
+
+
+def test_two_workers_share_jobs_that_take_long(live: Holdfast, open_app: Open) -> None:
+    other, done = open_app(), Counter[str]()
+
+    def register(app: Holdfast, name: str) -> Any:
+        @app.task(name="work")
+        def work() -> None:
+            time.sleep(0.1)
+            done[name] += 1
+
+        return work
+
+    register(other, "other")
+    register(live, "live").enqueue_many([{}] * 12)
+    with Shift(live, concurrency=1), Shift(other, concurrency=1):
+        eventually(lambda: sum(done.values()) == 12)
+    assert min(done["live"], done["other"]) >= 4, done
+
+
+def test_what_was_taken_behind_a_job_that_takes_longer_than_it_used_to_goes_to_others_uncounted(
+    live: Holdfast, open_app: Open
+) -> None:
+    other, release, begun = open_app(), threading.Event(), threading.Event()
+
+    def register(app: Holdfast) -> Any:
+        @app.task(name="work")
+        def work(block: bool) -> None:
+            if block:
+                begun.set()
+                comes_true(release)
+
+        return work
+
+    work = register(live)
+    register(other)
+    work.enqueue_many([{"block": False}] * 400)
+    with Shift(live, concurrency=1):
+        eventually(lambda: live.jobs.count(status="succeeded") == 400)
+        ids = work.enqueue_many([{"block": True}] + [{"block": False}] * 100)
+        comes_true(begun)
+        with Shift(other, concurrency=1):
+            eventually(lambda: live.jobs.count(status="succeeded") == 500, "they were held behind the blocked one")
+        assert {left(live, job_id) for job_id in ids} == {4}, "each had one attempt that counts"
+        release.set()
+
+
+def test_two_workers_of_one_app_run_each_job_once(live: Holdfast) -> None:
+    runs, lock = Counter[int](), threading.Lock()
+
+    @live.task
+    def work(number: int) -> None:
+        with lock:
+            runs[number] += 1
+
+    @live.task
+    async def work_later(number: int) -> None:
+        with lock:
+            runs[number] += 1
+
+    work.enqueue_many([{"number": number} for number in range(500)])
+    work_later.enqueue_many([{"number": number} for number in range(500, 1000)])
+    with Shift(live, until_idle=True) as one, Shift(live, until_idle=True) as two:
+        reports = one.report(), two.report()
+    assert one.worker.id != two.worker.id
+    assert runs == dict.fromkeys(range(1000), 1)
+    assert sum(report.succeeded for report in reports) == 1000
+
+
+# --- waking up ------------------------------------------------------------------------------------
+
+SOON_SECONDS = 0.5  # a worker that polls once a second would need as much on average
+TRIES = 6
+
+
+def delays(app: Holdfast, enqueue: Callable[[], object]) -> list[float]:
+    """How long an idle worker takes to begin, several times over."""
+    found = []
+    for _ in range(TRIES):
+        before = len(began)
+        enqueued = time.monotonic()
+        enqueue()
+        eventually(lambda: len(began) > before)  # noqa: B023
+        found.append(began[-1] - enqueued)
+    return found
+
+
+began: list[float] = []
+
+
+@pytest.mark.parametrize("behind", [None, "sync", "async"])
+def test_an_idle_worker_begins_at_once_also_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
+    release, running = threading.Event(), threading.Event()
+    began.clear()
+
+    @live.task
+    def quick() -> None:
+        began.append(time.monotonic())
+
+    @live.task
+    def long() -> None:
+        running.set()
+        comes_true(release)
+
+    @live.task
+    async def long_later() -> None:
+        running.set()
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+
+    with Shift(live, concurrency=3):
+        delays(live, quick.enqueue)  # until it is idle
+        if behind is not None:
+            (long if behind == "sync" else long_later).enqueue()
+            comes_true(running)
+        found = delays(live, quick.enqueue)
+        release.set()
+    assert max(found) < SOON_SECONDS, found
+
+
+def test_a_scheduled_job_begins_on_time(live: Holdfast) -> None:
+    began.clear()
+
+    @live.task
+    def quick() -> None:
+        began.append(time.monotonic())
+
+    with Shift(live):
+        delays(live, quick.enqueue)
+        found = delays(live, lambda: quick.using(delay=0.3).enqueue())
+    assert min(found) >= 0.299
+    assert max(found) < 0.3 + SOON_SECONDS / 2, found
+
+
+def test_a_retry_begins_on_time(live: Holdfast) -> None:
+    moments: list[float] = []
+
+    @live.task(retry=0.25)
+    def stumble() -> None:
+        moments.append(time.monotonic())
+        if len(moments) < 4:
+            raise ValueError("again")
+
+    with Shift(live):
+        stumble.enqueue()
+        eventually(lambda: len(moments) == 4)
+    gaps = [later - sooner for sooner, later in pairwise(moments)]
+    assert all(0.249 <= gap < 0.25 + SOON_SECONDS / 2 for gap in gaps), gaps

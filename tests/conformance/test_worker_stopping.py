@@ -1,0 +1,252 @@
+"""The worker: how it ends, and what becomes of what it had taken."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.errors import InvalidInput, StoreClosed
+from holdfast.model import Exchanged
+from shift import Shift, comes_true, drain, eventually, left, outcomes
+
+
+@pytest.fixture
+def live(open_app: Callable[..., Holdfast]) -> Holdfast:
+    """An app on the real clock."""
+    return open_app()
+
+
+class Holding:
+    """A task whose handlers stay until they are let go, and pay no heed to a cancellation."""
+
+    def __init__(self, app: Holdfast, kind: str = "sync") -> None:
+        self.begun, self.release, self.returned = threading.Event(), threading.Event(), threading.Event()
+
+        def hold(ctx: Context) -> str:
+            self.begun.set()
+            comes_true(self.release)
+            self.returned.set()
+            return "done"
+
+        async def hold_later(ctx: Context) -> str:
+            self.begun.set()
+            while not self.release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            self.returned.set()
+            return "done"
+
+        self.task: Any = app.task(name="hold", max_attempts=3)(hold if kind == "sync" else hold_later)
+
+
+@pytest.fixture(params=["sync", "async"])
+def holding(live: Holdfast, request: pytest.FixtureRequest) -> Holding:
+    return Holding(live, request.param)
+
+
+def test_an_idle_worker_stops_at_once(live: Holdfast, holding: Holding) -> None:
+    with Shift(live) as shift:
+        job = live.tasks["hold"].enqueue()
+        holding.release.set()
+        eventually(lambda: job.refresh().status == "succeeded")
+        before = time.monotonic()
+        shift.stop()
+        assert time.monotonic() - before < 0.5
+
+
+def test_a_worker_that_is_stopped_finishes_what_runs_and_takes_nothing_more(live: Holdfast, holding: Holding) -> None:
+    first = holding.task.enqueue()
+    with Shift(live, concurrency=1) as shift:
+        comes_true(holding.begun)
+        second = holding.task.enqueue()
+        shift.worker.stop()
+        holding.release.set()
+        report = shift.report()
+    assert (first.refresh().status, first.result) == ("succeeded", "done")
+    assert (second.refresh().status, second.attempt) == ("ready", 0)
+    assert (report.succeeded, report.interrupted, report.stuck) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["the end of grace", "a second stop"])
+def test_what_still_runs_is_interrupted_and_goes_back_uncounted(live: Holdfast, holding: Holding, how: str) -> None:
+    job = holding.task.enqueue()
+    with Shift(live, grace=0.1 if how == "the end of grace" else 60) as shift:
+        comes_true(holding.begun)
+        report = shift.stop() if how == "the end of grace" else shift.hurry()
+    job.refresh()
+    assert (job.status, job.worker, left(live, job.id)) == ("ready", None, 3)
+    assert outcomes(live, job.id) == ["interrupted"]
+    assert (report.interrupted, report.succeeded, report.failed) == (1, 0, 0)
+    holding.release.set()
+    if report.stuck:  # a coroutine may have gone with its loop
+        holding.returned.wait(0.2)
+    assert job.refresh().status == "ready", "what comes after the end counts no more"
+    drain(live)
+    assert (job.refresh().result, outcomes(live, job.id)) == ("done", ["interrupted", "succeeded"])
+
+
+def test_a_coroutine_that_is_interrupted_may_tidy_up(live: Holdfast) -> None:
+    begun, tidied = threading.Event(), threading.Event()
+
+    @live.task
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.02)
+            tidied.set()
+
+    work.enqueue()
+    with Shift(live) as shift:
+        comes_true(begun)
+        shift.hurry()
+    comes_true(tidied, "the loop went away under it")
+
+
+def test_what_was_taken_and_not_begun_goes_back_uncounted(live: Holdfast) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    @live.task
+    def work(block: bool) -> None:
+        if block:
+            begun.set()
+            comes_true(release)
+
+    work.enqueue_many([{"block": False}] * 400)
+    with Shift(live, concurrency=1) as shift:
+        eventually(lambda: live.jobs.count(status="succeeded") == 400)
+        ids = work.enqueue_many([{"block": True}] * 50)
+        comes_true(begun)
+        shift.worker.stop()
+        eventually(lambda: live.jobs.count(status="running") == 1)
+        release.set()
+        shift.report()
+    states = [live.jobs.get(job_id).status for job_id in ids]
+    assert sorted(states) == ["ready"] * 49 + ["succeeded"]
+    assert {left(live, job_id) for job_id, state in zip(ids, states, strict=True) if state == "ready"} == {5}
+
+
+def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
+    live: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is slow, and hands out jobs to a worker that has stopped meanwhile."""
+    claiming, go_on, ran = threading.Event(), threading.Event(), []
+    exchange = live.store.exchange
+
+    def slow_exchange(settlements: Any, wants: Any) -> Exchanged:
+        if wants and not settlements:
+            claiming.set()
+            comes_true(go_on)
+        return exchange(settlements, wants)
+
+    @live.task
+    def work() -> None:
+        ran.append(shift.is_over())
+
+    ids = work.enqueue_many([{}] * 5)
+    monkeypatch.setattr(live.store, "exchange", slow_exchange)
+    with Shift(live) as shift:
+        comes_true(claiming)
+        shift.worker.stop()
+        threading.Timer(0.1, go_on.set).start()
+        shift.report()
+        monkeypatch.undo()
+    eventually(lambda: live.jobs.count(status="running") == 0, "a job was left with a worker that is gone")
+    assert not any(ran), "a handler ran after the worker had ended"
+    assert all(left(live, job_id) == 5 for job_id in ids if live.jobs.get(job_id).status == "ready")
+
+
+def test_a_worker_that_was_stopped_before_it_began_does_nothing(live: Holdfast, holding: Holding) -> None:
+    job = holding.task.enqueue()
+    worker = live.worker()
+    worker.stop()
+    worker.run()
+    assert (job.refresh().status, job.attempt) == ("ready", 0)
+
+
+def test_a_stop_after_the_end_touches_nothing(live: Holdfast, holding: Holding, tmp_path: Path) -> None:
+    """Its descriptors may belong to somebody else by then."""
+    worker = live.worker(until_idle=True)
+    worker.run()
+    file = tmp_path / "somebody-elses"
+    descriptors = [os.open(file, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(30)]
+    try:
+        worker.stop()
+        worker.stop()
+        assert file.read_bytes() == b""
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def test_an_app_that_is_closed_under_its_worker_ends_it(open_app: Callable[..., Holdfast]) -> None:
+    app = open_app()
+
+    @app.task
+    def work() -> None:
+        pass
+
+    with Shift(app) as shift:
+        job = work.enqueue()
+        eventually(lambda: job.refresh().status == "succeeded")
+        app.close()
+        shift.join()
+        assert isinstance(shift.error, StoreClosed)
+        shift.error = None
+    eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("holdfast-run")])
+
+
+def test_a_worker_leaves_its_record_as_stopped(live: Holdfast, holding: Holding) -> None:
+    with Shift(live, queues="default,mail", concurrency=4) as shift:
+        eventually(lambda: live.store.workers())
+        (record,) = live.store.workers()
+        assert (record.id, record.pid, record.concurrency) == (shift.worker.id, os.getpid(), 4)
+        assert (record.queues, record.tasks, record.ended_at) == (("default", "mail"), ("hold",), None)
+        shift.stop()
+    (record,) = live.store.workers()
+    assert record.ending == "stopped" and record.ended_at is not None
+
+
+def test_many_workers_one_after_the_other_leave_no_threads_and_no_open_files(live: Holdfast) -> None:
+    @live.task
+    def work() -> None:
+        pass
+
+    @live.task
+    async def work_later() -> None:
+        await asyncio.sleep(0)
+
+    def round() -> None:
+        work.enqueue_many([{}] * 5)
+        work_later.enqueue_many([{}] * 5)
+        drain(live, concurrency=3)
+
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    for _ in range(3):
+        round()
+    threads, files = threading.active_count(), open_files()
+    for _ in range(15):
+        round()
+        live.worker()  # one that is never run
+    gc.collect()
+    eventually(lambda: threading.active_count() <= threads, f"threads: {threading.enumerate()}")
+    eventually(lambda: open_files() <= files, "open files")
+    assert live.jobs.count(status="succeeded") == live.jobs.count()
+
+
+def test_a_worker_runs_once(live: Holdfast, holding: Holding) -> None:
+    worker = live.worker(until_idle=True)
+    worker.run()
+    with pytest.raises(InvalidInput, match=r"app\.worker\(\)"):
+        worker.run()

@@ -1,0 +1,174 @@
+"""The worker: handlers that run for longer than they may."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast
+from holdfast.clock import SECOND
+from shift import Shift, attempts, comes_true, drain, eventually, outcomes
+
+
+@pytest.fixture
+def live(open_app: Callable[..., Holdfast]) -> Holdfast:
+    """An app on the real clock."""
+    return open_app()
+
+
+class Stubborn:
+    """Handlers that do not come back before they are let go."""
+
+    def __init__(self, app: Holdfast, kind: str, **options: Any) -> None:
+        self.begun, self.release, self.returned = 0, threading.Event(), 0
+        self.cancelled: list[bool] = []
+
+        def stay(ctx: Context) -> str:
+            if ctx.attempt > 1:
+                return "second"
+            self.begun += 1
+            comes_true(self.release)
+            self.cancelled.append(ctx.cancelled)
+            self.returned += 1
+            return "late"
+
+        async def stay_later(ctx: Context) -> str:
+            if ctx.attempt > 1:
+                return "second"
+            self.begun += 1
+            while not self.release.is_set():
+                try:
+                    await asyncio.sleep(0.01)
+                except asyncio.CancelledError:
+                    self.cancelled.append(ctx.cancelled)
+            self.returned += 1
+            return "late"
+
+        self.task = app.task(name="stay", **options)(stay if kind == "sync" else stay_later)
+
+
+@pytest.fixture(params=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_job_fails_when_its_time_is_over_though_its_handler_goes_on(live: Holdfast, kind: str) -> None:
+    stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
+    with Shift(live) as shift:
+        job = stubborn.task.enqueue()
+        eventually(lambda: job.refresh().status == "failed")
+        assert job.error_code == "TIMEOUT:HANDLER" and "0.1" in (job.error_detail or "")
+        assert stubborn.returned == 0
+        report = shift.stop()
+    assert (report.failed, report.stuck, report.succeeded) == (1, 1, 0)
+    stubborn.release.set()
+    eventually(lambda: stubborn.cancelled)
+    assert set(stubborn.cancelled) == {True}
+
+
+def test_what_a_handler_returns_after_its_time_is_not_recorded(live: Holdfast, kind: str) -> None:
+    stubborn = Stubborn(live, kind, timeout=0.1, retry=0)
+    with Shift(live, concurrency=1) as shift:
+        job = stubborn.task.enqueue()
+        eventually(lambda: job.refresh().status == "succeeded")
+        assert job.result == "second"
+        stubborn.release.set()
+        eventually(lambda: stubborn.returned)
+        report = shift.stop()
+    assert report.stuck == 0
+    job.refresh()
+    assert (job.result, job.attempt) == ("second", 2)
+    assert outcomes(live, job.id) == ["retry_scheduled", "succeeded"]
+    assert attempts(live, job.id)[0].detail["error_code"] == "TIMEOUT:HANDLER"
+
+
+def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str) -> None:
+    stubborn = Stubborn(live, kind, timeout=0.05, max_attempts=1)
+    served: list[int] = []
+
+    @live.task
+    def next_one(n: int) -> None:
+        served.append(n)
+
+    with Shift(live, concurrency=2) as shift:
+        for _ in range(4):
+            stubborn.task.enqueue()
+        eventually(lambda: live.jobs.count(status="failed") == 4)
+        next_one.enqueue_many([{"n": n} for n in range(10)])
+        eventually(lambda: len(served) == 10)
+        stubborn.release.set()
+        eventually(lambda: stubborn.returned == 4)
+        next_one.enqueue_many([{"n": n} for n in range(10)])
+        eventually(lambda: len(served) == 20)
+        assert shift.stop().stuck == 0, "all have come back"
+
+
+def test_the_end_of_a_timeout_is_noticed_soon_also_by_a_worker_that_was_idle(live: Holdfast, kind: str) -> None:
+    stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
+    with Shift(live):
+        for _ in range(4):
+            job = stubborn.task.enqueue()
+            eventually(lambda: job.refresh().status == "failed")  # noqa: B023
+            (attempt,) = attempts(live, job.id)
+            took = (attempt.detail["finished_at"] - attempt.detail["started_at"]) / SECOND
+            assert 0.1 <= took < 0.5
+        stubborn.release.set()
+
+
+def test_a_coroutine_that_obeys_its_timeout_leaves_nothing_behind(live: Holdfast) -> None:
+    ended: list[str] = []
+
+    @live.task(timeout=0.05, max_attempts=1)
+    async def sleep() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("tidied up")
+
+    job = sleep.enqueue()
+    report = drain(live)
+    assert (job.refresh().error_code, ended, report.stuck) == ("TIMEOUT:HANDLER", ["tidied up"], 0)
+
+
+def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
+    release = threading.Event()
+
+    @live.task(max_attempts=1)
+    def wait() -> str:
+        return "in time" if release.wait(0.3) else "late"
+
+    hasty, calm = wait.using(timeout=0.05).enqueue(), wait.using(timeout=60).enqueue()
+    with Shift(live):
+        eventually(lambda: hasty.refresh().status == "failed")
+        release.set()
+        eventually(lambda: calm.refresh().status == "succeeded")
+    assert (hasty.error_code, calm.result) == ("TIMEOUT:HANDLER", "in time")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.000001])
+def test_a_timeout_of_next_to_nothing_ends_every_attempt(live: Holdfast, kind: str, seconds: float) -> None:
+    stubborn = Stubborn(live, kind, max_attempts=1)
+    job = stubborn.task.using(timeout=seconds).enqueue()
+    with Shift(live):
+        eventually(lambda: job.refresh().status == "failed")
+        stubborn.release.set()
+    assert job.error_code == "TIMEOUT:HANDLER"
+
+
+def test_a_job_that_ends_just_when_its_time_is_over_ends_once(live: Holdfast) -> None:
+    runs: list[int] = []
+
+    @live.task(timeout=0.02, max_attempts=1)
+    def race(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+        time.sleep(0.02)
+
+    ids = race.enqueue_many([{}] * 60)
+    report = drain(live, concurrency=4)
+    assert len(runs) == 60
+    assert report.succeeded + report.failed == 60
+    for job_id in ids:
+        assert outcomes(live, job_id) in (["succeeded"], ["failed"])

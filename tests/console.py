@@ -1,0 +1,74 @@
+"""Commands as a document shows them: run in a folder, and what they print compared with what it says they print.
+
+`…` stands for anything. Times, durations and names of processes may be others. A line `^C` means that the command is
+interrupted when it has printed what stands above it.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+PATIENCE_SECONDS = 60
+
+# These differ from run to run, and with them the widths of columns.
+DIFFERS = {
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+": "TIME",
+    r"^\d\d:\d\d:\d\d": "TIME",
+    r"\b\d+(\.\d+)? m?s\b": "SPAN",
+    r"\b(\d+[hm] )?\d+(\.\d+)?[hms]\b": "SPAN",
+    r'(?<=_ms":)[\d.]+': "SPAN",
+    r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
+    r"(?<=process )\d+": "PROCESS",
+    r" +": " ",
+}
+
+
+def commands(block: str) -> Iterator[tuple[str, str]]:
+    """Each command of a block with what is printed below it."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def alike(text: str) -> str:
+    for pattern, word in DIFFERS.items():
+        text = re.sub(pattern, word, text, flags=re.MULTILINE)
+    return text.strip()
+
+
+def matches(printed: str, expected: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in alike(expected.replace("^C\n", "")).split("…"))
+    return re.fullmatch(pattern, alike(printed), re.DOTALL) is not None
+
+
+def run(command: str, expected: str, folder: Path) -> str:
+    """What it prints, on both of its outputs."""
+    (folder / "holdfast").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m holdfast "$@"\n')
+    (folder / "holdfast").chmod(0o755)
+    process = subprocess.Popen(
+        ["sh", "-c", f"exec {command}"],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    )
+    timer = threading.Timer(PATIENCE_SECONDS, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        before, interrupted, _ = expected.partition("^C\n")
+        lines = [process.stdout.readline() for _ in before.splitlines()] if interrupted else []
+        if interrupted:
+            process.send_signal(signal.SIGINT)
+        return "".join([*lines, process.communicate()[0]])
+    finally:
+        timer.cancel()
+        process.kill()
+        process.wait()

@@ -1,0 +1,167 @@
+"""Runs a worker with tasks of many kinds, and writes down what they do, until it is stopped.
+
+usage: laborer.py DATABASE LOG [OPTION=NUMBER …]       (options of app.worker, such as lease=1 concurrency=2)
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast import Context, Holdfast
+
+logging.disable()  # what a worker has to say is no complaint here
+app = Holdfast(sys.argv[1], min_free_bytes=0)
+LOG = sys.argv[2]
+
+
+def note(*words: object) -> None:
+    out = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(out, (" ".join(map(str, words)) + "\n").encode())
+    os.close(out)
+
+
+def wait_for(file: str) -> None:
+    """Until the test makes this file."""
+    while not os.path.exists(file):
+        time.sleep(0.005)
+
+
+@app.middleware
+def write_down(ctx: Context) -> Iterator[None]:
+    note("begin", ctx.task, ctx.job_id, ctx.attempt, os.getpid(), time.monotonic())
+    try:
+        result = yield
+    except BaseException as error:
+        note("raised", ctx.task, ctx.job_id, ctx.attempt, type(error).__name__)
+        raise
+    note("end", ctx.task, ctx.job_id, ctx.attempt, result)
+
+
+@app.task
+def quick(n: int = 0) -> int:
+    return n
+
+
+@app.task
+def hold(ctx: Context, file: str) -> str:
+    """Stays until the file is there, whoever cancels it."""
+    wait_for(file)
+    return f"attempt {ctx.attempt}"
+
+
+@app.task
+async def hold_later(ctx: Context, file: str) -> str:
+    while not os.path.exists(file):
+        try:
+            await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            note("ignored", "hold_later", ctx.job_id, ctx.attempt)
+    return f"attempt {ctx.attempt}"
+
+
+@app.task
+def hold_first(ctx: Context, file: str) -> str:
+    """Only its first attempt stays."""
+    if ctx.attempt == 1:
+        wait_for(file)
+    return f"attempt {ctx.attempt}"
+
+
+@app.task
+def hog(seconds: float) -> float:
+    """A regular expression that holds the interpreter for so long; with each letter it takes twice as long."""
+    length, took = 19, hold_the_interpreter(19)
+    while took < seconds / 2:
+        length, took = length + 1, took * 2
+    while (took := hold_the_interpreter(length)) < seconds:
+        length += 1
+    return took
+
+
+def hold_the_interpreter(length: int) -> float:
+    before = time.monotonic()
+    re.match(r"(a+)+$", "a" * length + "b")
+    return time.monotonic() - before
+
+
+@app.task
+def leave_an_orphan(ctx: Context, file: str) -> None:
+    """A process that outlives its parent, and waits for the file as well."""
+    if ctx.attempt == 1:
+        script = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+        orphan = subprocess.Popen([sys.executable, "-c", script, file])
+        note("orphan", orphan.pid, ctx.job_id)
+        wait_for(file)
+
+
+@app.task
+def fork(times: int) -> list[int]:
+    """As multiprocessing does it by default on Linux before Python 3.14."""
+    context, codes = multiprocessing.get_context("fork"), []
+    for _ in range(times):
+        child = context.Process(target=quick)
+        child.start()
+        child.join()
+        codes.append(child.exitcode or 0)
+    return codes
+
+
+@app.task
+def die(code: int) -> None:
+    os._exit(code)
+
+
+@app.task(pool="process")
+def die_in_pool(code: int) -> None:
+    os._exit(code)
+
+
+@app.task(pool="process")
+def pid_in_pool() -> int:
+    return os.getpid()
+
+
+@app.task(pool="process")
+def eat(ctx: Context) -> None:
+    eaten = []
+    while True:
+        eaten.append(bytearray(b"x") * 4_000_000)
+
+
+@app.task(pool="process")
+def hold_in_pool(ctx: Context, file: str) -> str:
+    ctx.progress(0.5, "waiting")
+    wait_for(file)
+    return f"attempt {ctx.attempt}"
+
+
+@app.task(pool="process")
+def fail_in_pool() -> None:
+    raise ConnectionError("no line")
+
+
+@app.task(pool="process")
+def print_args(text: str, number: int = 3) -> list[Any]:
+    return [text, number]
+
+
+def main(*given: str) -> None:
+    options = {name: float(value) for name, value in (one.split("=") for one in given)}
+    for name in ("concurrency", "pool", "max_jobs", "max_memory"):
+        if name in options:
+            options[name] = int(options[name])
+    worker = app.worker(**options)
+    note("worker", worker.id, os.getpid())
+    report = worker.run()
+    note("report", *(f"{name}={getattr(report, name)}" for name in report.__struct_fields__))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[3:])

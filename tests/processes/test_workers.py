@@ -1,0 +1,439 @@
+"""Workers as processes: killed, stopped, hogged, starved, and told to end."""
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crew import Crew, Member
+from holdfast import Holdfast
+from holdfast.app.job import Job
+from shift import PATIENCE_SECONDS, attempts, eventually, left, outcomes
+
+
+class Yard:
+    """A database, the processes at work on it, and files by which they are let go."""
+
+    def __init__(self, folder: Path, crew: Crew, app: Holdfast, database: Path) -> None:
+        self.folder, self.crew, self.app, self.database = folder, crew, app, database
+        self.gate = folder / "go"
+
+    def start(self, **options: float) -> Member:
+        """A worker; returns when it is at work."""
+        member = self.crew.start("laborer", *(f"{name}={value}" for name, value in options.items()))
+        known = {one.id for one in self.app.store.workers()}
+        eventually(
+            lambda: (
+                [one for one in self.app.store.workers() if one.pid == member.process.pid and one.id not in known]
+                or member.process.poll() is not None
+                or member.is_at_work()
+            ),
+            "the worker did not start",
+        )
+        assert member.process.poll() is None, self.crew.complaints()
+        return member
+
+    def enqueue(self, task: str, args: str = "{}", **columns: Any) -> Job[Any]:
+        """As another program does it, which has not the code of the task."""
+        names = ["task", "args", *columns]
+        connection = sqlite3.connect(self.database)
+        try:
+            with connection:
+                statement = f"INSERT INTO holdfast_jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
+                job_id = connection.execute(statement, (task, args, *columns.values())).lastrowid
+        finally:
+            connection.close()
+        assert job_id is not None
+        return self.app.jobs.get(job_id)
+
+    def hold(self, task: str = "hold", **columns: Any) -> Job[Any]:
+        return self.enqueue(task, f'{{"file": "{self.gate}"}}', **columns)
+
+    def begins(self, job: Job[Any], times: int = 1) -> list[list[str]]:
+        """Wait until so many attempts of the job have begun; returns what was noted of them."""
+        eventually(lambda: len(self.noted("begin", job)) >= times, f"{job} did not begin {times} times")
+        return self.noted("begin", job)
+
+    def noted(self, verb: str, job: Job[Any]) -> list[list[str]]:
+        lines = [line for member in self.crew.members for line in member.lines()]
+        return [line for line in lines if line[0] == verb and line[2] == str(job.id)]
+
+    def ends(self, job: Job[Any], status: str = "succeeded") -> Job[Any]:
+        return eventually(
+            lambda: job.refresh() if job.refresh().status == status else None,  # type: ignore[return-value]
+            f"it is {job.refresh().status}, not {status}; {self.crew.complaints()}",
+        )
+
+    def lines(self, member: Member, verb: str) -> list[list[str]]:
+        return [line for line in member.lines() if line[0] == verb]
+
+    def wait_for_end(self, member: Member) -> int:
+        return member.process.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    database = tmp_path / "app.db"
+    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+        yield Yard(tmp_path, crew, app, database)
+        connection = sqlite3.connect(database)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
+
+
+# --- killed ---------------------------------------------------------------------------------------
+
+
+def test_the_job_of_a_worker_that_is_killed_runs_elsewhere_at_once(yard: Yard) -> None:
+    first = yard.start()
+    job = yard.hold()
+    yard.begins(job)
+    yard.start()
+    before = time.monotonic()
+    yard.crew.kill(first)
+    (_, second) = yard.begins(job, times=2)
+    assert float(second[-1]) - before < 1, "the lease is a minute, so this was seen by the lock"
+    yard.gate.touch()
+    assert yard.ends(job).result == "attempt 2"
+    lost, won = attempts(yard.app, job.id)
+    assert (lost.name, lost.detail["error_code"], won.name) == ("lost", "INTERNAL:WORKER_LOST", "succeeded")
+    assert {one.ending for one in yard.app.store.workers()} == {"lost", None}
+
+
+def test_the_job_of_a_worker_that_is_killed_runs_elsewhere_while_all_others_are_busy(yard: Yard) -> None:
+    first = yard.start(concurrency=1)
+    job = yard.hold()
+    yard.begins(job)
+    yard.start(concurrency=1)
+    other = yard.hold()
+    yard.begins(other)
+    yard.crew.kill(first)
+    eventually(lambda: job.refresh().status == "ready")
+    assert job.error_code == "INTERNAL:WORKER_LOST"
+
+
+def test_a_job_whose_last_attempt_was_killed_fails(yard: Yard) -> None:
+    first = yard.start()
+    job = yard.hold(max_attempts=1)
+    yard.begins(job)
+    yard.start()
+    yard.crew.kill(first)
+    assert yard.ends(job, "failed").error_code == "INTERNAL:WORKER_LOST"
+    assert outcomes(yard.app, job.id) == ["lost"]
+    assert len(yard.noted("begin", job)) == 1
+
+
+def test_a_single_worker_that_was_killed_takes_its_jobs_up_when_it_starts_again(yard: Yard) -> None:
+    first = yard.start()
+    job = yard.hold()
+    yard.begins(job)
+    yard.crew.kill(first)
+    before = time.monotonic()
+    yard.start()
+    (_, second) = yard.begins(job, times=2)
+    assert float(second[-1]) - before < 5, "the lease is a minute"
+    yard.gate.touch()
+    assert yard.ends(job).result == "attempt 2"
+    assert outcomes(yard.app, job.id) == ["lost", "succeeded"]
+
+
+def test_what_was_taken_by_a_killed_worker_and_not_begun_is_not_lost(yard: Yard) -> None:
+    for _ in range(300):
+        yard.enqueue("quick")
+    first = yard.start(concurrency=1)
+    eventually(lambda: yard.app.jobs.count(status="succeeded") == 300)
+    jobs = [yard.hold("hold_first") for _ in range(5)]
+    yard.begins(jobs[0])
+    yard.crew.kill(first)
+    yard.start(concurrency=5)
+    for job in jobs[:1]:
+        yard.begins(job, times=2)
+    yard.gate.touch()
+    for job in jobs:
+        yard.ends(job)
+
+
+def test_g7_a_job_that_ends_its_process_fails_when_its_attempts_are_spent(yard: Yard) -> None:
+    job = yard.enqueue("die", '{"code": 7}', max_attempts=3)
+    for _ in range(3):
+        worker = yard.crew.start("laborer")
+        assert yard.wait_for_end(worker) == 7
+        worker.ended = True
+    yard.start()
+    assert yard.ends(job, "failed").attempt == 3
+    assert job.error_code == "INTERNAL:WORKER_LOST"
+    assert outcomes(yard.app, job.id) == ["lost"] * 3
+
+
+def test_a_child_that_outlives_a_killed_worker_does_not_pass_for_it(yard: Yard) -> None:
+    first = yard.start()
+    job = yard.hold("leave_an_orphan")
+    eventually(lambda: yard.noted("orphan", job))
+    yard.crew.kill(first)
+    yard.start()
+    yard.ends(job)
+    assert outcomes(yard.app, job.id) == ["lost", "succeeded"]
+    yard.gate.touch()  # the orphan may go
+
+
+def test_a_worker_lives_through_handlers_that_fork(yard: Yard) -> None:
+    worker = yard.start(lease=1)
+    other = yard.hold()
+    yard.begins(other)
+    jobs = [yard.enqueue("fork", '{"times": 3}') for _ in range(3)]
+    for job in jobs:
+        assert yard.ends(job).result == [0, 0, 0]
+    yard.start(lease=1)
+    yard.ends(yard.enqueue("quick"))
+    yard.gate.touch()
+    assert yard.ends(other).attempt == 1
+    assert worker.process.poll() is None
+
+
+# --- stopped, and hogged --------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_stopped_past_its_lease_and_goes_on_is_fenced(yard: Yard) -> None:
+    first = yard.start(lease=1)
+    job = yard.hold("hold_first")
+    yard.begins(job)
+    os.kill(first.process.pid, signal.SIGSTOP)
+    try:
+        yard.start(lease=1)
+        assert yard.ends(job).result == "attempt 2"
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
+    yard.gate.touch()
+    eventually(lambda: len(yard.noted("end", job)) == 2, "the first attempt did not come to its end")
+    after = yard.enqueue("quick", '{"n": 5}')
+    yard.ends(after)
+    os.kill(first.process.pid, signal.SIGTERM)
+    assert yard.wait_for_end(first) == 0
+    job.refresh()
+    assert (job.status, job.result, job.attempt) == ("succeeded", "attempt 2", 2)
+    assert outcomes(yard.app, job.id) == ["recovered", "succeeded"]
+    (report,) = yard.lines(first, "report")
+    assert "lost=1" in report, report
+
+
+def test_a_worker_that_is_stopped_and_goes_on_works_on(yard: Yard) -> None:
+    worker = yard.start(lease=1)
+    yard.ends(yard.enqueue("quick"))
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    job = yard.enqueue("quick", '{"n": 3}')
+    other = yard.hold()
+    os.kill(worker.process.pid, signal.SIGCONT)
+    assert yard.ends(job).result == 3
+    yard.begins(other)
+    yard.gate.touch()
+    yard.ends(other)
+
+
+def test_a_handler_that_hogs_the_interpreter_past_its_lease_is_not_run_twice(yard: Yard) -> None:
+    first = yard.start(lease=1)
+    job = yard.enqueue("hog", '{"seconds": 1.3}')
+    yard.begins(job)
+    second = yard.start(lease=1)
+    ended = yard.ends(job)
+    assert ended.attempt == 1 and ended.result > 1, "it did not last past the lease"
+    assert len(yard.noted("begin", job)) == 1
+    assert first.process.poll() is second.process.poll() is None
+
+
+# --- processes of the pool ------------------------------------------------------------------------
+
+
+def test_a_task_in_a_process_has_its_arguments_result_and_errors(yard: Yard) -> None:
+    yard.start(pool=2)
+    plain = yard.enqueue("print_args", '{"text": "é\\u0000", "number": 4}')
+    default = yard.enqueue("print_args", '{"text": "x"}')
+    bad = yard.enqueue("print_args", '{"text": 7}')
+    failing = yard.enqueue("fail_in_pool", max_attempts=1)
+    assert yard.ends(plain).result == ["é\0", 4]
+    assert yard.ends(default).result == ["x", 3]
+    assert yard.ends(bad, "failed").error_code == "INVALID_INPUT:PAYLOAD"
+    assert yard.ends(failing, "failed").error_code == "DEPENDENCY:CONNECTION"
+    assert failing.error_detail == "ConnectionError: no line"
+    pids = {line[4] for job in (plain, default, failing) for line in yard.noted("begin", job)}
+    assert str(yard.crew.members[0].process.pid) not in pids, "middleware runs with the handler, in its process"
+    assert len(yard.noted("raised", failing)) == 1
+
+
+def test_a_process_that_dies_takes_its_job_with_it_and_nothing_else(yard: Yard) -> None:
+    worker = yard.start(pool=1)
+    job = yard.enqueue("die_in_pool", '{"code": 9}', max_attempts=1)
+    assert yard.ends(job, "failed").error_code == "INTERNAL:PROCESS_DIED"
+    assert "9" in (job.error_detail or "")
+    assert yard.ends(yard.enqueue("pid_in_pool")).result != worker.process.pid
+    assert worker.process.poll() is None
+
+
+def test_a_process_that_takes_too_much_memory_is_killed(yard: Yard) -> None:
+    worker = yard.start(pool=1, max_memory=300_000_000)
+    job = yard.enqueue("eat", max_attempts=1)
+    assert yard.ends(job, "failed").error_code == "RESOURCE:MEMORY"
+    yard.ends(yard.enqueue("pid_in_pool"))
+    assert worker.process.poll() is None
+
+
+def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
+    yard.start(pool=1, max_jobs=2)
+    jobs = [yard.enqueue("pid_in_pool") for _ in range(6)]
+    pids = [yard.ends(job).result for job in jobs]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]
+
+
+def test_a_process_that_runs_out_of_time_is_killed(yard: Yard) -> None:
+    yard.start(pool=1)
+    job = yard.hold("hold_in_pool", timeout=300_000, max_attempts=1)
+    (begun,) = yard.begins(job)
+    assert yard.ends(job, "failed").error_code == "TIMEOUT:HANDLER"
+    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
+    yard.ends(yard.enqueue("pid_in_pool"))
+
+
+def test_the_time_a_process_needs_to_start_is_not_the_handlers(yard: Yard) -> None:
+    yard.start(pool=1)
+    job = yard.enqueue("pid_in_pool", timeout=50_000, max_attempts=1)
+    eventually(lambda: job.refresh().status in ("succeeded", "failed"))
+    assert (job.status, job.error_code) == ("succeeded", None)
+
+
+def test_a_cancel_kills_the_process_of_the_job(yard: Yard) -> None:
+    yard.start(pool=1)
+    job = yard.hold("hold_in_pool")
+    (begun,) = yard.begins(job)
+    eventually(lambda: job.refresh().progress == 0.5, "progress came through")
+    assert job.progress_text == "waiting"
+    yard.app.jobs.cancel(job.id)
+    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
+    yard.ends(yard.enqueue("pid_in_pool"))
+    assert job.refresh().status == "cancelled"
+
+
+def test_processes_are_served_while_all_threads_are_busy(yard: Yard) -> None:
+    yard.start(concurrency=1, pool=1)
+    job = yard.hold()
+    yard.begins(job)
+    yard.ends(yard.enqueue("pid_in_pool"))
+    assert job.refresh().status == "running"
+    yard.ends(yard.enqueue("pid_in_pool"))
+
+
+def test_processes_end_with_their_worker_however_it_ends(yard: Yard) -> None:
+    worker = yard.start(pool=1)
+    job = yard.hold("hold_in_pool")
+    (begun,) = yard.begins(job)
+    yard.crew.kill(worker)
+    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
+
+
+def is_zombie(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+# --- told to end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_worker_finish(yard: Yard, number: signal.Signals) -> None:
+    worker = yard.start(concurrency=1)
+    job = yard.hold()
+    yard.begins(job)
+    os.kill(worker.process.pid, number)
+    later = yard.enqueue("quick")
+    yard.gate.touch()
+    assert yard.wait_for_end(worker) == 0
+    assert job.refresh().result == "attempt 1"
+    assert later.refresh().attempt == 0
+    assert {one.ending for one in yard.app.store.workers()} == {"stopped"}
+
+
+@pytest.mark.parametrize("task", ["hold", "hold_later", "hold_in_pool"])
+def test_a_second_signal_interrupts_what_runs(yard: Yard, task: str) -> None:
+    worker = yard.start(pool=1)
+    job = yard.hold(task)
+    yard.begins(job)
+    os.kill(worker.process.pid, signal.SIGTERM)
+    os.kill(worker.process.pid, signal.SIGINT)  # another one: the kernel makes one of two that are the same
+    assert yard.wait_for_end(worker) == 0
+    assert (job.refresh().status, left(yard.app, job.id)) == ("ready", 5)
+    assert outcomes(yard.app, job.id) == ["interrupted"]
+    assert yard.noted("end", job) == []
+
+
+def test_the_end_of_the_grace_interrupts_what_runs(yard: Yard) -> None:
+    worker = yard.start(grace=0.2)
+    jobs = [yard.hold(task) for task in ("hold", "hold_later", "hold_in_pool")]
+    for job in jobs:
+        yard.begins(job)
+    os.kill(worker.process.pid, signal.SIGTERM)
+    assert yard.wait_for_end(worker) == 0
+    for job in jobs:
+        assert (job.refresh().status, left(yard.app, job.id)) == ("ready", 5)
+
+
+# --- waking up ------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_begins_what_another_program_inserts_at_once(yard: Yard) -> None:
+    yard.start()
+    yard.ends(yard.enqueue("quick"))
+    found = []
+    for _ in range(8):
+        job = yard.enqueue("quick")
+        inserted = time.monotonic()
+        (begun,) = yard.begins(job)
+        found.append(float(begun[-1]) - inserted)
+        yard.ends(job)
+    assert sorted(found)[len(found) // 2] < 0.2, found  # one that polls each second would need half of one
+    assert max(found) < 0.9, found
+
+
+def test_an_idle_worker_begins_a_scheduled_job_on_time(yard: Yard) -> None:
+    yard.start()
+    yard.ends(yard.enqueue("quick"))
+    for _ in range(3):
+        due = time.time() + 0.4
+        job = yard.enqueue("quick", run_at=round(due * 1e6))
+        ended = yard.ends(job)
+        assert ended.started_at is not None
+        assert due <= ended.started_at.timestamp() < due + 0.3
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_workers_whose_lock_file_was_removed_are_not_taken_for_dead(yard: Yard) -> None:
+    first = yard.start(lease=1)
+    job = yard.hold()
+    yard.begins(job)
+    os.unlink(f"{yard.database}-workers")
+    second = yard.start(lease=1)
+    other = yard.hold("hold_later")
+    yard.begins(other)
+    third = yard.start(lease=1)
+    for _ in range(3):
+        yard.ends(yard.enqueue("quick"))
+    assert first.process.poll() is second.process.poll() is third.process.poll() is None
+    yard.gate.touch()
+    assert (yard.ends(job).attempt, yard.ends(other).attempt) == (1, 1)
+
+
+def test_a_job_of_a_dead_worker_whose_lock_file_was_removed_is_recovered_by_its_lease(yard: Yard) -> None:
+    first = yard.start(lease=1)
+    job = yard.hold("hold_first")
+    yard.begins(job)
+    os.unlink(f"{yard.database}-workers")
+    yard.crew.kill(first)
+    yard.start(lease=1)
+    assert yard.ends(job).result == "attempt 2"

@@ -1,0 +1,381 @@
+"""Cron expressions: what is refused, when they fire, what is due. Pure: no store, no clock."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.clock import SECOND
+from holdfast.cron import ALIASES, GRACE, NEVER, Cron, checked, due, plan
+from holdfast.errors import InvalidInput
+from holdfast.schedule import ScheduleRecord
+from refusals import told
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = 60 * SECOND
+YEAR = 365 * 24 * 3600 * SECOND
+NOON = datetime(2026, 6, 17, 12, tzinfo=UTC)
+
+
+def micro(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def fires(expression: str, tz: str, start: str, end: str) -> list[str]:
+    """When it fires between two times in UTC, the end included, as 'day hour:minute' in UTC."""
+    first, last = (micro(datetime.fromisoformat(one).replace(tzinfo=UTC)) for one in (start, end))
+    return [f"{moment(one):%d %H:%M}" for one in Cron(expression, tz).newest(first, last, 1000)]
+
+
+def schedule(cron: str = "* * * * *", tz: str = "UTC", **fields: Any) -> ScheduleRecord:
+    given = {
+        "name": "one",
+        "task": "work",
+        "args": "{}",
+        "queue": "default",
+        "priority": 0,
+        "max_attempts": 5,
+        "timeout": None,
+        "paused_at": None,
+        "handled_at": micro(NOON),
+        "next_at": None,
+        "last_at": None,
+        "last_job_id": None,
+        "created_at": 0,
+        "updated_at": 0,
+        "revision": 0,
+    }
+    return ScheduleRecord(**{**given, "cron": cron, "tz": tz, **fields})
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("61 * * * *", ["'61'", "minute", "*/5 * * * *"]),
+        ("* 24 * * *", ["'24'", "hour"]),
+        ("* * 32 * *", ["'32'", "day of month"]),
+        ("* * * 13 *", ["'13'", "month"]),
+        ("* * * * 8", ["'8'", "day of week"]),
+        ("* * * * FUNDAY", ["'FUNDAY'", "day of week"]),
+        ("*/0 * * * *", ["'*/0'", "minute"]),
+        ("5-1 * * * *", ["'5-1'", "minute"]),
+        ("", ["0 fields", "five fields"]),
+        ("* * * *", ["4 fields", "five fields"]),
+        ("* * * * * *", ["6 fields", "seconds", "five fields"]),
+        ("* * * * * * *", ["7 fields"]),
+        ("@reboot", ["@reboot", "@daily", "@hourly"]),
+        ("@every 5m", ["@every", "@daily"]),
+        ("0 0 30 2 *", ["'30'", "day of month"]),
+        ("0 0 31 2,4,6 *", ["'31'", "day of month"]),
+        ("0 0 */30 2 MON#5", ["never fires"]),
+        ("* * * * *" * 100, ["200 characters"]),
+        ("9" * 190 + " * * * *", ["minute"]),
+        (5, ["text", "int"]),
+        (None, ["text", "NoneType"]),
+        (b"* * * * *", ["text", "bytes"]),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_wrong_expression_is_told_what_is_wrong_with_it(expression: Any, words: list[str]) -> None:
+    with told(InvalidInput, *words):
+        checked(expression, "UTC")
+
+
+@pytest.mark.parametrize(
+    ("tz", "words"),
+    [
+        ("Europe/Zürich", ["did you mean 'Europe/Zurich'"]),
+        ("europe/zurich", ["did you mean 'Europe/Zurich'"]),
+        ("America/NewYork", ["did you mean 'America/New_York'"]),
+        ("Qqqq/Wwww", ["such as 'Europe/Zurich'"]),
+        ("", ["unknown time zone"]),
+        ("../../etc/passwd", ["unknown time zone"]),
+        ("/etc/passwd", ["unknown time zone"]),
+        ("Europe", ["unknown time zone"]),
+        ("\0", ["unknown time zone"]),
+        ("\ud800", ["unknown time zone"]),
+        ("x" * 10_000, ["unknown time zone"]),
+        (None, ["text", "NoneType"]),
+        (UTC, ["text", "timezone"]),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_an_unknown_time_zone_is_told_the_nearest_one(tz: Any, words: list[str]) -> None:
+    with told(InvalidInput, *words):
+        checked("* * * * *", tz)
+
+
+@given(st.text(alphabet="0123456789*/,-LW#MONSUJAFEB @ \t", max_size=40) | st.text(max_size=20))
+def test_any_text_is_an_expression_or_refused(text: str) -> None:
+    try:
+        cron = checked(text, "UTC")
+    except InvalidInput:
+        return
+    assert cron.after(micro(NOON)) > micro(NOON)
+
+
+# --- when it fires ---
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_word_is_the_same_as_its_five_fields(alias: str) -> None:
+    first, last = micro(NOON) - 3 * YEAR, micro(NOON)
+    assert Cron(alias).newest(first, last, 50) == Cron(ALIASES[alias]).newest(first, last, 50) != []
+    assert Cron(f" {alias.upper()} ").after(first) == Cron(alias).after(first)
+
+
+def test_the_next_occurrence_is_after_the_moment_and_the_latest_may_be_the_moment() -> None:
+    cron, noon = Cron("*/5 * * * *"), micro(NOON)
+    assert cron.after(noon) == noon + 5 * MINUTE
+    assert cron.after(noon - 1) == noon
+    assert cron.latest(noon) == noon
+    assert cron.latest(noon - 1) == noon - 5 * MINUTE
+    assert cron.latest(noon + 1) == noon
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("0 0 29 2 *", ["2016-02-29", "2020-02-29", "2024-02-29"]),
+        ("0 0 31 * *", ["2026-01-31", "2026-03-31", "2026-05-31"]),
+        ("0 0 L 2 *", ["2024-02-29", "2025-02-28", "2026-02-28"]),
+        ("0 0 * 2 MON#5", ["1960-02-29", "1988-02-29", "2016-02-29"]),
+        ("0 0 13 * 5", ["2026-06-05", "2026-06-12", "2026-06-13"]),  # one or the other, as in Debian's cron
+    ],
+)
+def test_days_that_not_every_month_has(expression: str, expected: list[str]) -> None:
+    found = Cron(expression).newest(micro(NOON) - 70 * YEAR, micro(NOON), 3)
+    assert [f"{moment(one):%Y-%m-%d}" for one in found] == expected
+
+
+# Clocks go forward at 01:00 UTC (02:00 in Zurich), and at 07:00 UTC (02:00 in New York).
+SPRING = {"Europe/Zurich": "2026-03-29", "America/New_York": "2026-03-08"}
+# Clocks go back at 01:00 UTC (03:00 in Zurich), and at 06:00 UTC (02:00 in New York).
+AUTUMN = {"Europe/Zurich": "2026-10-25", "America/New_York": "2026-11-01"}
+
+
+@pytest.mark.parametrize(("tz", "day"), [*SPRING.items(), *AUTUMN.items()])
+def test_every_hour_is_every_hour_when_clocks_change(tz: str, day: str) -> None:
+    found = fires("0 * * * *", tz, f"{day} 00:00", f"{day} 12:00")
+    assert [one.split()[1] for one in found] == [f"{hour:02}:00" for hour in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("tz", "day", "expected"),
+    [
+        ("Europe/Zurich", SPRING["Europe/Zurich"], []),  # from 01:59 to 03:00
+        ("America/New_York", SPRING["America/New_York"], []),
+        ("Europe/Zurich", AUTUMN["Europe/Zurich"], ["25 00:10", "25 00:40", "25 01:10", "25 01:40"]),
+        ("America/New_York", AUTUMN["America/New_York"], ["01 07:10", "01 07:40"]),  # 01:00 comes twice there
+    ],
+)
+def test_a_wildcard_within_the_hour_follows_the_time_that_passes(tz: str, day: str, expected: list[str]) -> None:
+    found = fires("*/10 2 * * *", tz, f"{day} 00:00", f"{day} 12:00")
+    assert [one for one in found if one.endswith(("10", "40"))] == expected
+
+
+@pytest.mark.parametrize(
+    ("tz", "before", "during", "after"),
+    [
+        ("Europe/Zurich", "28 01:30", "29 01:00", "30 00:30"),
+        ("America/New_York", "07 07:30", "08 07:00", "09 06:30"),
+    ],
+)
+def test_a_time_that_the_day_does_not_have_fires_right_after_the_gap(
+    tz: str, before: str, during: str, after: str
+) -> None:
+    day = datetime.fromisoformat(SPRING[tz])
+    found = fires("30 2 * * *", tz, f"{day - timedelta(days=1)}", f"{day + timedelta(days=1, hours=12)}")
+    assert found == [before, during, after]
+
+
+@pytest.mark.parametrize(
+    ("tz", "expression", "expected"),
+    [
+        ("Europe/Zurich", "30 2 * * *", ["24 00:30", "25 00:30", "26 01:30"]),
+        ("America/New_York", "30 1 * * *", ["31 05:30", "01 05:30", "02 06:30"]),
+    ],
+)
+def test_a_time_that_the_day_has_twice_fires_once(tz: str, expression: str, expected: list[str]) -> None:
+    day = datetime.fromisoformat(AUTUMN[tz])
+    found = fires(expression, tz, f"{day - timedelta(days=1)}", f"{day + timedelta(days=1, hours=12)}")
+    assert found == expected
+
+
+@pytest.mark.parametrize(("tz", "expression"), [("Europe/Zurich", "30 2 * * *"), ("America/New_York", "30 1 * * *")])
+def test_within_the_hour_that_comes_twice_the_answer_is_the_same(tz: str, expression: str) -> None:
+    """There the local time says too little: 02:15 is before 02:30 the first time, and after it the second time."""
+    cron, start = Cron(expression, tz), micro(datetime.fromisoformat(AUTUMN[tz]).replace(tzinfo=UTC))
+    (once,) = cron.newest(start, start + 12 * 60 * MINUTE, 10)
+    for minutes in range(-120, 150, 5):
+        now = once + minutes * MINUTE
+        assert (cron.after(now) == once) is (minutes < 0)
+        assert (cron.latest(now) == once) is (minutes >= 0)
+
+
+def test_going_back_over_a_day_that_ends_in_a_gap_comes_to_an_end() -> None:
+    """In Nuuk clocks go forward from 23:00 to 00:00; cronsim, told to go back, never arrives."""
+    now = micro(datetime(2026, 3, 30, tzinfo=UTC))
+    found = Cron("*/5 23 * * 6", "America/Nuuk").latest(now)
+    assert found is not None and f"{moment(found).astimezone(ZoneInfo('America/Nuuk')):%m-%d %H:%M}" == "03-21 23:55"
+
+
+@pytest.mark.parametrize("now", [-(10**18), 0, NEVER - 1, NEVER, NEVER + 1, 2**63 - 1])
+@pytest.mark.parametrize("expression", ["* * * * *", "0 0 29 2 *", "@weekly"])
+@pytest.mark.parametrize("tz", ["UTC", "Pacific/Apia", "America/Nuuk"])
+def test_a_clock_at_the_end_of_all_time_breaks_nothing(now: int, expression: str, tz: str) -> None:
+    cron = Cron(expression, tz)
+    assert now < cron.after(now) <= NEVER or now >= NEVER - 1
+    assert len(cron.newest(0, now, 3)) in (0, 3)
+    assert plan(schedule(expression, tz), now).next_at <= NEVER
+
+
+# --- what is due ---
+
+FIELDS = [
+    st.sampled_from(["*", "*/7", "0", "30", "0,20,40", "5-10", "59"]),
+    st.sampled_from(["*", "*/6", "0", "2", "1-3", "3", "23"]),
+    st.sampled_from(["*", "*", "*", "1", "29", "8,25"]),
+    st.sampled_from(["*", "*", "*", "3", "10"]),
+    st.sampled_from(["*", "*", "*", "0", "6", "MON-FRI"]),
+]
+EXPRESSIONS = st.tuples(*FIELDS).map(" ".join)
+ZONES = st.sampled_from(
+    ["UTC", "Europe/Zurich", "America/New_York", "America/Nuuk", "Asia/Kathmandu", "Pacific/Apia"]
+)
+TURNS = ["2026-03-29", "2026-10-25", "2026-03-08", "2026-11-01", "2026-06-17", "2024-02-29", "2025-12-31"]
+STARTS = st.builds(
+    lambda day, minutes, rest: (
+        micro(datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(minutes=minutes)) + rest
+    ),
+    st.sampled_from(TURNS),
+    st.integers(-2000, 2000),
+    st.sampled_from([0, 1, 30 * SECOND, MINUTE - 1]),
+)
+
+
+def enumerate_all(cron: Cron, after: int, until: int) -> list[int]:
+    """One by one: what no clock that jumped by ten years would have time for."""
+    found = []
+    while (after := cron.after(after)) <= until:
+        found.append(after)
+    return found
+
+
+def matches(fields: list[str], local: datetime) -> bool:
+    """An expression of wildcards, numbers, lists, ranges and steps, by the book."""
+
+    def has(field: str, value: int, low: int) -> bool:
+        if field == "MON-FRI":
+            return 1 <= value % 7 <= 5
+        base, _, step = field.partition("/")
+        if base == "*":
+            return (value - low) % int(step or 1) == 0
+        first, _, last = base.partition("-")
+        return str(value) in base.split(",") or (bool(last) and int(first) <= value <= int(last))
+
+    values = [local.minute, local.hour, local.day, local.month, local.isoweekday() % 7]
+    minute, hour, day, month, weekday = map(has, fields, values, [0, 0, 1, 1, 0])
+    days = day and weekday if "*" in (fields[2][0], fields[4][0]) else day or weekday
+    return minute and hour and month and days
+
+
+@given(expression=EXPRESSIONS, tz=ZONES, start=STARTS, minutes=st.integers(1, 1500))
+@settings(max_examples=60, deadline=None)
+def test_a_wildcard_fires_in_every_minute_whose_local_time_fits(
+    expression: str, tz: str, start: int, minutes: int
+) -> None:
+    fields = expression.split()
+    if not (fields[0].startswith("*") or fields[1].startswith("*")):
+        fields[0] = "*/5"
+    zone, end = ZoneInfo(tz), start + minutes * MINUTE
+    whole = range(start // MINUTE + 1, end // MINUTE + 1)
+    expected = [one * MINUTE for one in whole if matches(fields, moment(one * MINUTE).astimezone(zone))]
+    assert Cron(" ".join(fields), tz).newest(start, end, 10_000) == expected
+
+
+@given(expression=EXPRESSIONS, tz=ZONES, start=STARTS, minutes=st.integers(0, 5000), limit=st.integers(1, 20))
+@settings(max_examples=150, deadline=None)
+@example(
+    expression="30 2 * * *", tz="Europe/Zurich", start=micro(datetime(2026, 10, 25, tzinfo=UTC)), minutes=75, limit=1
+)
+@example(
+    expression="*/7 23 * * 6",
+    tz="America/Nuuk",
+    start=micro(datetime(2026, 3, 28, tzinfo=UTC)),
+    minutes=3000,
+    limit=9,
+)
+def test_what_is_due_equals_a_naive_enumeration(
+    expression: str, tz: str, start: int, minutes: int, limit: int
+) -> None:
+    now = start + minutes * MINUTE
+    every = enumerate_all(Cron(expression, tz), start, now)
+    one = {"cron": expression, "tz": tz, "handled_at": start}
+    assert due(schedule(**one), now) == every[-1:]
+    assert due(schedule(**one, missed="catch_up", catch_up_limit=limit), now) == every[-limit:]
+    assert due(schedule(**one, missed="skip"), now) == [fire for fire in every if fire >= now - GRACE]
+    step = plan(schedule(**one), now)
+    assert step.handled_at == (every[-1] if every else start)
+    assert step.next_at == Cron(expression, tz).after(now) > now
+
+
+@given(expression=EXPRESSIONS, tz=ZONES, start=STARTS, gaps=st.lists(st.integers(0, 900), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_whoever_catches_up_misses_nothing_however_often_it_looks(
+    expression: str, tz: str, start: int, gaps: list[int]
+) -> None:
+    one, fired = schedule(expression, tz, handled_at=start, missed="catch_up", catch_up_limit=1000), []
+    now = start
+    for gap in gaps:
+        now += gap * MINUTE
+        step = plan(one, now)
+        fired += step.moments
+        one = schedule(expression, tz, handled_at=step.handled_at, missed="catch_up", catch_up_limit=1000)
+    assert fired == enumerate_all(Cron(expression, tz), start, now)
+
+
+def test_nothing_is_due_before_its_time_or_when_the_clock_was_set_back() -> None:
+    noon = micro(NOON)
+    for missed in ("coalesce", "skip", "catch_up"):
+        one = schedule("*/5 * * * *", missed=missed)
+        assert due(one, noon) == []
+        assert due(one, noon + 5 * MINUTE - 1) == []
+        assert due(one, noon + 5 * MINUTE) == [noon + 5 * MINUTE]
+        assert due(one, noon - YEAR) == []
+
+
+def test_a_clock_set_back_begins_anew_from_there() -> None:
+    noon = micro(NOON)
+    step = plan(schedule("*/5 * * * *", handled_at=noon + 10 * YEAR), noon)
+    assert (step.moments, step.handled_at, step.next_at) == ([], noon, noon + 5 * MINUTE)
+
+
+def test_skip_lets_what_is_a_minute_late_fire_and_nothing_older() -> None:
+    one, noon = schedule("*/5 * * * *", handled_at=micro(NOON) - 1, missed="skip"), micro(NOON)
+    assert due(one, noon + GRACE) == [noon]
+    assert due(one, noon + GRACE + 1) == []
+
+
+@pytest.mark.parametrize("missed", ["coalesce", "skip", "catch_up"])
+@pytest.mark.parametrize("expression", ["* * * * *", "*/5 23 * * 6", "0 0 29 2 *", "0 0 * 2 MON#5"])
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Zurich", "America/Nuuk"])
+def test_a_jump_of_ten_years_takes_no_time(missed: Any, expression: str, tz: str) -> None:
+    """Five million minutes, one by one, would take a minute or more."""
+    one, now = schedule(expression, tz, missed=missed), micro(NOON) + 10 * YEAR
+    began = time.perf_counter()
+    found = due(one, now)
+    assert time.perf_counter() - began < 1
+    assert len(found) <= (100 if missed == "catch_up" else 2 if missed == "skip" else 1)
+    assert found == sorted(set(found))
