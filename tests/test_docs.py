@@ -15,7 +15,10 @@ from holdfast import Context, Holdfast, Job, Message, Page, Queue, Task, errors,
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
 from holdfast.app.schedules import Schedule, Schedules
 from holdfast.app.task import EnqueueOptions
+from holdfast.app.workers import WorkerInfo
+from holdfast.context import LastError
 from holdfast.model import STATUSES, QueueOverview, QueueStats
+from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
 from holdfast.store.sqlite.transaction import Transaction
 from holdfast.testing import Drained, FakeClock, Ran
 
@@ -27,7 +30,9 @@ WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
 CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
-FOR_THE_PACKAGE_ITSELF = {"from_timeline"}
+CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError]
+FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
+FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # what the parts of a worker ask of it
 
 
 def read(name: str) -> str:

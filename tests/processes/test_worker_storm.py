@@ -95,7 +95,8 @@ def storm(app: Holdfast, crew: Crew, report: Report) -> None:
                 os.kill(member.process.pid, signal.SIGCONT)
                 del stopped[since]
         at_work = [one for one in crew.living() if one.is_at_work() and one not in stopped.values()]
-        cancel_one_that_runs(app)
+        if not stopped:  # one that was stopped may hold the write lock
+            cancel_one_that_runs(app)
         if not at_work:
             continue
         victim = random.choice(at_work)

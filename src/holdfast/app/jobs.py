@@ -87,7 +87,7 @@ class Jobs:
         )
 
     def count(self, **filters: Unpack[Filters]) -> int:
-        """How many fit. It reads as many index entries or rows as there are, so name a status other than succeeded."""
+        """How many fit. It reads as many entries or rows as there are, so name a status other than succeeded."""
         return self._app.store.count(criteria(filters))
 
     @overload

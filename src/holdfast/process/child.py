@@ -43,8 +43,11 @@ def main(pipe: Connection, places: Places) -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
-    pipe.send_bytes(encode(Ready()))
     tasks: dict[str, Task[..., Any]] = {}
+    for name in places:  # before the first attempt begins, since importing takes time
+        with contextlib.suppress(Exception):  # it is told when that task is to run
+            tasks[name] = load_task(*places[name])
+    pipe.send_bytes(encode(Ready()))
     while True:
         claimed = decode_order(orders.get())
         pipe.send_bytes(encode(_run(claimed, places, tasks, pipe)))

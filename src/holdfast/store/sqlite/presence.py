@@ -53,6 +53,8 @@ class LockFile:
 
     def is_free(self, slot: Slot) -> bool:
         """Whether its holder is gone. False also where that cannot be known: the file was replaced."""
+        if slot.number < 0:
+            return True
         with self._lock:
             if slot.number in self._held:
                 return False

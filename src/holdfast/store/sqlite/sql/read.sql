@@ -57,3 +57,7 @@ INSERT INTO {p}meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET
 -- name: end_leases_of_another_boot
 -- a lease is a time of the boot clock: after a restart of the machine every one of them has ended
 UPDATE {p}jobs SET lease = 0 WHERE status = 'running'
+
+-- name: end_workers_of_another_boot
+-- none of them lives: a slot below 0 is held by nobody
+UPDATE {p}workers SET slot = -1 WHERE ended_at IS NULL
