@@ -12,7 +12,7 @@ from .measure import Effort, Figure, Target, take_turns
 
 STRANGERS = 100_000
 QUEUES = 1_000
-CLAIMED_JOBS = 5_000
+CLAIMED_JOBS = 2_000
 CLAIM_LIMIT = 10
 LEASE = 60_000_000
 JOBS = 5_000
@@ -45,14 +45,14 @@ def _contest(
             insert_ready(other, "stranger", strangers)
             other_app.store.checkpoint()
 
-        def turn(app: Holdfast, path: Path, queues: int) -> float:
+        def turn(app: Holdfast, path: Path, queues: int, jobs: int = jobs) -> float:
             app.task(noop)
             insert_ready(path, noop.__name__, jobs, queues)
             app.store.checkpoint()
             return work(app, jobs)
 
-        for app, path in ((plain_app, plain), (other_app, other)):
-            turn(app, path, queues if app is other_app else 1)  # to warm up
+        turn(plain_app, plain, 1, jobs // 10)  # to warm up
+        turn(other_app, other, queues, jobs // 10)
         contest = take_turns(rounds, lambda: turn(plain_app, plain, 1), lambda: turn(other_app, other, queues))
     remove(plain)
     remove(other)

@@ -253,6 +253,43 @@ def test_a_job_that_was_cancelled_before_it_began_does_not_begin(live: Holdfast)
     assert runs == [0, 2]
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("statement", ["DELETE FROM holdfast_jobs", "UPDATE holdfast_jobs SET status = 'ready'"])
+def test_a_job_that_is_taken_from_its_handler_by_plain_sql_is_fenced(
+    live: Holdfast, sql: Callable[..., Any], kind: str, statement: str
+) -> None:
+    begun, stopped, runs = threading.Event(), [], []
+
+    @live.task(name="work")
+    def work(ctx: Context) -> str:
+        runs.append(ctx.attempt)
+        if ctx.attempt == 1:
+            begun.set()
+            eventually(lambda: ctx.cancelled)
+            stopped.append(True)
+        return f"attempt {ctx.attempt}"
+
+    @live.task(name="work_later")
+    async def work_later(ctx: Context) -> str:
+        runs.append(ctx.attempt)
+        if ctx.attempt == 1:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                stopped.append(True)
+        return f"attempt {ctx.attempt}"
+
+    with Shift(live, concurrency=1):
+        job = (work if kind == "sync" else work_later).enqueue()
+        comes_true(begun)
+        sql(statement)
+        eventually(lambda: stopped)
+        if statement.startswith("UPDATE"):
+            eventually(lambda: job.refresh().status == "succeeded")
+            assert (job.result, runs) == ("attempt 2", [1, 2])
+
+
 # --- middleware -----------------------------------------------------------------------------------
 
 Log = list[str]

@@ -309,6 +309,37 @@ def test_what_was_taken_behind_a_job_that_takes_longer_than_it_used_to_goes_to_o
         release.set()
 
 
+def test_what_waits_behind_a_coroutine_that_blocks_the_loop_goes_to_others(live: Holdfast, open_app: Open) -> None:
+    other, release, blocked, ran = open_app(), threading.Event(), threading.Event(), Counter[str]()
+
+    def register(app: Holdfast, name: str) -> tuple[Any, Any]:
+        @app.task(name="block")
+        async def block() -> None:
+            blocked.set()
+            release.wait(PATIENCE_SECONDS)
+
+        @app.task(name="quick")
+        async def quick() -> None:
+            ran[name] += 1
+
+        return block, quick
+
+    block, quick = register(live, "live")
+    register(other, "other")
+    block.enqueue()
+    ids = quick.enqueue_many([{}] * 6)
+    try:
+        with Shift(live, concurrency=4) as shift:
+            comes_true(blocked)
+            with Shift(other, concurrency=4):
+                eventually(lambda: ran["other"] == 6, "they wait for the one that blocks")
+            release.set()
+            shift.stop()
+    finally:
+        release.set()
+    assert {left(live, job_id) for job_id in ids} == {4}
+
+
 def test_two_workers_of_one_app_run_each_job_once(live: Holdfast) -> None:
     runs, lock = Counter[int](), threading.Lock()
 

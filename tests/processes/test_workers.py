@@ -246,6 +246,26 @@ def test_a_handler_that_hogs_the_interpreter_past_its_lease_is_not_run_twice(yar
     assert first.process.poll() is second.process.poll() is None
 
 
+def test_a_database_that_is_locked_past_the_lease_runs_nothing_twice(yard: Yard) -> None:
+    """Nobody can renew a lease meanwhile. Whoever is first after that must not take the others for dead."""
+    for _ in range(3):
+        yard.start(lease=1, concurrency=3)
+    jobs = [yard.hold() for _ in range(6)]
+    for job in jobs:
+        yard.begins(job)
+    connection = sqlite3.connect(yard.database, isolation_level=None, timeout=PATIENCE_SECONDS)
+    for seconds in (1.5, 2.2):
+        connection.execute("BEGIN IMMEDIATE")
+        until = time.monotonic() + seconds
+        eventually(lambda: time.monotonic() > until)  # noqa: B023
+        connection.execute("COMMIT")
+        renewed = yard.app.clock.boot_now()
+        eventually(lambda: min(leases(yard)) > renewed, "the leases were not renewed")  # noqa: B023
+    connection.close()
+    yard.gate.touch()
+    assert [yard.ends(job).attempt for job in jobs] == [1] * 6
+
+
 # --- processes of the pool ------------------------------------------------------------------------
 
 
@@ -339,6 +359,15 @@ def is_zombie(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def leases(yard: Yard) -> list[int]:
+    connection = sqlite3.connect(yard.database)
+    try:
+        rows = connection.execute("SELECT lease FROM holdfast_jobs WHERE status = 'running'").fetchall()
+    finally:
+        connection.close()
+    return [row[0] for row in rows] or [0]
 
 
 # --- told to end ----------------------------------------------------------------------------------

@@ -47,10 +47,12 @@ def main(pipe: Connection, places: Places) -> None:
     for name in places:  # before the first attempt begins, since importing takes time
         with contextlib.suppress(Exception):  # it is told when that task is to run
             tasks[name] = load_task(*places[name])
-    pipe.send_bytes(encode(Ready()))
-    while True:
-        claimed = decode_order(orders.get())
-        pipe.send_bytes(encode(_run(claimed, places, tasks, pipe)))
+    with contextlib.suppress(OSError):  # the worker is gone
+        pipe.send_bytes(encode(Ready()))
+        while True:
+            claimed = decode_order(orders.get())
+            pipe.send_bytes(encode(_run(claimed, places, tasks, pipe)))
+    os._exit(0)
 
 
 def _listen(pipe: Connection, orders: "queue.SimpleQueue[bytes]") -> None:

@@ -10,6 +10,7 @@ from .attempt import Attempt
 from .desk import Desk
 from .execute import Executor
 
+LONGEST_UNSETTLED_SECONDS = 0.005
 LONGEST_TIDY_SECONDS = 1.0  # for what cancelled coroutines have to do before they end
 LONGEST_CLOSE_SECONDS = 1.5
 
@@ -28,6 +29,7 @@ class LoopLane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: set[asyncio.Task[None]] = set()
         self._will_begin = self._will_settle = self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def running(self) -> int:
@@ -110,12 +112,20 @@ class LoopLane:
     def _settle(self) -> None:
         """Once per round of the loop, for all that ended in it."""
         self._will_settle = False
-        if self.running or self.ready:
+        if self.ready:  # there is more to come: settle it together, but do not wait for a long one
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LONGEST_UNSETTLED_SECONDS, self._settle_by_others)
+        elif self._tasks:
             self._call_for_trade()
-            return
-        while self._desk.done and self._desk.trade(self) is not None and not self.ready:
-            pass
-        if self._desk.done:  # another thread trades, or it is too early
+        else:
+            while self._desk.done and self._desk.trade(self) is not None and not self.ready:
+                pass
+            if self._desk.done:  # another thread trades, or it is too early
+                self._call_for_trade()
+
+    def _settle_by_others(self) -> None:
+        self._timer = None
+        if self._desk.done:
             self._call_for_trade()
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:

@@ -76,14 +76,18 @@ class Attending(Part):
                 recovered += self._recover_from(worker_id)
         return recovered
 
-    def renew_for_the_living(self) -> None:
-        """A worker that lives and is only slow, since a handler hogs the interpreter, keeps its jobs."""
-        values = {"boot_now": self._clock.boot_now(), "now": self._clock.now()}
-        late = self._read(lambda connection: connection.execute(self._sql.late_workers, values).fetchall())
-        names = {row[0] for row in late}
-        for worker_id, number, inode, pid, host, lease in self._present_workers() if names else []:
+    def renew_for_the_living(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
+        """A worker that lives and is only slow, since a handler hogs the interpreter, keeps its jobs.
+
+        In the transaction that recovers the others, and by the same reading of the clock: whoever is late only
+        because the database was locked must not lose anything between the two.
+        """
+        names = {row[0] for row in connection.execute(self._sql.late_workers, times).fetchall()}
+        if not names:
+            return
+        for worker_id, number, inode, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
             if worker_id in names and (worker_id in self._slots or self._is_awake(Slot(number, inode), pid, host)):
-                self._renew(values | {"worker": worker_id, "lease": lease})
+                connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": lease})
 
     def _is_awake(self, slot: Slot, pid: int, host: str) -> bool:
         """It holds its lock, and was not stopped by a signal. A process id means something only on its own host."""
@@ -91,9 +95,6 @@ class Attending(Part):
         if file.is_free(slot) or not file.is_current(slot):
             return False
         return host != socket.gethostname() or not is_stopped(pid)
-
-    def _renew(self, values: dict[str, Any]) -> None:
-        self._run(lambda connection: connection.execute(self._sql.renew_for, values), atomic=True)
 
     def _present_workers(self) -> list[Any]:
         return self._read(lambda connection: connection.execute(self._sql.present_workers).fetchall())

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...model import Claimed
 from .attending import Attending
+from .writer import Work
 
 SWEEP_ROWS = 1000
 
@@ -42,13 +43,10 @@ class Claiming(Attending):
         return _in_order(found)
 
     def promote(self) -> int:
-        return self._sweep_all(self._sql.promote)
+        return self._in_batches(self._promote_some)
 
     def recover(self) -> int:
-        lost = self.recover_lost()
-        self.renew_for_the_living()
-        # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
-        return lost + self._sweep_all(self._sql.recover_spent, self._sql.recover)
+        return self.recover_lost() + self._in_batches(self._recover_some)
 
     def _sweep_before_claim(self, due: bool, ended: bool) -> None:
         """All of it: what is due may have a higher priority, or stand earlier in line, than what is ready."""
@@ -57,25 +55,26 @@ class Claiming(Attending):
         if ended:
             self.recover()
 
-    def _sweep_all(self, *statements: str) -> int:
+    def _in_batches(self, move_some: Work[int]) -> int:
+        """Each batch is a short transaction."""
         moved = 0
-        while batch := self._sweep(*statements):
+        while batch := self._run(move_some, wakes=True):
             moved += batch
         return moved
 
-    def _sweep(self, *statements: str) -> int:
-        """One batch, a short transaction."""
+    def _promote_some(self, connection: sqlite3.Connection) -> int:
+        return connection.execute(self._sql.promote, self._times()).rowcount
 
-        def work(connection: sqlite3.Connection) -> int:
-            values = {
-                "now": self._clock.now(),
-                "boot_now": self._clock.boot_now(),
-                "actor": self._actor,
-                "limit": SWEEP_ROWS,
-            }
-            return sum(connection.execute(statement, values).rowcount for statement in statements)
+    def _recover_some(self, connection: sqlite3.Connection) -> int:
+        times = self._times()
+        self.renew_for_the_living(connection, times)
+        # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
+        both = (self._sql.recover_spent, self._sql.recover)
+        return sum(connection.execute(statement, times).rowcount for statement in both)
 
-        return self._run(work, wakes=True)
+    def _times(self) -> dict[str, Any]:
+        now, boot_now = self._clock.now(), self._clock.boot_now()
+        return {"now": now, "boot_now": boot_now, "actor": self._actor, "limit": SWEEP_ROWS}
 
 
 def _in_order(rows: list[Any]) -> "list[Claimed]":
