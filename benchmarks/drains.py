@@ -11,9 +11,11 @@ from holdfast import Holdfast
 from .floors import PlainWorker
 from .handlers import fill, noop, noop_async, remove
 from .measure import Effort, Figure, Target, take_turns
+from .workload import Durability
 
 JOBS = 20_000
 HUEY_JOBS = 2_000
+HUEY_ROUNDS = 5
 
 
 def worker_drains(folder: Path, effort: Effort) -> Iterator[Figure]:
@@ -25,15 +27,20 @@ def drain_beside_huey(folder: Path, effort: Effort) -> Iterator[Figure]:
     """Nothing, where huey is not installed."""
     if find_spec("huey") is None:
         return
+    yield _beside_huey(folder, effort, "normal", "huey at NORMAL")
+    yield _beside_huey(folder, effort, "full", "huey at FULL, its default")
+
+
+def _beside_huey(folder: Path, effort: Effort, level: Durability, title: str) -> Figure:
     from .hueys import drain_by_huey
 
-    jobs, few = effort.of(JOBS, least=HUEY_JOBS), effort.of(HUEY_JOBS, least=200)
+    jobs, few = effort.of(JOBS, least=2_000), effort.of(HUEY_JOBS, least=200)
     contest = take_turns(
-        effort.rounds,
-        lambda: drain_by_huey(folder / "huey.db", few) / few,
+        min(effort.rounds, HUEY_ROUNDS),
+        lambda: drain_by_huey(folder / "huey.db", few, level) / few,
         lambda: drain(folder / "ours.db", jobs, noop) / jobs,
     )
-    yield contest.as_speed("worker: no-op handlers, floor is huey", 1, "jobs/s", Target(10))
+    return contest.as_speed(f"worker: no-op handlers, one process, to {title}", 1, "jobs/s", Target(10))
 
 
 def _contest(folder: Path, effort: Effort, title: str, function: Callable[..., Any], target: Target) -> Figure:

@@ -1,32 +1,23 @@
 """The same drain by huey: its storage on SQLite, its own consumer. Needs requirements-peers.txt."""
 
 import signal
-import sqlite3
 import threading
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from huey import Huey  # type: ignore[import-untyped]
-from huey.storage import SqliteStorage  # type: ignore[import-untyped]
+from huey import SqliteHuey  # type: ignore[import-untyped]
 
 from .handlers import remove
+from .workload import Durability
 
-PATIENCE_SECONDS = 120
-
-
-class NormalStorage(SqliteStorage):  # type: ignore[misc]
-    """huey has settings for FULL and for OFF, so NORMAL is given to each connection by hand."""
-
-    def _create_connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection = super()._create_connection()
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
+PATIENCE_SECONDS = 300
 
 
-def drain_by_huey(path: Path, jobs: int) -> float:
-    """The seconds from the start of its consumer to the end of the last job. To end the consumer does not count."""
-    huey = Huey(storage_class=NormalStorage, filename=str(path))
+def drain_by_huey(path: Path, jobs: int, level: Durability) -> float:
+    """The seconds from the start of its consumer to the last job. To end the consumer does not count."""
+    huey = SqliteHuey(filename=str(path))
+    huey.storage.conn.execute("PRAGMA synchronous = NORMAL")  # one connection for all its threads
     ended, left = threading.Event(), iter(range(jobs - 1))
 
     def noop() -> None:
@@ -36,6 +27,7 @@ def drain_by_huey(path: Path, jobs: int) -> float:
     task = huey.task()(noop)
     for _ in range(jobs):
         task()
+    huey.storage.conn.execute(f"PRAGMA synchronous = {level}")
     consumer = huey.create_consumer(workers=1, worker_type="thread", periodic=False)
     handlers = _signal_handlers()
     begin = perf_counter()

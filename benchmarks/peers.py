@@ -9,9 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
+from .drains import drain_beside_huey
 from .measure import QUICK, WHOLE, Action, Effort, seconds, warm_up
 from .places import flush_milliseconds, scratch_folder
-from .report import Row, as_markdown, as_text, machine
+from .report import HEAD as FIGURE_HEAD
+from .report import Row, as_markdown, as_text, figure_row, machine
 from .workload import BODY, Durability
 
 try:
@@ -49,6 +51,10 @@ NOTES = """\
   their own methods, inside the measured time. litequeue has no bulk call: its puts were put into its `transaction()`.
 - persist-queue and huey have no bulk call. persist-queue uses its JSON serializer. huey is measured at its storage,
   `enqueue` and `dequeue`: it deletes a task when it is taken, so there is no ack, and a crash loses it.
+- Workers: the floor is huey's own consumer with one worker thread (its default) on jobs that do nothing, from its
+  start to the last job; ours is `app.worker(until_idle=True).run()`, from its start to its end, with full history.
+  Both are in this process and take turns. Holdfast's worker settles at NORMAL. huey takes jobs one at a time and
+  deletes each as it is taken; it writes no history, and no result of a job that returns None.
 """
 
 
@@ -79,13 +85,19 @@ def main() -> None:
     with scratch_folder() as folder:
         where = machine(flush_milliseconds(folder)) + "; " + ", ".join(map(_with_version, PACKAGES))
     rows = [row for work in WORKS for level in LEVELS for row in _rows(work, level, effort)]
-    print(f"{where}\n\n{as_text(HEAD, rows)}")
+    with scratch_folder() as folder:
+        drains = [figure_row(figure) for figure in drain_beside_huey(folder, effort)]
+    print(f"{where}\n\n{as_text(HEAD, rows)}\n\n{as_text(FIGURE_HEAD, drains)}")
     if not options.quick:
-        RESULTS.write_text(
-            f"# Beside others\n\nWritten by `make bench-peers`. {where}.\n\n{as_markdown(HEAD, rows)}\n\n{NOTES}",
-            encoding="utf-8",
-        )
+        RESULTS.write_text(_results(where, rows, drains), encoding="utf-8")
         print("\nwritten to benchmarks/peers.md")
+
+
+def _results(where: str, rows: list[Row], drains: list[Row]) -> str:
+    return (
+        f"# Beside others\n\nWritten by `make bench-peers`. {where}.\n\n{as_markdown(HEAD, rows)}\n\n"
+        f"## Workers\n\n{as_markdown(FIGURE_HEAD, drains)}\n\n{NOTES}"
+    )
 
 
 def _with_version(package: str) -> str:

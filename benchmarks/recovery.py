@@ -1,5 +1,6 @@
 """How soon another worker begins a job again whose worker was killed."""
 
+import logging
 import multiprocessing
 import random
 import time
@@ -80,6 +81,8 @@ def _who_begins(members: list[Member]) -> tuple[Member, int]:
 
 
 def _work(path: Path, pipe: Connection) -> None:
+    logging.disable(logging.WARNING)  # that a worker has died is no news here
+
     def noop() -> None:
         pipe.send(time.monotonic_ns())
         pipe.recv()

@@ -4,7 +4,7 @@ It is slow, small and obvious. `test_state_machine.py` does the same random thin
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +127,7 @@ class Model:
     # --- ready -> running ---
 
     def claim(
-        self, queues: Collection[str] | None, tasks: Collection[str | None], limit: int, lease: float
+        self, queues: Sequence[str] | None, tasks: Collection[str | None], limit: int, lease: float
     ) -> list[Entry]:
         self.sweep()
         takable = [
@@ -138,7 +138,9 @@ class Model:
             and (queues is None or one.queue in queues)
             and one.queue not in self.paused
         ]
-        taken = sorted(takable, key=lambda one: (-one.priority, one.id))[:limit]
+        # Queue by queue, in the order in which they are named.
+        place = {name: number for number, name in reversed(list(enumerate(queues or [])))}
+        taken = sorted(takable, key=lambda one: (place.get(one.queue, 0), -one.priority, one.id))[:limit]
         for one in taken:
             one.status, one.attempt = "running", one.attempt + 1
             one.lease_ends = self.clock.boot_now() + round(lease * SECOND)

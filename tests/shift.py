@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast import Holdfast
+from holdfast.clock import SECOND
 from holdfast.model import TimelineEntry
 from holdfast.run.worker import WorkerReport
 
@@ -106,6 +107,13 @@ def left(app: Holdfast, job_id: int) -> int:
     """How many attempts it may still have."""
     job = app.jobs.get(job_id)
     return job.max_attempts - job.attempt
+
+
+def due_in(app: Holdfast, job_id: int) -> float:
+    """Seconds until it is due. By a clock that stands still handlers take no time, but for some milliseconds."""
+    record = app.store.get(job_id)
+    assert record is not None
+    return (record.run_at - app.clock.now()) / SECOND
 
 
 class Gauge:

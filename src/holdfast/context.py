@@ -80,8 +80,9 @@ class Context:
         """The logger `holdfast.job`, with the job's id, task, queue and attempt in every record."""
         import logging
 
-        about = {"job_id": self.job_id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
-        return logging.LoggerAdapter(logging.getLogger("holdfast.job"), about)
+        about = {"job": self.job_id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
+        plain = {"job_id": self.job_id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
+        return logging.LoggerAdapter(logging.getLogger("holdfast.job"), {**plain, "holdfast": about})
 
     def __repr__(self) -> str:
         return f"<Context job {self.job_id} {self.task} on {self.queue}: attempt {self.attempt}>"

@@ -68,6 +68,10 @@ class NeverIdle(HoldfastError):
     """In a test: `drain` or `inline` ran as many attempts as its limit allows, and there is still more to run."""
 
 
+class WorkerStuck(HoldfastError):
+    """A worker ended, since too many handlers had not come back after their timeouts. Their threads live on."""
+
+
 class JobError(HoldfastError):
     """Raise it in a task to fail the attempt with a code of your own: `JobError("DEPENDENCY:STRIPE", "503")`."""
 

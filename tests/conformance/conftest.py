@@ -1,12 +1,13 @@
 """Short ways to say what many behaviours need: plain SQL, a worker's claim, the names of a job's events."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
 from holdfast.model import Claimed
 
@@ -46,3 +47,26 @@ def events(app: Holdfast) -> Callable[[int], list[str]]:
         return [entry.name for entry in app.store.history(job_id) if entry.kind == "event"]
 
     return names
+
+
+@pytest.fixture
+def live(open_app: Callable[..., Holdfast]) -> Holdfast:
+    """An app on the real clock."""
+    return open_app()
+
+
+@pytest.fixture(params=["sync", "async"])
+def define(app: Holdfast, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes a task of a function of the Context, as a plain function and as a coroutine."""
+
+    def make(body: Callable[[Context], Any], **options: Any) -> Any:
+        def job(ctx: Context) -> Any:
+            return body(ctx)
+
+        async def async_job(ctx: Context) -> Any:
+            await asyncio.sleep(0)
+            return body(ctx)
+
+        return app.task(name="job", **options)(job if request.param == "sync" else async_job)
+
+    return make

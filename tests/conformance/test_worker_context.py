@@ -4,23 +4,17 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from holdfast import Cancel, Context, Holdfast, Retry
+from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput
 from shift import Shift, comes_true, drain, eventually, outcomes
 
 Open = Callable[..., Holdfast]
-
-
-@pytest.fixture
-def live(open_app: Open) -> Holdfast:
-    """An app on the real clock."""
-    return open_app()
 
 
 # --- what it can ask and tell ---------------------------------------------------------------------
@@ -288,151 +282,3 @@ def test_a_job_that_is_taken_from_its_handler_by_plain_sql_is_fenced(
         if statement.startswith("UPDATE"):
             eventually(lambda: job.refresh().status == "succeeded")
             assert (job.result, runs) == ("attempt 2", [1, 2])
-
-
-# --- middleware -----------------------------------------------------------------------------------
-
-Log = list[str]
-
-
-@pytest.fixture(params=["sync", "async"])
-def define(app: Holdfast, request: pytest.FixtureRequest) -> Callable[..., Any]:
-    def make(body: Callable[[], Any], **options: Any) -> Any:
-        def job() -> Any:
-            return body()
-
-        async def async_job() -> Any:
-            await asyncio.sleep(0)
-            return body()
-
-        return app.task(name="job", **options)(job if request.param == "sync" else async_job)
-
-    return make
-
-
-@pytest.fixture
-def log(app: Holdfast) -> Log:
-    """Two layers that write down what they see."""
-    lines: Log = []
-
-    def layer(name: str) -> None:
-        @app.middleware
-        def around(ctx: Context) -> Iterator[None]:
-            lines.append(f"{name} before {ctx.task} {ctx.attempt}")
-            try:
-                result = yield
-            except BaseException as error:
-                lines.append(f"{name} saw {type(error).__name__}")
-                raise
-            lines.append(f"{name} after {result!r}")
-
-    layer("outer")
-    layer("inner")
-    return lines
-
-
-def test_middleware_goes_around_the_handler_like_the_layers_of_an_onion(app: Holdfast, define: Any, log: Log) -> None:
-    job = define(lambda: log.append("handler") or 42).enqueue()
-    drain(app)
-    assert job.refresh().result == 42
-    assert log == ["outer before job 1", "inner before job 1", "handler", "inner after 42", "outer after 42"]
-
-
-def test_middleware_sees_what_the_handler_raised(app: Holdfast, define: Any, log: Log) -> None:
-    def stumble() -> None:
-        raise ConnectionError("no line")
-
-    job = define(stumble, max_attempts=1).enqueue()
-    drain(app)
-    assert job.refresh().error_code == "DEPENDENCY:CONNECTION"
-    assert log[2:] == ["inner saw ConnectionError", "outer saw ConnectionError"]
-
-
-def test_middleware_sees_outcomes_as_they_were_given(app: Holdfast, define: Any, log: Log) -> None:
-    def cancel() -> None:
-        raise Cancel("enough")
-
-    define(lambda: Retry(after=0) if len(log) < 3 else cancel()).enqueue()
-    drain(app)
-    assert log[2:4] == ["inner after Retry(after=0)", "outer after Retry(after=0)"]
-    assert log[-2:] == ["inner saw Cancel", "outer saw Cancel"]
-
-
-def test_middleware_that_raises_before_the_handler_spares_it(app: Holdfast, define: Any, log: Log) -> None:
-    @app.middleware
-    def refuse(ctx: Context) -> Iterator[None]:
-        raise PermissionError("not today")
-        yield
-
-    job = define(lambda: log.append("handler"), max_attempts=1).enqueue()
-    drain(app)
-    assert job.refresh().error_code == "RESOURCE:PERMISSION"
-    assert log[2:] == ["inner saw PermissionError", "outer saw PermissionError"]
-
-
-def test_middleware_that_raises_after_the_handler_fails_the_job(app: Holdfast, define: Any, log: Log) -> None:
-    @app.middleware
-    def check(ctx: Context) -> Iterator[None]:
-        result = yield
-        raise ValueError(f"{result} is wrong")
-
-    job = define(lambda: 41, max_attempts=1).enqueue()
-    drain(app)
-    assert (job.refresh().status, job.error_detail) == ("failed", "ValueError: 41 is wrong")
-    assert log[2:] == ["inner saw ValueError", "outer saw ValueError"]
-
-
-def test_middleware_may_deal_with_an_error_or_put_another_in_its_place(app: Holdfast, define: Any) -> None:
-    @app.middleware
-    def soothe(ctx: Context) -> Iterator[None]:
-        try:
-            yield
-        except LookupError:
-            pass
-        except ValueError as error:
-            raise Cancel("translated") from error
-
-    errors: list[Exception] = [LookupError(), ValueError()]
-
-    def stumble() -> None:
-        raise errors.pop(0)
-
-    task = define(stumble, max_attempts=1)
-    first = task.enqueue()
-    drain(app)
-    assert (first.refresh().status, first.result) == ("succeeded", None)
-    second = task.enqueue()
-    drain(app)
-    assert (second.refresh().status, second.error_detail) == ("cancelled", "translated")
-
-
-@pytest.mark.parametrize("fault", ["never yields", "yields twice"])
-def test_middleware_with_another_number_of_yields_than_one_fails_the_job(
-    app: Holdfast, define: Any, fault: str
-) -> None:
-    @app.middleware
-    def odd(ctx: Context) -> Iterator[None]:
-        if fault == "yields twice":
-            yield
-            yield
-        return
-        yield
-
-    job = define(lambda: 1, max_attempts=1).enqueue()
-    drain(app)
-    assert (job.refresh().status, job.result) == ("failed", None)
-
-
-def test_an_exception_named_stop_iteration_goes_through_middleware(app: Holdfast, log: Log) -> None:
-    @app.task(max_attempts=1)
-    def work() -> None:
-        raise StopIteration("of its own")
-
-    job = work.enqueue()
-    drain(app)
-    assert job.refresh().status == "failed"
-
-
-def test_only_a_generator_function_is_middleware(app: Holdfast) -> None:
-    with pytest.raises(InvalidInput, match="yield"):
-        app.middleware(lambda ctx: None)

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -16,12 +15,6 @@ from holdfast.errors import InvalidInput
 from shift import PATIENCE_SECONDS, Gauge, Shift, comes_true, drain, eventually, left
 
 Open = Callable[..., Holdfast]
-
-
-@pytest.fixture
-def live(open_app: Open) -> Holdfast:
-    """An app on the real clock."""
-    return open_app()
 
 
 # --- which, and in which order --------------------------------------------------------------------
@@ -360,84 +353,3 @@ def test_two_workers_of_one_app_run_each_job_once(live: Holdfast) -> None:
     assert one.worker.id != two.worker.id
     assert runs == dict.fromkeys(range(1000), 1)
     assert sum(report.succeeded for report in reports) == 1000
-
-
-# --- waking up ------------------------------------------------------------------------------------
-
-SOON_SECONDS = 0.5  # a worker that polls once a second would need as much on average
-TRIES = 6
-
-
-def delays(app: Holdfast, enqueue: Callable[[], object]) -> list[float]:
-    """How long an idle worker takes to begin, several times over."""
-    found = []
-    for _ in range(TRIES):
-        before = len(began)
-        enqueued = time.monotonic()
-        enqueue()
-        eventually(lambda: len(began) > before)  # noqa: B023
-        found.append(began[-1] - enqueued)
-    return found
-
-
-began: list[float] = []
-
-
-@pytest.mark.parametrize("behind", [None, "sync", "async"])
-def test_an_idle_worker_begins_at_once_also_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
-    release, running = threading.Event(), threading.Event()
-    began.clear()
-
-    @live.task
-    def quick() -> None:
-        began.append(time.monotonic())
-
-    @live.task
-    def long() -> None:
-        running.set()
-        comes_true(release)
-
-    @live.task
-    async def long_later() -> None:
-        running.set()
-        while not release.is_set():
-            await asyncio.sleep(0.01)
-
-    with Shift(live, concurrency=3):
-        delays(live, quick.enqueue)  # until it is idle
-        if behind is not None:
-            (long if behind == "sync" else long_later).enqueue()
-            comes_true(running)
-        found = delays(live, quick.enqueue)
-        release.set()
-    assert max(found) < SOON_SECONDS, found
-
-
-def test_a_scheduled_job_begins_on_time(live: Holdfast) -> None:
-    began.clear()
-
-    @live.task
-    def quick() -> None:
-        began.append(time.monotonic())
-
-    with Shift(live):
-        delays(live, quick.enqueue)
-        found = delays(live, lambda: quick.using(delay=0.3).enqueue())
-    assert min(found) >= 0.299
-    assert max(found) < 0.3 + SOON_SECONDS / 2, found
-
-
-def test_a_retry_begins_on_time(live: Holdfast) -> None:
-    moments: list[float] = []
-
-    @live.task(retry=0.25)
-    def stumble() -> None:
-        moments.append(time.monotonic())
-        if len(moments) < 4:
-            raise ValueError("again")
-
-    with Shift(live):
-        stumble.enqueue()
-        eventually(lambda: len(moments) == 4)
-    gaps = [later - sooner for sooner, later in pairwise(moments)]
-    assert all(0.249 <= gap < 0.25 + SOON_SECONDS / 2 for gap in gaps), gaps

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,12 +17,6 @@ from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed
 from holdfast.model import Exchanged
 from shift import Shift, comes_true, drain, eventually, left, outcomes
-
-
-@pytest.fixture
-def live(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """An app on the real clock."""
-    return open_app()
 
 
 class Holding:
@@ -241,7 +236,8 @@ def test_many_workers_one_after_the_other_leave_no_threads_and_no_open_files(liv
         live.worker()  # one that is never run
     gc.collect()
     eventually(lambda: threading.active_count() <= threads, f"threads: {threading.enumerate()}")
-    eventually(lambda: open_files() <= files, "open files")
+    # Some connections for reading are kept for the next who reads.
+    eventually(lambda: open_files() <= files + 10, "open files")
     assert live.jobs.count(status="succeeded") == live.jobs.count()
 
 
@@ -250,3 +246,12 @@ def test_a_worker_runs_once(live: Holdfast, holding: Holding) -> None:
     worker.run()
     with pytest.raises(InvalidInput, match=r"app\.worker\(\)"):
         worker.run()
+
+
+def test_a_worker_in_the_main_thread_puts_the_signal_handlers_back(live: Holdfast, holding: Holding) -> None:
+    holding.release.set()
+    job = holding.task.enqueue()
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    live.worker(until_idle=True).run()
+    assert job.refresh().result == "done"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +10,6 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
 from shift import Shift, attempts, comes_true, drain, eventually, outcomes
-
-
-@pytest.fixture
-def live(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """An app on the real clock."""
-    return open_app()
 
 
 class Stubborn:

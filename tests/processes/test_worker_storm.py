@@ -25,11 +25,11 @@ LONGEST_OVERTIME_SECONDS = 60  # on a machine that is busy with other things
 LONGEST_END_SECONDS = 60
 
 OUTCOMES = {
-    "succeed": {"succeeded"},
-    "retry": {"retry_scheduled", "failed"},
-    "fail": {"failed"},
-    "snooze": {"snoozed"},
-    "interrupt": {"interrupted"},
+    "succeeded": {"succeeded"},
+    "retry_scheduled": {"retry_scheduled", "failed"},
+    "failed": {"failed"},
+    "snoozed": {"snoozed"},
+    "interrupted": {"interrupted"},
 }
 """How an attempt must be recorded if its worker was told that it had settled it so."""
 

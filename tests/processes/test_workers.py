@@ -1,91 +1,14 @@
-"""Workers as processes: killed, stopped, hogged, starved, and told to end."""
+"""Workers as processes: killed, stopped, hogged, locked out, and told to end."""
 
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
+from yard import Yard
 
-from crew import Crew, Member
-from holdfast import Holdfast
-from holdfast.app.job import Job
 from shift import PATIENCE_SECONDS, attempts, eventually, left, outcomes
-
-
-class Yard:
-    """A database, the processes at work on it, and files by which they are let go."""
-
-    def __init__(self, folder: Path, crew: Crew, app: Holdfast, database: Path) -> None:
-        self.folder, self.crew, self.app, self.database = folder, crew, app, database
-        self.gate = folder / "go"
-
-    def start(self, **options: float) -> Member:
-        """A worker; returns when it is at work."""
-        member = self.crew.start("laborer", *(f"{name}={value}" for name, value in options.items()))
-        known = {one.id for one in self.app.store.workers()}
-        eventually(
-            lambda: (
-                [one for one in self.app.store.workers() if one.pid == member.process.pid and one.id not in known]
-                or member.process.poll() is not None
-                or member.is_at_work()
-            ),
-            "the worker did not start",
-        )
-        assert member.process.poll() is None, self.crew.complaints()
-        return member
-
-    def enqueue(self, task: str, args: str = "{}", **columns: Any) -> Job[Any]:
-        """As another program does it, which has not the code of the task."""
-        names = ["task", "args", *columns]
-        connection = sqlite3.connect(self.database)
-        try:
-            with connection:
-                statement = f"INSERT INTO holdfast_jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
-                job_id = connection.execute(statement, (task, args, *columns.values())).lastrowid
-        finally:
-            connection.close()
-        assert job_id is not None
-        return self.app.jobs.get(job_id)
-
-    def hold(self, task: str = "hold", **columns: Any) -> Job[Any]:
-        return self.enqueue(task, f'{{"file": "{self.gate}"}}', **columns)
-
-    def begins(self, job: Job[Any], times: int = 1) -> list[list[str]]:
-        """Wait until so many attempts of the job have begun; returns what was noted of them."""
-        eventually(lambda: len(self.noted("begin", job)) >= times, f"{job} did not begin {times} times")
-        return self.noted("begin", job)
-
-    def noted(self, verb: str, job: Job[Any]) -> list[list[str]]:
-        lines = [line for member in self.crew.members for line in member.lines()]
-        return [line for line in lines if line[0] == verb and line[2] == str(job.id)]
-
-    def ends(self, job: Job[Any], status: str = "succeeded") -> Job[Any]:
-        return eventually(
-            lambda: job.refresh() if job.refresh().status == status else None,  # type: ignore[return-value]
-            f"it is {job.refresh().status}, not {status}; {self.crew.complaints()}",
-        )
-
-    def lines(self, member: Member, verb: str) -> list[list[str]]:
-        return [line for line in member.lines() if line[0] == verb]
-
-    def wait_for_end(self, member: Member) -> int:
-        return member.process.wait(PATIENCE_SECONDS)
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    database = tmp_path / "app.db"
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
-        yield Yard(tmp_path, crew, app, database)
-        connection = sqlite3.connect(database)
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        connection.close()
-
 
 # --- killed ---------------------------------------------------------------------------------------
 
@@ -144,8 +67,9 @@ def test_a_single_worker_that_was_killed_takes_its_jobs_up_when_it_starts_again(
 
 
 def test_what_was_taken_by_a_killed_worker_and_not_begun_is_not_lost(yard: Yard) -> None:
-    for _ in range(300):
-        yard.enqueue("quick")
+    with yard.app.transaction() as tx:
+        for _ in range(300):
+            tx.execute("INSERT INTO holdfast_jobs (task) VALUES ('quick')")
     first = yard.start(concurrency=1)
     eventually(lambda: yard.app.jobs.count(status="succeeded") == 300)
     jobs = [yard.hold("hold_first") for _ in range(5)]
@@ -260,114 +184,10 @@ def test_a_database_that_is_locked_past_the_lease_runs_nothing_twice(yard: Yard)
         eventually(lambda: time.monotonic() > until)  # noqa: B023
         connection.execute("COMMIT")
         renewed = yard.app.clock.boot_now()
-        eventually(lambda: min(leases(yard)) > renewed, "the leases were not renewed")  # noqa: B023
+        eventually(lambda: min(yard.leases()) > renewed, "the leases were not renewed")  # noqa: B023
     connection.close()
     yard.gate.touch()
     assert [yard.ends(job).attempt for job in jobs] == [1] * 6
-
-
-# --- processes of the pool ------------------------------------------------------------------------
-
-
-def test_a_task_in_a_process_has_its_arguments_result_and_errors(yard: Yard) -> None:
-    yard.start(pool=2)
-    plain = yard.enqueue("print_args", '{"text": "é\\u0000", "number": 4}')
-    default = yard.enqueue("print_args", '{"text": "x"}')
-    bad = yard.enqueue("print_args", '{"text": 7}')
-    failing = yard.enqueue("fail_in_pool", max_attempts=1)
-    assert yard.ends(plain).result == ["é\0", 4]
-    assert yard.ends(default).result == ["x", 3]
-    assert yard.ends(bad, "failed").error_code == "INVALID_INPUT:PAYLOAD"
-    assert yard.ends(failing, "failed").error_code == "DEPENDENCY:CONNECTION"
-    assert failing.error_detail == "ConnectionError: no line"
-    pids = {line[4] for job in (plain, default, failing) for line in yard.noted("begin", job)}
-    assert str(yard.crew.members[0].process.pid) not in pids, "middleware runs with the handler, in its process"
-    assert len(yard.noted("raised", failing)) == 1
-
-
-def test_a_process_that_dies_takes_its_job_with_it_and_nothing_else(yard: Yard) -> None:
-    worker = yard.start(pool=1)
-    job = yard.enqueue("die_in_pool", '{"code": 9}', max_attempts=1)
-    assert yard.ends(job, "failed").error_code == "INTERNAL:PROCESS_DIED"
-    assert "9" in (job.error_detail or "")
-    assert yard.ends(yard.enqueue("pid_in_pool")).result != worker.process.pid
-    assert worker.process.poll() is None
-
-
-def test_a_process_that_takes_too_much_memory_is_killed(yard: Yard) -> None:
-    worker = yard.start(pool=1, max_memory=300_000_000)
-    job = yard.enqueue("eat", max_attempts=1)
-    assert yard.ends(job, "failed").error_code == "RESOURCE:MEMORY"
-    yard.ends(yard.enqueue("pid_in_pool"))
-    assert worker.process.poll() is None
-
-
-def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
-    yard.start(pool=1, max_jobs=2)
-    jobs = [yard.enqueue("pid_in_pool") for _ in range(6)]
-    pids = [yard.ends(job).result for job in jobs]
-    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]
-
-
-def test_a_process_that_runs_out_of_time_is_killed(yard: Yard) -> None:
-    yard.start(pool=1)
-    job = yard.hold("hold_in_pool", timeout=300_000, max_attempts=1)
-    (begun,) = yard.begins(job)
-    assert yard.ends(job, "failed").error_code == "TIMEOUT:HANDLER"
-    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
-    yard.ends(yard.enqueue("pid_in_pool"))
-
-
-def test_the_time_a_process_needs_to_start_is_not_the_handlers(yard: Yard) -> None:
-    yard.start(pool=1)
-    job = yard.enqueue("pid_in_pool", timeout=50_000, max_attempts=1)
-    eventually(lambda: job.refresh().status in ("succeeded", "failed"))
-    assert (job.status, job.error_code) == ("succeeded", None)
-
-
-def test_a_cancel_kills_the_process_of_the_job(yard: Yard) -> None:
-    yard.start(pool=1)
-    job = yard.hold("hold_in_pool")
-    (begun,) = yard.begins(job)
-    eventually(lambda: job.refresh().progress == 0.5, "progress came through")
-    assert job.progress_text == "waiting"
-    yard.app.jobs.cancel(job.id)
-    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
-    yard.ends(yard.enqueue("pid_in_pool"))
-    assert job.refresh().status == "cancelled"
-
-
-def test_processes_are_served_while_all_threads_are_busy(yard: Yard) -> None:
-    yard.start(concurrency=1, pool=1)
-    job = yard.hold()
-    yard.begins(job)
-    yard.ends(yard.enqueue("pid_in_pool"))
-    assert job.refresh().status == "running"
-    yard.ends(yard.enqueue("pid_in_pool"))
-
-
-def test_processes_end_with_their_worker_however_it_ends(yard: Yard) -> None:
-    worker = yard.start(pool=1)
-    job = yard.hold("hold_in_pool")
-    (begun,) = yard.begins(job)
-    yard.crew.kill(worker)
-    eventually(lambda: not Path(f"/proc/{begun[4]}/cmdline").exists() or is_zombie(begun[4]), "it lives on")
-
-
-def is_zombie(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def leases(yard: Yard) -> list[int]:
-    connection = sqlite3.connect(yard.database)
-    try:
-        rows = connection.execute("SELECT lease FROM holdfast_jobs WHERE status = 'running'").fetchall()
-    finally:
-        connection.close()
-    return [row[0] for row in rows] or [0]
 
 
 # --- told to end ----------------------------------------------------------------------------------

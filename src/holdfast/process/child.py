@@ -20,6 +20,7 @@ from ..run.children import Ended, Progress, Ready, Unknown, decode_order, encode
 from ..run.execute import Executor
 from ..run.outcome import Settler
 from .load import load_task
+from .logs import STYLE, write_logs_to_stderr
 
 Places = Mapping[str, tuple[str, str]]
 """Where each task is: the names of its module and of what it is called there."""
@@ -41,6 +42,8 @@ def main(pipe: Connection, places: Places) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # where memory runs out, this is what to kill, not the worker
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    if style := os.environ.get(STYLE):
+        write_logs_to_stderr(style)
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
     tasks: dict[str, Task[..., Any]] = {}

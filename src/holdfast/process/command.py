@@ -9,6 +9,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from .. import __version__
+from ..errors import WorkerStuck
 from ..failure import shorten
 from ..run.worker import Worker
 from .crew import LIFELINE, Crew
@@ -63,7 +64,7 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
     # This process is the worker's own. Threads that compute hand over sooner, so that no commit waits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
-        "holdfast %s: worker %s serves %s, %d at a time; %d tasks; process %d",
+        "holdfast %s: worker %s serves %s, %d at a time; tasks: %d; process %d",
         __version__,
         worker.id,
         "all queues" if settings.queues is None else shorten(settings.queues, 100),
@@ -71,7 +72,11 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
         len(app.tasks),
         os.getpid(),
     )
-    report = worker.run()
+    try:
+        report = worker.run()
+    except WorkerStuck as error:
+        log.error("%s", error)
+        _leave(1)
     log.info(
         "stopped: %d succeeded, %d failed, %d to be tried again, %d interrupted",
         report.succeeded,

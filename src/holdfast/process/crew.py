@@ -112,7 +112,9 @@ class Crew:
                 for member in self._members:
                     member.signal(signal.SIGKILL)
             self._bell.wait(LOOK_SECONDS / 5)
-        return max((abs(member.code) for member in self._members if member.code), default=0)
+        codes = [member.code for member in self._members if member.code]
+        hopeless = [code for code in codes if code in HOPELESS]
+        return max(hopeless or [code if code > 0 else 128 - code for code in codes], default=0)
 
     def _hear(self) -> None:
         self._signals += 1

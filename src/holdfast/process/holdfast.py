@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..run.worker import Worker
 
 SHORTEST_LEASE_SECONDS = 1
+POOL = "holdfast-pool"  # the name of its processes
 
 
 class Holdfast(App):
@@ -46,10 +47,18 @@ class Holdfast(App):
         until_idle: stop when nothing is ready or running.
         max_jobs, max_memory: replace a process of the pool after so many jobs, or when it has more bytes in memory.
         """
+        from multiprocessing import current_process
+
+        from ..run.parts import Parts, WorkerOptions
         from ..run.queues import parse_queues
         from ..run.scheduler import Scheduler
-        from ..run.worker import Parts, Worker, WorkerOptions
+        from ..run.worker import Worker
 
+        if current_process().name == POOL:
+            raise InvalidInput(
+                "this is a process of a worker's pool, which loads the program to find its tasks: start workers "
+                "below if __name__ == '__main__':"
+            )
         if not self.tasks:
             raise InvalidInput("this app has no tasks, so there is nothing to run: import the modules that have them")
         seconds = checks.duration(lease, "lease") / SECOND
@@ -89,7 +98,7 @@ class Holdfast(App):
         places = {
             name: (task.function.__module__, name) for name, task in self.tasks.items() if task.kind == "process"
         }
-        process = spawn.Process(target=main, args=(theirs, places), name="holdfast-pool", daemon=True)
+        process = spawn.Process(target=main, args=(theirs, places), name=POOL, daemon=True)
         process.start()
         theirs.close()  # so that the end of the child is heard here
         return process, ours

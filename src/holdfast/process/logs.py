@@ -1,10 +1,13 @@
 """What a worker process writes to standard error: one line per job, to read or as JSON."""
 
 import logging
+import os
 import sys
 from datetime import UTC, datetime
 
 import msgspec
+
+STYLE = "HOLDFAST_LOG_STYLE"
 
 
 class TextLines(logging.Formatter):
@@ -13,9 +16,13 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """On one line, whatever a name holds: only a traceback takes more."""
-        record.message = record.getMessage()
-        if not record.message.isprintable():
-            record.msg, record.args = record.message.encode("unicode_escape").decode(), None
+        message = record.getMessage()
+        if record.name == "holdfast.job":
+            about = getattr(record, "holdfast", {})
+            message = f"{about.get('task')} {about.get('job')}: {message}"
+        if not message.isprintable():
+            message = message.encode("unicode_escape").decode()
+        record.msg, record.args = message, None
         return super().format(record)
 
 
@@ -34,7 +41,8 @@ class JsonLines(logging.Formatter):
 
 
 def write_logs_to_stderr(style: str) -> None:
-    """text, json, or quiet: then warnings and errors only."""
+    """text, json, or quiet: then warnings and errors only. Processes of the pool do the same."""
+    os.environ[STYLE] = style
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     root = logging.getLogger()

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from .attempt import Attempt
@@ -26,6 +27,7 @@ class LoopLane:
         self.ready: deque[Attempt] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._unstarted: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: set[asyncio.Task[None]] = set()
         self._will_begin = self._will_settle = self._closing = False
@@ -46,6 +48,16 @@ class LoopLane:
             self._begin_soon()
         else:
             self._start().call_soon_threadsafe(self._begin_soon)
+
+    def take_back(self, taken_before: int) -> list[Attempt]:
+        """What could not start since a coroutine holds up the loop. None of these will be run here."""
+        taken_back = []
+        for attempt in self._unstarted.copy():
+            with suppress(KeyError):  # it has started meanwhile
+                if attempt.taken < taken_before:
+                    self._unstarted.remove(attempt)
+                    taken_back.append(attempt)
+        return taken_back
 
     def nudge(self) -> None:
         """There may be room for what waits to begin."""
@@ -90,12 +102,17 @@ class LoopLane:
             except IndexError:  # it was given back
                 break
             self._desk.begin(attempt)
+            self._unstarted.add(attempt)
             task = loop.create_task(self._run(attempt))
             attempt.stop = partial(loop.call_soon_threadsafe, self._cancel, task)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
     async def _run(self, attempt: Attempt) -> None:
+        try:
+            self._unstarted.remove(attempt)
+        except KeyError:  # it was taken back
+            return
         self._desk.finish(attempt, await self._executor.run_async(attempt))
 
     def _ended(self, task: "asyncio.Task[None]") -> None:

@@ -20,7 +20,8 @@ from .journal import Journal
 from .lane import Lane
 
 if TYPE_CHECKING:
-    from .worker import Parts, Worker
+    from .parts import Parts
+    from .shift import Shift
 
 log = logging.getLogger("holdfast.worker")
 
@@ -43,7 +44,7 @@ MOST_STUCK = 100
 class Duties:
     def __init__(
         self,
-        worker: Worker,
+        shift: Shift,
         parts: Parts,
         journal: Journal,
         threads: Lane,
@@ -51,7 +52,7 @@ class Duties:
         loop: LoopLane,
         children: Children,
     ) -> None:
-        self._worker, self._desk, self._journal = worker, worker.desk, journal
+        self._shift, self._desk, self._journal = shift, shift.desk, journal
         self._store, self._clock, self._parts = parts.store, parts.clock, parts
         self._threads, self._pool, self._loop, self._children = threads, pool, loop, children
         self._last: dict[str, int] = {}
@@ -86,7 +87,7 @@ class Duties:
                 self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
             elif self._desk.disown(attempt):
                 self._desk.give_back(attempt)
-                self._worker.give_up(attempt)
+                self._shift.give_up(attempt)
         if self._desk.done:
             self._desk.settle_at_once()
 
@@ -131,7 +132,7 @@ class Duties:
             if attempt.deadline and attempt.deadline <= now:
                 seconds = (attempt.claimed.timeout or 0) / 1e6
                 failure = Failure("TIMEOUT:HANDLER", f"it ran for longer than its timeout of {seconds:g} seconds")
-                self._withdraw(attempt, self._worker.settler.retry(attempt, failure))
+                self._withdraw(attempt, self._shift.settler.retry(attempt, failure))
             elif attempt.deadline:
                 soonest = min(soonest, (attempt.deadline - now) / 1e9)
         return soonest
@@ -139,14 +140,14 @@ class Duties:
     def _withdraw(self, attempt: Attempt, settlement: Settlement) -> None:
         """Settle it here and now; whatever its handler does after that counts no more."""
         if self._desk.finish(attempt, settlement):
-            self._worker.give_up(attempt)
+            self._shift.give_up(attempt)
             if self._threads.stuck + self._loop.stuck > MOST_STUCK:
-                log.error("%d handlers have not come back after their timeout: stopping", MOST_STUCK)
-                self._worker.stop()
+                self._shift.too_stuck = True
+                self._shift.stop()
 
     def _report(self, active: set[Attempt], now: int) -> None:
         """Store when a long one began, how far it is, and that it is held still."""
-        renewal = self._worker.lease * 1000 // 3
+        renewal = self._shift.lease * 1000 // 3
         due = [attempt for attempt in active if _wants_report(attempt, now, renewal)]
         if not due:
             return
@@ -155,7 +156,7 @@ class Duties:
         reports = [
             Report(one.claimed.lease, one.started_at, one.progress, one.progress_text) for one in due if one.began
         ]
-        held = self._store.report(reports, self._worker.lease)
+        held = self._store.report(reports, self._shift.lease)
         self._drop([attempt for attempt in due if attempt.began and attempt.claimed.id not in held])
 
     def _notice_lost(self, active: set[Attempt], now: int) -> None:
@@ -174,7 +175,7 @@ class Duties:
                     attempt.handler.name,
                     attempt.claimed.id,
                 )
-                self._worker.give_up(attempt)
+                self._shift.give_up(attempt)
 
     # --- what waits ---
 
@@ -195,10 +196,14 @@ class Duties:
 
     def _return_hoarded(self, now: int) -> None:
         """What was taken and could not begin goes back, so that others may have it."""
-        for lane in (self._threads, self._pool):
+        for lane in (self._threads, self._loop, self._pool):
             with suppress(IndexError):  # somebody else took the last one meanwhile
                 while lane.ready[-1].taken < now - HOARDING_NS:
                     self._desk.give_back(lane.ready.pop())
+        for attempt in self._loop.take_back(now - HOARDING_NS):
+            self._desk.disown(attempt)
+            self._desk.give_back(attempt)
+            self._shift.give_up(attempt)
 
     # --- other workers ---
 
@@ -208,16 +213,16 @@ class Duties:
             self._store.recover_lost()
 
     def _heartbeat(self) -> None:
-        if not self._store.heartbeat(self._worker.id):
+        if not self._store.heartbeat(self._shift.id):
             log.error("other workers took this one for dead; it goes on under another name")
-            self._worker.enlist_anew()
+            self._shift.enlist_anew()
         self._return_strangers()
 
     def _return_strangers(self) -> None:
         """Jobs that the database says are this worker's, and that it does not know of: a claim went astray."""
-        known = {attempt.claimed.id for attempt in self._worker.held()}
+        known = {attempt.claimed.id for attempt in self._shift.held()}
         settled = {settlement.lease.id for _, settlement in list(self._desk.done)}
-        strangers = {lease.id: lease for lease in self._store.claims_of(self._worker.id)}
+        strangers = {lease.id: lease for lease in self._store.claims_of(self._shift.id)}
         found = strangers.keys() - known - settled
         for job_id in found & self._strangers:  # twice in a row, so that it is none that was just being claimed
             log.error("job %d was claimed and lost sight of; it goes back", job_id)

@@ -10,6 +10,7 @@ from .queues import ServedQueue, in_order
 from .speeds import Speeds
 
 LARGEST_BATCH = 200
+NO_LIMIT = 2**31
 
 
 class Intake:
@@ -39,13 +40,13 @@ class Intake:
         if limit <= 0 or not self._tasks:
             return None
         limit = min(limit, LARGEST_BATCH)
-        return Wanted(self._tasks, limit, lease, worker, self._shares(limit, held))
+        return Wanted(self._tasks, limit, lease, worker, self._shares(held))
 
-    def _shares(self, limit: int, held: Callable[[], Iterable[Attempt]]) -> list[tuple[str, int]] | None:
+    def _shares(self, held: Callable[[], Iterable[Attempt]]) -> list[tuple[str, int]] | None:
         if self._queues is None:
             return None
         used = Counter(attempt.claimed.queue for attempt in held()) if self._limited else Counter()
         return [
-            (queue.name, limit if queue.limit is None else max(0, queue.limit - used[queue.name]))
+            (queue.name, NO_LIMIT if queue.limit is None else max(0, queue.limit - used[queue.name]))
             for queue in in_order(self._queues, self._random)
         ]

@@ -4,21 +4,30 @@ import logging
 from collections import Counter
 
 from ..clock import SECOND
-from ..model import Settlement
+from ..model import Settlement, Transition
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
 
-WORDS = {
+EVENTS: dict[Transition, str] = {
     "succeed": "succeeded",
-    "retry": "failed, to be tried again",
+    "retry": "retry_scheduled",
     "fail": "failed",
-    "stop": "cancelled itself",
+    "stop": "cancelled",
     "snooze": "snoozed",
-    "interrupt": "was interrupted",
-    "give_back": "was given back",
+    "interrupt": "interrupted",
+    "give_back": "returned",
 }
-QUIET = {"give_back"}
+"""As the history calls them."""
+WORDS = {
+    "retry_scheduled": "failed, to be tried again",
+    "snoozed": "snoozed, to come back",
+    "cancelled": "cancelled itself",
+    "interrupted": "was interrupted",
+    "lost": "came too late: the lease was lost",
+}
+WELL = {"succeeded", "snoozed", "cancelled", "returned"}
+QUIET = {"returned"}
 
 
 class Journal:
@@ -29,7 +38,7 @@ class Journal:
         for attempt, settlement in batch:
             outcome = "lost" if id(settlement) in lost else _outcome(attempt, settlement)
             self.counts[outcome] += 1
-            level = logging.INFO if outcome in ("succeed", "snooze", "stop", "give_back") else logging.WARNING
+            level = logging.INFO if outcome in WELL else logging.WARNING
             if log.isEnabledFor(level) and outcome not in QUIET:
                 self._write(level, attempt, settlement, outcome)
 
@@ -48,11 +57,10 @@ class Journal:
             "ran_ms": round(took / 1000, 3),
             "waited_ms": round(waited / 1000, 3),
             "error_code": code,
-            "again_in_s": settlement.delay / SECOND if outcome in ("retry", "snooze") else None,
+            "again_in_s": settlement.delay / SECOND if settlement.delay else None,
         }
-        words = "came too late: the lease was lost" if outcome == "lost" else WORDS[outcome]
-        text = f"{attempt.handler.name} {claimed.id} {words}"
-        if about["again_in_s"] is not None:
+        text = f"{attempt.handler.name} {claimed.id} {WORDS.get(outcome, outcome)}"
+        if outcome in ("retry_scheduled", "snoozed"):
             text += f" in {settlement.delay / SECOND:g} s"
         if code is not None:
             text += f" with {code}"
@@ -63,8 +71,8 @@ class Journal:
 def _outcome(attempt: Attempt, settlement: Settlement) -> str:
     """A retry after the last attempt is a failure."""
     if settlement.transition == "retry" and attempt.claimed.attempt >= attempt.claimed.max_attempts:
-        return "fail"
-    return settlement.transition
+        return "failed"
+    return EVENTS[settlement.transition]
 
 
 def _span(microseconds: int) -> str:

@@ -33,9 +33,9 @@ class Settler:
         try:
             result = encode(value).decode()
         except PayloadTooLarge as error:
-            return self._failed(attempt, Failure("RESULT:TOO_LARGE", shorten(str(error))))
+            return self._failed(attempt, Failure("RESULT:TOO_LARGE", _about_result(error)))
         except InvalidPayload as error:
-            return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
+            return self._failed(attempt, Failure("RESULT:NOT_JSON", _about_result(error)))
         return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
 
     def of_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
@@ -86,6 +86,10 @@ class Settler:
 
     def _settled(self, attempt: Attempt, transition: Any, **how: Any) -> Settlement:
         return Settlement(attempt.claimed.lease, transition, attempt.started_at, attempt.finished_at(), **how)
+
+
+def _about_result(error: InvalidPayload) -> str:
+    return shorten(str(error).replace("payload", "result"))
 
 
 def _microseconds(seconds: Any) -> int:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, for as long as a worker runs in the main thread."""
+"""SIGTERM, SIGINT and SIGHUP, for as long as a worker runs in the main thread."""
 
 import signal
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
@@ -19,6 +19,8 @@ class StopSignals:
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # as nohup wants it
                 self._before[number] = signal.signal(number, self._hear)
 
     def __exit__(

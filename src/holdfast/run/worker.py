@@ -1,84 +1,8 @@
-"""The worker: it puts the parts together, watches over what runs, and brings it to an end."""
+"""The worker, as a program sees it."""
 
-from __future__ import annotations
-
-import logging
-import os
-import secrets
-import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from random import Random
-from time import monotonic, monotonic_ns
-from typing import Any
-
-from msgspec import Struct
-
-from ..clock import SECOND, Clock
-from ..errors import InvalidInput, StoreError
-from ..failure import ErrorTable
-from ..model import Wanted, WorkerRecord
-from ..store.base import Store
-from .attempt import Attempt
-from .children import Children, Spawn
-from .coroutines import LoopLane
-from .desk import Desk
-from .doorbell import Doorbell
-from .duties import SLOW_NS, Duties
-from .execute import Executor
-from .handler import Handler, Middleware
-from .intake import Intake
-from .journal import Journal
-from .lane import Lane
-from .outcome import Settler
-from .queues import ServedQueue
-from .scheduler import Scheduler
-from .signals import StopSignals
-from .speeds import Speeds
-
-log = logging.getLogger("holdfast.worker")
-
-
-class WorkerOptions(Struct, frozen=True):
-    """What a worker was told, checked by whoever made it. Times are seconds."""
-
-    queues: tuple[ServedQueue, ...] | None = None
-    concurrency: int = 10
-    pool: int = 2
-    lease: float = 60.0
-    grace: float = 30.0
-    until_idle: bool = False
-    max_jobs: int | None = None
-    max_memory: int | None = None
-
-
-class WorkerReport(Struct, frozen=True):
-    """What a worker did between its start and its end."""
-
-    succeeded: int
-    failed: int
-    retried: int
-    snoozed: int
-    cancelled: int
-    interrupted: int
-    """Attempts that were still running when the time to finish was over, and went back without counting."""
-    lost: int
-    """Attempts that ended after another worker had taken the job over, or an operator had cancelled it."""
-    stuck: int
-    """Handlers that ran out of time and had not come back when the worker ended."""
-
-
-class Parts(Struct, frozen=True):
-    """What a worker is built from."""
-
-    store: Store
-    clock: Clock
-    handlers: Mapping[str, Handler]
-    errors: ErrorTable
-    random: Random
-    middleware: Sequence[Middleware]
-    find_job: Callable[[int], Any]
-    spawn: Spawn
-    scheduler: Scheduler
+from ..errors import InvalidInput
+from .parts import Parts, WorkerOptions, WorkerReport
+from .shift import Shift
 
 
 class Worker:
@@ -86,209 +10,21 @@ class Worker:
 
     def __init__(self, parts: Parts, options: WorkerOptions) -> None:
         self.options = options
-        self.id = _new_id()
+        self._shift = Shift(parts, options)
+        self._has_run = False
+
+    @property
+    def id(self) -> str:
         """Random with every start, and what `job.worker` says."""
-        self._parts, self._store = parts, parts.store
-        self._bell = Doorbell()
-        self._journal, self._speeds = Journal(), Speeds()
-        self.settler = settler = Settler(parts.errors, parts.random)
-        executor = Executor(settler, parts.clock, parts.middleware, parts.find_job)
-        self.desk = Desk(
-            self._store, parts.clock, parts.handlers, self._journal, self._speeds, self._wants, self._hand_out
-        )
-        self._children = Children(parts.spawn, settler, parts.clock, options.max_jobs, options.max_memory)
-        self._threads = Lane(
-            "run",
-            options.concurrency,
-            self._store,
-            self.desk,
-            self._speeds,
-            lambda _, attempt: executor.run(attempt),
-            has_room=self._has_room if self._tasks("async") else None,
-        )
-        self._loop = LoopLane(self.desk, executor, self._has_room, self._call_for_trade)
-        self._pool = Lane(
-            "pool", options.pool, self._store, self.desk, self._speeds, self._children.execute, watches=False
-        )
-        self._lanes: dict[str, Lane | LoopLane] = {
-            "thread": self._threads,
-            "async": self._loop,
-            "process": self._pool,
-        }
-        here = self._tasks("thread", "async")
-        self._intake = Intake(here, options.concurrency, options.queues, self._speeds, parts.random)
-        pool = self._tasks("process")
-        self._pool_intake = Intake(pool, options.pool, options.queues, self._speeds, parts.random, ahead=False)
-        self._stopping = self._hurried = self._has_run = False
+        return self._shift.id
 
     def run(self) -> WorkerReport:
         """Run jobs until `stop()`, a signal, or with until_idle until there is nothing left to do. Once only."""
         if self._has_run:
             raise InvalidInput("this worker has run already: make another with app.worker()")
         self._has_run = True
-        self._store.enlist(self._record())
-        self._store.recover()
-        self._parts.scheduler.store_declared()
-        duties = Duties(self, self._parts, self._journal, self._threads, self._pool, self._loop, self._children)
-        with StopSignals(self.stop):
-            try:
-                self._threads.call_up(1)
-                self._until_told_to_stop(duties)
-                self._drain(duties)
-            finally:
-                self._close(duties)
-        return self._report()
+        return self._shift.run()
 
     def stop(self) -> None:
         """Take nothing more, and end when what runs has ended, or after the grace. A second time: end now."""
-        self._hurried = self._stopping
-        self._stopping = True
-        self._bell.ring()
-
-    # --- what the parts ask of the worker ---
-
-    @property
-    def lease(self) -> int:
-        return round(self.options.lease * SECOND)
-
-    def held(self) -> Iterator[Attempt]:
-        """All that was taken: what runs and what waits to begin."""
-        yield from self.desk.active.copy()
-        for lane in self._lanes.values():
-            yield from list(lane.ready)
-
-    def give_up(self, attempt: Attempt) -> None:
-        """Somebody else has settled it: stop its handler, as far as that can be done."""
-        attempt.cancelled = True
-        if attempt.stop is not None:
-            attempt.stop()
-
-    def ring(self) -> None:
-        self._bell.ring()
-
-    def _wants(self) -> list[Wanted]:
-        if self._stopping:
-            return []
-        active = self.desk.active.copy()
-        in_pool = sum(attempt.handler.kind == "process" for attempt in active)
-        long_ago = monotonic_ns() - SLOW_NS
-        slow = sum(0 < attempt.began < long_ago for attempt in active if attempt.handler.kind != "process")
-        waiting = len(self._threads.ready) + len(self._loop.ready)
-        running = len(active) - in_pool
-        wants = [
-            self._intake.wanted(running, slow, waiting, self.held, self.lease, self.id),
-            self._pool_intake.wanted(in_pool, 0, len(self._pool.ready), self.held, self.lease, self.id),
-        ]
-        return [wanted for wanted in wants if wanted is not None]
-
-    def _hand_out(self, attempts: list[Attempt], trader: object) -> None:
-        by_kind: dict[str, list[Attempt]] = {}
-        for attempt in attempts:
-            by_kind.setdefault(attempt.handler.kind, []).append(attempt)
-        for kind, some in by_kind.items():
-            lane = self._lanes[kind]
-            lane.put(some, from_inside=lane is trader)
-        if self._naps and (len(attempts) > 1 or attempts[0].claimed.timeout is not None):
-            self._bell.ring()  # to see whether all of them begin, and end in time
-
-    def _has_room(self) -> bool:
-        """Threads and coroutines run on one account."""
-        return len(self.desk.active) - len(self._pool.busy) < self.options.concurrency
-
-    def _call_for_trade(self) -> None:
-        """Somebody has something to settle, and is not the one to do it."""
-        if self._threads.is_watched():
-            self._store.wake_waiting()
-        else:
-            self._threads.call_up(1)
-
-    def _tasks(self, *kinds: str) -> Collection[str]:
-        return frozenset(name for name, handler in self._parts.handlers.items() if handler.kind in kinds)
-
-    # --- from start to end ---
-
-    _naps = False
-
-    def _until_told_to_stop(self, duties: Duties) -> None:
-        idle_since = 0
-        while not self._stopping:
-            self._naps = True  # what is taken from now on, it may have overlooked
-            delay = duties.do()
-            if self.desk.broken is not None:
-                raise self.desk.broken
-            if self.options.until_idle:
-                idle_since = idle_since + 1 if self._is_idle() else 0
-                if idle_since > 1:
-                    return
-                delay = min(delay, 0.01)
-            self._naps = delay > 0.02
-            self._bell.wait(delay)
-
-    def _is_idle(self) -> bool:
-        """Nothing runs, nothing is to be settled, and nothing of what this worker serves is ready."""
-        if self.desk.is_busy() or any(True for _ in self.held()):
-            return False
-        return not self._store.has_work(self._wants())
-
-    def _drain(self, duties: Duties) -> None:
-        self._stopping = True
-        deadline = monotonic() + self.options.grace
-        if self.desk.active:
-            log.info("stopping: %d running, up to %g seconds to finish", len(self.desk.active), self.options.grace)
-        duties.give_back_ready()
-        while (self.desk.active or self.desk.done) and not self._hurried:
-            left = deadline - monotonic()
-            if left <= 0 or self.desk.broken is not None:
-                break
-            duties.do(draining=True)
-            self._bell.wait(min(left, 0.02))
-
-    def _close(self, duties: Duties) -> None:
-        self._threads.stop_beginning()
-        self._pool.stop_beginning()
-        duties.interrupt_all()
-        for lane in (self._threads, self._loop, self._pool, self._children):
-            lane.close()
-        try:
-            self._store.retire(self.id)
-        except StoreError as error:
-            log.error("this worker could not sign off (%s); others will see that it is gone", error)
-        self._bell.close()
-
-    def _record(self) -> WorkerRecord:
-        now = self._parts.clock.now()
-        queues = self.options.queues
-        return WorkerRecord(
-            id=self.id,
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            queues=None if queues is None else tuple(queue.name for queue in queues),
-            tasks=tuple(sorted(self._parts.handlers)),
-            concurrency=self.options.concurrency,
-            lease=self.lease,
-            started_at=now,
-            heartbeat_at=now,
-        )
-
-    def enlist_anew(self) -> None:
-        """Others took this worker for dead: what it held is theirs. It goes on under another name."""
-        self.id = _new_id()
-        self._store.enlist(self._record())
-
-    def _report(self) -> WorkerReport:
-        counts = self._journal.counts
-        return WorkerReport(
-            succeeded=counts["succeed"],
-            failed=counts["fail"],
-            retried=counts["retry"],
-            snoozed=counts["snooze"],
-            cancelled=counts["stop"],
-            interrupted=counts["interrupt"],
-            lost=counts["lost"],
-            stuck=self._threads.stuck + self._loop.stuck,
-        )
-
-
-def _new_id() -> str:
-    """From the system: a generator of the program's own is copied by a fork, and gives the same again."""
-    return secrets.token_hex(8)
+        self._shift.stop()

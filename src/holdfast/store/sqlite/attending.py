@@ -1,5 +1,6 @@
 """Workers: who is there, who has died, and what becomes of the jobs they held."""
 
+import logging
 import socket
 import sqlite3
 from typing import Any
@@ -10,6 +11,8 @@ from ...model import Lease, WorkerRecord
 from .criteria import as_json
 from .part import Part
 from .presence import LockFile, Slot, is_stopped, lock_file, lock_path
+
+log = logging.getLogger("holdfast.worker")
 
 LOST_ROWS = 1000
 ENDED_WORKERS_KEPT = 100
@@ -112,6 +115,7 @@ class Attending(Part):
         recovered = 0
         while batch := self._run(work, wakes=True):
             recovered += batch
+        log.warning("worker %s has died: %d jobs that it held are recovered", worker_id, recovered)
         return recovered
 
     def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:

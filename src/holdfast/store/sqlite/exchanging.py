@@ -1,6 +1,7 @@
 """What a worker does with the database: settle what has ended and claim what comes next, in one transaction."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,10 @@ class Exchanging(Claiming, Settling):
 
         def work(connection: sqlite3.Connection) -> Exchanged:
             lost = self._settle_all(connection, settlements) if settlements else []
-            return Exchanged(lost, [one for wanted, some in shares for one in self._claim(connection, wanted, some)])
+            claimed: list[Claimed] = []
+            for wanted, some in shares:
+                claimed += self._claim(connection, wanted, some, Counter(one.queue for one in claimed))
+            return Exchanged(lost, claimed)
 
         return self._run(work, atomic=_is_one_statement(settlements, shares), wakes=len(settlements) > 0)
 
@@ -76,10 +80,14 @@ class Exchanging(Claiming, Settling):
             _, _, shares = self._run(look, atomic=True)
         return shares
 
-    def _claim(self, connection: sqlite3.Connection, wanted: Wanted, shares: list[Share]) -> list[Claimed]:
+    def _claim(
+        self, connection: sqlite3.Connection, wanted: Wanted, shares: list[Share], already: Counter[str]
+    ) -> list[Claimed]:
+        """already: what others than this one have claimed of each queue in the same transaction."""
         claimed: list[Claimed] = []
         for share in shares:
-            left = min(share.limit, wanted.limit - len(claimed))
+            taken = already[share.pairs[0][0]] if wanted.queues is not None else 0
+            left = min(share.limit - taken, wanted.limit - len(claimed))
             if left > 0:
                 values = {
                     "pairs": as_json(share.pairs),

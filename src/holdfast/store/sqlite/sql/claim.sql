@@ -87,6 +87,7 @@ SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT 
 -- ready -> running, the next jobs of these pairs of queue and task; each pair is one bounded range of the index
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
 WHERE id IN (
     SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
@@ -105,6 +106,7 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 -- ready -> running, one job of a task by its id, unless its queue is paused
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
   AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)

@@ -1,0 +1,22 @@
+"""What the tests of processes share."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from yard import Yard
+
+from crew import Crew
+from holdfast import Holdfast
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    database = tmp_path / "app.db"
+    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+        yield Yard(tmp_path, crew, app, database)
+        connection = sqlite3.connect(database)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
