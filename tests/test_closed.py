@@ -114,18 +114,18 @@ def test_a_consumer_that_waits_is_told_when_the_app_is_closed(app: Holdfast) -> 
     inbox = app.queue("inbox")
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(inbox.receive, wait=600) for _ in range(4)]
-        watching_threads(1)
+        all_wait(app, 4)
         app.close()
         for one in waiting:
             with told(StoreClosed, "closed"):
                 one.result(PATIENCE_SECONDS)
 
 
-def watching_threads(number: int) -> None:
-    """Until so many threads of Holdfast's own run: they start when somebody waits."""
+def all_wait(app: Holdfast, number: int) -> None:
+    """Until so many threads wait for a commit."""
     arrived = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
-        if sum(thread.name == "holdfast-watch" for thread in threading.enumerate()) >= number:
+        if app.store._engine.watcher._waiting >= number:  # type: ignore[attr-defined]
             return
         arrived.wait(0.01)
     pytest.fail("nobody waits")

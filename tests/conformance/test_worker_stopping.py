@@ -130,34 +130,67 @@ def test_what_was_taken_and_not_begun_goes_back_uncounted(live: Holdfast) -> Non
     assert {left(live, job_id) for job_id, state in zip(ids, states, strict=True) if state == "ready"} == {5}
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("slow", ["before", "after"])
 def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
-    live: Holdfast, monkeypatch: pytest.MonkeyPatch
+    live: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str, slow: str
 ) -> None:
     """The database is slow, and hands out jobs to a worker that has stopped meanwhile."""
     claiming, go_on, ran = threading.Event(), threading.Event(), []
     exchange = live.store.exchange
 
     def slow_exchange(settlements: Any, wants: Any) -> Exchanged:
-        if wants and not settlements:
-            claiming.set()
-            comes_true(go_on)
-        return exchange(settlements, wants)
+        if not wants or settlements or claiming.is_set():
+            return exchange(settlements, wants)
+        exchanged = exchange(settlements, wants) if slow == "after" else None
+        claiming.set()
+        comes_true(go_on)
+        return exchanged or exchange(settlements, wants)
 
     @live.task
     def work() -> None:
         ran.append(shift.is_over())
 
-    ids = work.enqueue_many([{}] * 5)
+    @live.task
+    async def work_later() -> None:
+        ran.append(shift.is_over())
+
+    ids = (work if kind == "sync" else work_later).enqueue_many([{}] * 5)
     monkeypatch.setattr(live.store, "exchange", slow_exchange)
     with Shift(live) as shift:
         comes_true(claiming)
         shift.worker.stop()
         threading.Timer(0.1, go_on.set).start()
         shift.report()
-        monkeypatch.undo()
-    eventually(lambda: live.jobs.count(status="running") == 0, "a job was left with a worker that is gone")
+    monkeypatch.undo()
+    eventually(lambda: live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone", 3)
     assert not any(ran), "a handler ran after the worker had ended"
     assert all(left(live, job_id) == 5 for job_id in ids if live.jobs.get(job_id).status == "ready")
+
+
+def test_workers_that_are_hurried_under_load_leave_nothing_behind(live: Holdfast) -> None:
+    runs: list[int] = []
+
+    @live.task
+    def work(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+        time.sleep(0.002)
+
+    @live.task
+    async def work_later(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+        await asyncio.sleep(0.002)
+
+    for _ in range(25):
+        for task in (work, work_later):
+            task.enqueue_many([{}] * 100)
+        before = len(runs)
+        with Shift(live, concurrency=20) as shift:
+            eventually(lambda: len(runs) > before + 50)  # noqa: B023
+            shift.hurry()
+        assert live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone"
+        live.jobs.cancel(status="ready")
+    assert live.jobs.count(status=["scheduled", "failed"]) == 0, "an interrupted attempt passed for a failed one"
 
 
 def test_a_worker_that_was_stopped_before_it_began_does_nothing(live: Holdfast, holding: Holding) -> None:

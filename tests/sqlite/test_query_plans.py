@@ -13,7 +13,6 @@ from holdfast import Holdfast
 # The statements that run once or more per job or claim.
 HOT = [
     "look_for_messages",
-    "look_for_tasks",
     "claim_messages",
     "claim_tasks",
     "claim_one",
@@ -98,11 +97,10 @@ def test_no_hot_statement_scans_a_table(app: Holdfast, conn: sqlite3.Connection)
 
 SERVED_BY = {
     "look_for_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
-    "look_for_tasks": {"jobs_scheduled", "jobs_running"},
     "claim_messages": {"jobs_ready"},
     "claim_tasks": {"jobs_ready"},
-    "ready_pairs": {"jobs_ready"},
-    "ready_pairs_in": {"jobs_ready"},
+    "ready_pairs": {"jobs_ready", "jobs_scheduled", "jobs_running"},
+    "ready_pairs_in": {"jobs_ready", "jobs_scheduled", "jobs_running"},
     "recover_lost": {"jobs_running"},
     "recover_lost_spent": {"jobs_running"},
     "renew_for": {"jobs_running"},

@@ -1,5 +1,7 @@
 """What `holdfast worker` does: load the app and run a worker, here or in several processes."""
 
+import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -20,6 +22,7 @@ log = logging.getLogger("holdfast.worker")
 
 INTERRUPTED_EXIT = 75  # EX_TEMPFAIL: jobs were still running at the end of the grace; they run again
 SWITCH_SECONDS = 0.001
+M_ARENA_MAX = -8  # as glibc numbers it
 
 
 class WorkerSettings(Struct, frozen=True):
@@ -61,6 +64,7 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
     )
     if os.environ.get(LIFELINE):
         _stop_without_parent(worker)
+    keep_memory_together()
     # This process is the worker's own. Threads that compute hand over sooner, so that no commit waits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
@@ -89,6 +93,12 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
         _leave(code)
     app.close()
     return code
+
+
+def keep_memory_together() -> None:
+    """Let threads share what malloc has: by default each has its own, and none uses what another freed."""
+    with contextlib.suppress(OSError, AttributeError):  # elsewhere than on glibc
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _leave(code: int) -> NoReturn:

@@ -25,6 +25,7 @@ log = logging.getLogger("holdfast.worker")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+IDLE_NS = 1_000_000_000
 
 
 class Desk:
@@ -42,7 +43,8 @@ class Desk:
         self._speeds, self._wants, self._hand_out = speeds, wants, hand_out
         self.active: set[Attempt] = set()
         self.done: deque[tuple[Attempt, Settlement]] = deque()
-        self.last_claimed = 0
+        self.was_idle = True  # before the last claim
+        self._claimed_ns = 0
         self._oldest_ns = 0  # when the first of `done` ended
         self.broken: StoreError | None = None  # the store cannot be used any more
         self._trading = threading.Lock()
@@ -79,6 +81,10 @@ class Desk:
         except KeyError:
             return False
         return True
+
+    def is_idle(self) -> bool:
+        """Whether nothing was claimed for a while."""
+        return monotonic_ns() - self._claimed_ns > IDLE_NS
 
     def unsettled_ns(self) -> int:
         """For how long the first that has ended waits to be settled."""
@@ -122,9 +128,10 @@ class Desk:
         return self._take(exchanged.claimed, trader)
 
     def _take(self, claimed: list[Claimed], trader: object) -> bool:
-        self.last_claimed = len(claimed)
         if claimed:
             now = monotonic_ns()
+            self.was_idle = now - self._claimed_ns > IDLE_NS
+            self._claimed_ns = now
             self._hand_out([Attempt(one, self._handlers[one.task or ""], now) for one in claimed], trader)
         return bool(claimed)
 

@@ -28,6 +28,7 @@ log = logging.getLogger("holdfast.worker")
 MILLISECOND = 1_000_000
 BUSY_SECONDS = 0.005
 ALONE_SECONDS = 0.02  # while nobody else waits for commits
+LIVELY_SECONDS = 0.05
 RUNNING_SECONDS = 0.1
 IDLE_SECONDS = 0.5
 SLOW_NS = 50 * MILLISECOND
@@ -115,6 +116,8 @@ class Duties:
             return BUSY_SECONDS
         if self._serves_pool and not self._threads.is_watched():
             return ALONE_SECONDS
+        if not self._desk.is_idle():  # a job that used to be short may keep the thread that would wait for the next
+            return LIVELY_SECONDS
         return RUNNING_SECONDS if active else IDLE_SECONDS
 
     def _is_time(self, what: str, every: int, now: int) -> bool:

@@ -179,12 +179,7 @@ class Lane:
         desk.begin(attempt)  # at once, so that it is counted as running or as waiting at every moment
         if desk.done and (not attempt.short or desk.unsettled_ns() > LONGEST_UNSETTLED_NS):
             desk.trade(self)
-        if (
-            self._watches
-            and not self.ready
-            and not self.is_watched()
-            and (not attempt.short or desk.last_claimed <= 1)
-        ):
+        if self._watches and not self.ready and not self.is_watched() and (not attempt.short or desk.was_idle):
             self.call_up(1)  # to wait for what comes next
         return attempt
 

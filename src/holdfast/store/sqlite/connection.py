@@ -11,13 +11,14 @@ from .checkpoint import LARGEST_LOG_BYTES
 OLDEST_SQLITE = (3, 35, 0)
 PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make single commits cheaper
 CACHE_KIB = 16_384
+READER_CACHE_KIB = 1_024  # reads are small, and there may be several such connections
 
 
 # A text that is not UTF-8, put there by hand, must not keep others from being read.
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 
 
-def connect(path: Path, synchronous: str) -> sqlite3.Connection:
+def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """A connection that never waits, never checkpoints by itself, and may be passed between threads."""
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -30,7 +31,7 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
             "trusted_schema = OFF",
             "wal_autocheckpoint = 0",
             "mmap_size = 0",
-            f"cache_size = -{CACHE_KIB}",
+            f"cache_size = -{cache_kib}",
             f"journal_size_limit = {LARGEST_LOG_BYTES}",
             "temp_store = MEMORY",
             *(["fullfsync = 1", "checkpoint_fullfsync = 1"] if sys.platform == "darwin" else []),

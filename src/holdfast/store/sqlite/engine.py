@@ -15,7 +15,7 @@ from ...clock import Clock
 from ...errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ..statements import Statements
 from .checkpoint import LARGEST_LOG_BYTES, Checkpointer, size_of
-from .connection import connect, require_usable_sqlite, use_wal
+from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
 from .faults import translate
 from .files import FreeSpace, prepare_file
 from .forks import leak
@@ -68,7 +68,7 @@ class Engine:
     def _open(self, clock: Clock, sql: Statements) -> None:
         options = self.options
         left_behind = size_of(self._log) > 0
-        connection = self._connect()
+        connection = self._connect(CACHE_KIB)
         self.patience.run(lambda: use_wal(connection))
         migrations = Migrations(connection, options.prefix)
         if options.migrate:
@@ -222,8 +222,8 @@ class Engine:
         for connection in self._connections:
             leak(connection)
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = self.patience.run(lambda: connect(self.options.path, "NORMAL"))
+    def _connect(self, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
+        connection = self.patience.run(lambda: connect(self.options.path, "NORMAL", cache_kib))
         self._connections.append(connection)
         return connection
 

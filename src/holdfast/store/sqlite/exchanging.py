@@ -8,7 +8,7 @@ from typing import Any
 from ...model import Claimed, Exchanged, Lease, Report, Settlement, Wanted
 from .claiming import Claiming
 from .criteria import as_json
-from .places import Places, Share
+from .places import Look, Places, Share
 from .settling import Settling
 
 # Above this a result is settled by a statement of its own: SQLite would parse it several times.
@@ -68,17 +68,15 @@ class Exchanging(Claiming, Settling):
     def _look_and_sweep(self, wants: Sequence[Wanted]) -> list[tuple[Wanted, list[Share]]]:
         """What there is to claim from where, after whatever the clock has brought was moved."""
 
-        def look(connection: sqlite3.Connection) -> tuple[bool, bool, list[tuple[Wanted, list[Share]]]]:
-            times = (self._clock.now(), self._clock.boot_now())
-            due, ended = connection.execute(self._sql.look_for_tasks, times).fetchone()
-            found = [(wanted, self._places.find(connection, wanted)) for wanted in wants]
-            return due, ended, [pair for pair in found if pair[1]]
+        def look(connection: sqlite3.Connection) -> list[Look]:
+            times = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
+            return [self._places.find(connection, wanted, times) for wanted in wants]
 
-        due, ended, shares = self._run(look, atomic=True)
-        if due or ended:
-            self._sweep_before_claim(due, ended)
-            _, _, shares = self._run(look, atomic=True)
-        return shares
+        looks = self._run(look, atomic=True)
+        if looks and (looks[0].due or looks[0].ended):
+            self._sweep_before_claim(bool(looks[0].due), bool(looks[0].ended))
+            looks = self._run(look, atomic=True)
+        return [(wanted, look.shares) for wanted, look in zip(wants, looks, strict=True) if look.shares]
 
     def _claim(
         self, connection: sqlite3.Connection, wanted: Wanted, shares: list[Share], already: Counter[str]

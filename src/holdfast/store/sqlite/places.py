@@ -7,6 +7,7 @@ goes round: a window of pairs each time, and from each its share.
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,8 +15,9 @@ from ...model import Wanted
 from ..statements import Statements
 from .criteria import as_json
 
-WINDOW = 16
+WINDOW = 32  # steps: each queue is one, and each task in it
 
+Times = dict[str, int]  # now and boot_now
 Pair = tuple[str, str]
 Found = tuple[str, str, int]  # a pair, and whether its queue is paused
 START: Pair = ("", "")
@@ -29,29 +31,38 @@ class Share(Struct, frozen=True):
     each: int
 
 
+class Look(Struct, frozen=True):
+    """What there is to do."""
+
+    due: int
+    ended: int
+    shares: list[Share]
+
+
 class Places:
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
         self._place = START  # where the last window ended
 
-    def find(self, connection: sqlite3.Connection, wanted: Wanted) -> list[Share]:
+    def find(self, connection: sqlite3.Connection, wanted: Wanted, times: Times) -> Look:
         """Where there is something for this worker, in the order in which to take it."""
         if wanted.queues is not None:
-            names = as_json([name for name, _ in wanted.queues])
-            rows = connection.execute(self._sql.ready_pairs_in, {"queues": names}).fetchall()
-            return _queue_by_queue(wanted.queues, _served(rows, wanted))
-        rows = self._step(connection, START, WINDOW + 1)
+            names = {"queues": as_json([name for name, _ in wanted.queues])}
+            (due, ended, _), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
+            return Look(due, ended, _queue_by_queue(wanted.queues, _served(rows, wanted)))
+        (due, ended, _), *rows = self._step(connection, START, WINDOW + 1, times)
         if len(rows) <= WINDOW:
-            pairs = _served(rows, wanted)
-            return [Share(pairs, wanted.limit, wanted.limit)] if pairs else []
-        pairs = self._next_window(connection, wanted)
-        return [Share(pairs, wanted.limit, -(-wanted.limit // len(pairs)))] if pairs else []
+            pairs, each = _served(rows, wanted), wanted.limit
+        else:
+            pairs = self._next_window(connection, wanted, times)
+            each = -(-wanted.limit // max(1, len(pairs)))
+        return Look(due, ended, [Share(pairs, wanted.limit, each)] if pairs else [])
 
-    def _next_window(self, connection: sqlite3.Connection, wanted: Wanted) -> list[Pair]:
+    def _next_window(self, connection: sqlite3.Connection, wanted: Wanted, times: Times) -> list[Pair]:
         """From where the last one ended, and round, until there is a pair to serve or all were seen."""
         rounds = 0
         while rounds < 2:
-            rows = self._step(connection, self._place, WINDOW)
+            _, *rows = self._step(connection, self._place, WINDOW, times)
             if len(rows) == WINDOW:
                 self._place = rows[-1][:2]
             else:
@@ -61,9 +72,9 @@ class Places:
                 return served
         return []
 
-    def _step(self, connection: sqlite3.Connection, place: Pair, most: int) -> list[Found]:
+    def _step(self, connection: sqlite3.Connection, place: Pair, most: int, times: Times) -> list[Any]:
         values = {"queue": place[0], "task": place[1], "most": most}
-        return connection.execute(self._sql.ready_pairs, values).fetchall()
+        return connection.execute(self._sql.ready_pairs, times | values).fetchall()
 
 
 def _served(rows: list[Found], wanted: Wanted) -> list[Pair]:

@@ -1,41 +1,35 @@
 """Noticing commits, by anyone, without polling.
 
-On Linux the kernel tells of every write to the -wal file. A write may be seen before its commit is visible (an
-fsync lies between), so the watcher looks again a few times, at growing distances. `PRAGMA data_version` says
-whether another connection has committed; elsewhere than on Linux it is all there is, asked every few milliseconds.
+Of the threads that wait, one looks out for all: it sleeps until the alarm says that a look is worth while, and asks
+`PRAGMA data_version` whether another connection has committed. So there is no thread for it, and nobody to hand over
+what was seen where only one waits.
 """
 
-import contextlib
-import os
-import select
 import sqlite3
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
-if sys.platform.startswith("linux"):
-    from inotify_simple import INotify, flags
+from .alarm import Alarm
 
-LOOK_AGAIN_SECONDS = (0.0002, 0.0003, 0.0005, 0.001, 0.003, 0.005, 0.01, 0.02, 0.04, *[0.08] * 12)
-POLL_SECONDS = 0.01
-LONGEST_NAP_SECONDS = 1.0
+BLIND_SECONDS = 0.05  # between looks of those who wait, where looking out is impossible
 
 
 class Watcher:
-    """Counts what was committed. A thread of its own watches, but only while somebody waits."""
+    """Counts what was committed, while somebody waits. What happens meanwhile shows in data_version."""
 
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect = connect
-        self._files = [Path(f"{path}-wal")]
-        self._kernel: INotify | None = None
+        self._log, self._connect = Path(f"{path}-wal"), connect
+        self._others: list[Path] = []
         self._news = threading.Condition()
         self._count = 0
         self._waiting = 0
+        self._looking_out = False  # whether one of them does
         self._closed = False
-        self._thread: threading.Thread | None = None
-        self._doorbell: int | None = None  # writing to it interrupts the watching thread
+        self._alarm: Alarm | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
         self.endings = 0
         """Grows when a process closed a file that `also_watch` named, be it by dying."""
 
@@ -49,109 +43,90 @@ class Watcher:
 
     def wait(self, seen: int, timeout: float) -> bool:
         """Return at once when anything was committed after `seen` was taken, else when it is, or after timeout."""
+        deadline = monotonic() + timeout
         with self._news:
-            if self._closed:
-                return True
             self._waiting += 1
             try:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._watch, name="holdfast-watch", daemon=True)
-                    self._thread.start()
-                elif self._waiting == 1:
-                    self._news.notify_all()  # the thread may be resting
-                return self._news.wait_for(lambda: self._count != seen or self._closed, timeout)
+                while self._count == seen and not self._closed:
+                    left = deadline - monotonic()
+                    if left <= 0:
+                        return False
+                    if self._looking_out:
+                        self._news.wait(left)
+                    else:
+                        self._take_the_look_out(seen, deadline)
+                return True
             finally:
                 self._waiting -= 1
+
+    def also_watch(self, file: Path) -> None:
+        """Wake who waits when a process closes this file, which is one that workers keep open while they live."""
+        with self._news:
+            if file not in self._others:
+                self._others.append(file)
+            if self._alarm is not None:
+                self._alarm.watch(self._log, self._others)
 
     def close(self) -> None:
         with self._news:
             self._closed = True
             self._news.notify_all()
-            thread = self._thread
-            if self._doorbell is not None:
-                os.write(self._doorbell, b".")
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def also_watch(self, file: Path) -> None:
-        """Wake who waits when a process closes this file, which is one that workers keep open while they live."""
-        with self._news:
-            if file not in self._files:
-                self._files.append(file)
-            self._watch_files()
-
-    def _watch_files(self) -> None:
-        if self._kernel is not None:
-            for number, file in enumerate(self._files):
-                with contextlib.suppress(FileNotFoundError):
-                    self._kernel.add_watch(os.fspath(file), flags.CLOSE_WRITE if number else flags.MODIFY)
+            if self._alarm is not None:
+                self._alarm.ring()
+            self._news.wait_for(lambda: not self._looking_out)
+            self._forget()
 
     def _announce(self) -> None:
         with self._news:
             self._count += 1
             self._news.notify_all()
+            if self._looking_out and self._alarm is not None:
+                self._alarm.ring()
 
-    def _watch(self) -> None:
-        connection = self._connect()
+    def _take_the_look_out(self, seen: int, deadline: float) -> None:
+        """For all who wait, with the lock, which it gives back meanwhile."""
+        self._looking_out = True
         try:
-            version = None
-            with self._alarm() as sleep:
-                while self._rest_until_wanted():
-                    found = connection.execute("PRAGMA data_version").fetchone()[0]
-                    if found != version:
-                        version = found
-                        self._announce()
-                    sleep()
-        except (sqlite3.Error, OSError):
-            # Without a watcher the waiting threads look by themselves, at the end of each of their turns.
-            with self._news:
-                self._thread = None
+            alarm, connection = self._alarm or self._set_alarm(), self._connection or self._look_through()
+            self._news.release()
+            try:
+                self._look_out(alarm, connection, seen, deadline)
+            finally:
+                self._news.acquire()
+        except (sqlite3.Error, OSError):  # those who wait look by themselves, at the end of each of their turns
+            self._forget()
+            self._news.wait(min(BLIND_SECONDS, max(0.0, deadline - monotonic())))
         finally:
-            connection.close()
+            self._looking_out = False
+            self._news.notify_all()  # another one may have to do it
 
-    def _rest_until_wanted(self) -> bool:
-        """While nobody waits, nothing needs to be watched: what happens meanwhile shows in data_version."""
+    def _look_out(self, alarm: Alarm, connection: sqlite3.Connection, seen: int, deadline: float) -> None:
+        while self._count == seen and not self._closed and (left := deadline - monotonic()) > 0:
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._version:
+                self._version = version
+                self._count_one()
+            elif alarm.sleep(left):
+                self.endings += 1
+                self._count_one()
+
+    def _count_one(self) -> None:
         with self._news:
-            self._news.wait_for(lambda: self._waiting > 0 or self._closed)
-            return not self._closed
+            self._count += 1
+            self._news.notify_all()
 
-    @contextlib.contextmanager
-    def _alarm(self) -> Iterator[Callable[[], None]]:
-        """Gives a function that sleeps until the next moment worth a look."""
-        if not sys.platform.startswith("linux"):
-            yield lambda: time.sleep(POLL_SECONDS)
-            return
-        try:
-            kernel = INotify()
-        except OSError:  # the user's limit of inotify instances is reached
-            yield lambda: time.sleep(POLL_SECONDS)
-            return
-        hear, self._doorbell = os.pipe()
-        try:
-            with self._news:
-                self._kernel = kernel
-                self._watch_files()
-            ears = select.poll()
-            ears.register(kernel.fd, select.POLLIN)
-            ears.register(hear, select.POLLIN)
-            naps: list[float] = list(LOOK_AGAIN_SECONDS)
+    def _set_alarm(self) -> Alarm:
+        self._alarm = Alarm()
+        self._alarm.watch(self._log, self._others)
+        return self._alarm
 
-            def sleep() -> None:
-                nap = naps.pop(0) if naps else LONGEST_NAP_SECONDS
-                if nap < 0.001:  # poll counts in milliseconds
-                    time.sleep(nap)
-                    nap = 0
-                if any(ear == kernel.fd for ear, _ in ears.poll(nap * 1000)):
-                    if any(event.mask & flags.CLOSE_WRITE for event in kernel.read(timeout=0)):
-                        self.endings += 1
-                        self._announce()
-                    naps[:] = LOOK_AGAIN_SECONDS
+    def _look_through(self) -> sqlite3.Connection:
+        self._connection = self._connect()
+        return self._connection
 
-            yield sleep
-        finally:
-            with self._news:
-                self._kernel = None
-                kernel.close()
-                os.close(self._doorbell)
-                self._doorbell = None
-            os.close(hear)
+    def _forget(self) -> None:
+        if self._alarm is not None:
+            self._alarm.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._alarm = self._connection = self._version = None

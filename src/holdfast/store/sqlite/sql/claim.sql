@@ -4,10 +4,6 @@ SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?)
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = ? AND task IS NULL)
 
--- name: look_for_tasks
-SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?)
-
 -- name: promote
 -- scheduled -> ready, when due
 UPDATE {p}jobs SET status = 'ready',
@@ -61,17 +57,25 @@ WHERE id = (
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
 
 -- name: ready_pairs
--- every queue and task with something ready after a place in the index, one step each, and whether it is paused
+-- First, whether something is due, and whether a lease has ended. Then every queue and task with something ready
+-- after a place in the index, and whether the queue is paused. Each step is one look-up of a least value: a comparison of pairs, (queue, task) > (?, ?), would walk over all jobs of the place.
+-- A queue comes first without a task, which counts as a step, so that queues of messages count too.
 WITH RECURSIVE found (queue, task, step) AS (
     SELECT :queue, :task, 0
     UNION ALL
-    SELECT job.queue, coalesce(job.task, ''), step + 1
-    FROM found CROSS JOIN {p}jobs AS job ON job.id = (
-        SELECT id FROM {p}jobs WHERE status = 'ready' AND (queue, task) > (found.queue, found.task)
-        ORDER BY queue, task LIMIT 1)
-    WHERE step < :most
+    SELECT CASE WHEN task IS NULL THEN (SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND queue > found.queue)
+                ELSE queue END,
+           CASE WHEN task IS NULL THEN ''
+                ELSE (SELECT min(task) FROM {p}jobs
+                      WHERE status = 'ready' AND queue = found.queue AND task > found.task) END,
+           step + (task IS NOT NULL)
+    FROM found WHERE queue IS NOT NULL AND step <= :most
 )
-SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE step > 0
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
+UNION ALL
+SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found
+WHERE step > 0 AND queue IS NOT NULL AND task IS NOT NULL LIMIT :most + 1
 
 -- name: ready_pairs_in
 -- the same within some queues
@@ -81,6 +85,9 @@ WITH RECURSIVE found (queue, task) AS (
     SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = found.queue AND task > found.task)
     FROM found WHERE task IS NOT NULL
 )
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now),
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
+UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
 -- name: claim_tasks
