@@ -47,7 +47,8 @@ class LoopLane:
         if from_inside:
             self._begin_soon()
         else:
-            self._start().call_soon_threadsafe(self._begin_soon)
+            with suppress(RuntimeError):  # the loop is closed: whoever closes gives back what is ready
+                self._start().call_soon_threadsafe(self._begin_soon)
 
     def take_back(self, taken_before: int) -> list[Attempt]:
         """What could not start since a coroutine holds up the loop. None of these will be run here."""
@@ -62,13 +63,18 @@ class LoopLane:
     def nudge(self) -> None:
         """There may be room for what waits to begin."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_soon)
+            with suppress(RuntimeError):  # it is closed
+                self._loop.call_soon_threadsafe(self._begin_soon)
+
+    def stop_beginning(self) -> None:
+        self._closing = True
 
     def close(self) -> None:
         """Cancel what still runs there, and end the loop when it is done, or at the latest with the process."""
         loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(self._cancel_all)
+            with suppress(RuntimeError):  # it has ended with its last task
+                loop.call_soon_threadsafe(self._cancel_all)
             thread.join(LONGEST_CLOSE_SECONDS)  # a handler may hold up the loop; it is a daemon, so it keeps nobody
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -96,7 +102,7 @@ class LoopLane:
         self._will_begin = False
         loop = self._loop
         assert loop is not None
-        while self.ready and self._has_room():
+        while self.ready and self._has_room() and not self._closing:
             try:
                 attempt = self.ready.popleft()
             except IndexError:  # it was given back
@@ -104,7 +110,7 @@ class LoopLane:
             self._desk.begin(attempt)
             self._unstarted.add(attempt)
             task = loop.create_task(self._run(attempt))
-            attempt.stop = partial(loop.call_soon_threadsafe, self._cancel, task)
+            attempt.stop = partial(self._cancel_soon, loop, task)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
@@ -112,6 +118,9 @@ class LoopLane:
         try:
             self._unstarted.remove(attempt)
         except KeyError:  # it was taken back
+            return
+        if self._closing or not self._desk.may_start(attempt):
+            self._desk.return_begun(attempt)
             return
         self._desk.finish(attempt, await self._executor.run_async(attempt))
 
@@ -145,6 +154,10 @@ class LoopLane:
         if self._desk.done:
             self._call_for_trade()
 
+    def _cancel_soon(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
+        with suppress(RuntimeError):  # the loop is closed, and with it the task
+            loop.call_soon_threadsafe(self._cancel, task)
+
     def _cancel(self, task: "asyncio.Task[None]") -> None:
         if not task.done():
             self._cancelled.add(task)
@@ -152,7 +165,6 @@ class LoopLane:
 
     def _cancel_all(self) -> None:
         assert self._loop is not None
-        self._closing = True
         if not self._tasks:
             self._loop.stop()
             return

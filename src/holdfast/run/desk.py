@@ -36,11 +36,13 @@ class Desk:
         handlers: Mapping[str, Handler],
         journal: Journal,
         speeds: Speeds,
+        lease: int,
         wants: Callable[[], list[Wanted]],
         hand_out: Callable[[list[Attempt], object], None],
     ) -> None:
         self._store, self._clock, self._handlers, self._journal = store, clock, handlers, journal
         self._speeds, self._wants, self._hand_out = speeds, wants, hand_out
+        self._stale_ns = lease * 1000 * 2 // 3
         self.active: set[Attempt] = set()
         self.done: deque[tuple[Attempt, Settlement]] = deque()
         self.was_idle = True  # before the last claim
@@ -53,6 +55,10 @@ class Desk:
 
     def begin(self, attempt: Attempt) -> None:
         self.active.add(attempt)
+
+    def may_start(self, attempt: Attempt) -> bool:
+        """Whether its lease is fresh still. A process that was stopped in between may find it another's."""
+        return monotonic_ns() - attempt.taken < self._stale_ns
 
     def finish(self, attempt: Attempt, settlement: Settlement) -> bool:
         """False where somebody else has settled it meanwhile: it ran out of time, or was cancelled."""
@@ -69,8 +75,13 @@ class Desk:
         """Whether something runs, is to be settled, or is being claimed right now."""
         return bool(self.active or self.done) or self._trading.locked()
 
+    def return_begun(self, attempt: Attempt) -> None:
+        """Give it back after all, unless somebody else has settled it meanwhile."""
+        if self.disown(attempt):
+            self.give_back(attempt)
+
     def give_back(self, attempt: Attempt) -> None:
-        """It was taken and never begun: others may have it."""
+        """It was taken and never started: others may have it."""
         self.active.add(attempt)
         self.finish(attempt, Settlement(attempt.claimed.lease, "give_back", None, self._clock.now()))
 

@@ -86,11 +86,10 @@ class Duties:
             if attempt.began:
                 lease, ended = attempt.claimed.lease, attempt.finished_at()
                 self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
-            elif self._desk.disown(attempt):
-                self._desk.give_back(attempt)
+            else:
+                self._desk.return_begun(attempt)
                 self._shift.give_up(attempt)
-        if self._desk.done:
-            self._desk.settle_at_once()
+        self._desk.settle_at_once()
 
     def _round(self, now: int, draining: bool) -> float:
         active = self._desk.active.copy()
@@ -204,8 +203,7 @@ class Duties:
                 while lane.ready[-1].taken < now - HOARDING_NS:
                     self._desk.give_back(lane.ready.pop())
         for attempt in self._loop.take_back(now - HOARDING_NS):
-            self._desk.disown(attempt)
-            self._desk.give_back(attempt)
+            self._desk.return_begun(attempt)
             self._shift.give_up(attempt)
 
     # --- other workers ---

@@ -132,9 +132,9 @@ class Lane:
         self.begun += 1
         self.busy.add(attempt)
         attempt.stop = runner.stop
-        if self._closed:  # looked at after it has begun: so either this sees it, or whoever closes sees the attempt
-            self._desk.disown(attempt)
-            self._desk.give_back(attempt)
+        # Looked at after it has begun: so either this sees it, or whoever closes sees the attempt.
+        if self._closed or not self._desk.may_start(attempt):
+            self._desk.return_begun(attempt)
         else:
             self._desk.finish(attempt, self._execute(runner, attempt))  # which raises nothing
         self.busy.discard(attempt)

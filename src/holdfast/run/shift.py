@@ -42,7 +42,14 @@ class Shift:
         self.settler = settler = Settler(parts.errors, parts.random)
         executor = Executor(settler, parts.clock, parts.middleware, parts.find_job)
         self.desk = Desk(
-            self._store, parts.clock, parts.handlers, self._journal, self._speeds, self._wants, self._hand_out
+            self._store,
+            parts.clock,
+            parts.handlers,
+            self._journal,
+            self._speeds,
+            self.lease,
+            self._wants,
+            self._hand_out,
         )
         self._children = Children(parts.spawn, settler, parts.clock, options.max_jobs, options.max_memory)
         self._threads = Lane(
@@ -172,7 +179,7 @@ class Shift:
         """Nothing runs, nothing is to be settled, and nothing of what this worker serves is ready."""
         if self.desk.is_busy() or any(True for _ in self.held()):
             return False
-        return not self._store.has_work(self._wants())
+        return self.desk.trade(None) is False
 
     def _drain(self, duties: Duties) -> None:
         self._stopping = True
@@ -190,9 +197,11 @@ class Shift:
     def _close(self, duties: Duties) -> None:
         self._threads.stop_beginning()
         self._pool.stop_beginning()
+        self._loop.stop_beginning()
         duties.interrupt_all()
         for lane in (self._threads, self._loop, self._pool, self._children):
             lane.close()
+        duties.interrupt_all()  # a claim that was under way may have come in since
         try:
             self._store.retire(self.id)
         except StoreError as error:

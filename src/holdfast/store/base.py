@@ -103,7 +103,7 @@ class Store(Protocol):
         ...
 
     def retire(self, worker_id: str) -> None:
-        """The worker has stopped, and holds nothing any more."""
+        """The worker has stopped. Should it hold something still, that goes back uncounted."""
         ...
 
     def heartbeat(self, worker_id: str) -> bool:
@@ -221,10 +221,6 @@ class Store(Protocol):
 
     def wake_waiting(self) -> None:
         """Let `wait_for_commit` return in the threads of this process."""
-        ...
-
-    def has_work(self, wants: Sequence[Wanted]) -> bool:
-        """Whether any of these would be claimed now."""
         ...
 
     def seconds_until_due(self) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..app import App, checks
 from ..clock import SECOND
 from ..errors import InvalidInput
-from ..model import Criteria, Cursor, Wanted
+from ..model import Criteria, Cursor, Settlement, Wanted
 from .clock import FakeClock
 from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
 from .schedules import fire, store_declared
@@ -136,10 +136,11 @@ def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | Non
 def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
     """One at a time, so that what a handler enqueues with a higher priority comes before what waits."""
     wanted = Wanted(list(app.tasks), 1, lease_of(app), app.store.actor)
-    while app.store.has_work([wanted]):
+    while found := app.store.exchange([], [wanted]).claimed:
         if len(ran) >= most:
+            app.store.exchange([Settlement(one.lease, "give_back", None, app.clock.now()) for one in found], [])
             raise never_idle(ran, ADVICE)
-        for claimed in app.store.exchange([], [wanted]).claimed:
+        for claimed in found:
             ran.append(run_claimed(app, claimed))
             yield ran[-1]
 

@@ -38,10 +38,15 @@ class Attending(Part):
         self._ready().watcher.also_watch(lock_path(self._options.path))
 
     def retire(self, worker_id: str) -> None:
-        """The worker has stopped, and holds nothing any more."""
+        """The worker has stopped. Should it hold something still, that goes back uncounted."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._sql.return_all, {"worker": worker_id, "now": self._clock.now()})
+            self._end(connection, worker_id, "stopped")
+
         slot = self._slots.pop(worker_id, None)
         try:
-            self._run(lambda connection: self._end(connection, worker_id, "stopped"))
+            self._run(work, wakes=True)
         finally:
             if slot is not None:
                 self._lock_file().let_go(slot)

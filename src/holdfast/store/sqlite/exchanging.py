@@ -46,9 +46,6 @@ class Exchanging(Claiming, Settling):
 
         return next(iter(self._run(work, atomic=True)), None)
 
-    def has_work(self, wants: Sequence[Wanted]) -> bool:
-        return bool(self._look_and_sweep(wants))
-
     def report(self, reports: Sequence[Report], lease: int) -> set[int]:
         rows = as_json([(one.lease.id, one.lease.attempt, *_details(one)) for one in reports])
 

@@ -21,6 +21,13 @@ SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
 SELECT id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending
 FROM {p}workers ORDER BY started_at DESC, id
 
+-- name: return_all
+-- running -> ready, for whatever a worker that has stopped still held; the attempts do not count
+UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+    max_attempts = max_attempts + 1, uncounted = uncounted + 1,
+    transition = 'returned', actor = worker, updated_at = :now, revision = revision + 1
+WHERE status = 'running' AND worker = :worker
+
 -- name: recover_lost
 -- running -> ready, when the worker is dead
 UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
