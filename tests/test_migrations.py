@@ -294,3 +294,14 @@ def test_a_migrations_table_of_somebody_else_is_told_and_left_alone(url: str) ->
         Holdfast(url)
     assert dump(other) == before
     other.close()
+
+
+def test_a_database_of_somebody_else_is_not_changed_against_orders(url: str) -> None:
+    theirs = sqlite3.connect(url)
+    theirs.execute("CREATE TABLE theirs (id INTEGER)")
+    theirs.close()
+    before = Path(url).read_bytes()
+    with told(SchemaOutdated, "found 0"):
+        Holdfast(url, migrate=False)
+    assert Path(url).read_bytes() == before
+    assert [file.name for file in Path(url).parent.iterdir()] == ["app.db"]

@@ -69,12 +69,12 @@ class Engine:
         options = self.options
         left_behind = size_of(self._log) > 0
         connection = self._connect(CACHE_KIB)
-        self.patience.run(lambda: use_wal(connection))
         migrations = Migrations(connection, options.prefix)
+        if not options.migrate:  # before anything is changed: it may be a database of somebody else
+            self.patience.run(migrations.require_current)
+        self.patience.run(lambda: use_wal(connection))
         if options.migrate:
             migrations.apply(clock, self.patience)
-        else:
-            self.patience.run(migrations.require_current)
         self._notice_restart(connection, clock.boot_id(), left_behind, sql)
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
