@@ -80,9 +80,9 @@ class Context:
         """The logger `holdfast.job`, with the job's id, task, queue and attempt in every record."""
         import logging
 
-        about = {"job": self.job_id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
-        plain = {"job_id": self.job_id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
-        return logging.LoggerAdapter(logging.getLogger("holdfast.job"), {**plain, "holdfast": about})
+        about = {"task": self.task, "queue": self.queue, "attempt": self.attempt}
+        fields = {"job_id": self.job_id, **about, "holdfast": {"job": self.job_id, **about}}
+        return logging.LoggerAdapter(logging.getLogger("holdfast.job"), fields)
 
     def __repr__(self) -> str:
         return f"<Context job {self.job_id} {self.task} on {self.queue}: attempt {self.attempt}>"

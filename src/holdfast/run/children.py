@@ -121,8 +121,9 @@ class Children:
         try:
             child = self._child_of(runner)
         except Exception as error:  # noqa: BLE001  starting a process runs the program's own code, and may be refused
-            self._bury(runner)
-            return self._settler.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(repr(error))))
+            ending = self._bury(runner).detail
+            words = f"before it was ready, {ending}" if isinstance(error, EOFError) else repr(error)
+            return self._settler.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(words)))
         try:
             attempt.begin(self._clock)
             attempt.stop = child.kill

@@ -34,10 +34,6 @@ class LoopLane:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def running(self) -> int:
-        return len(self._tasks)
-
-    @property
     def stuck(self) -> int:
         """How many were cancelled and run on all the same."""
         return len(self._cancelled)

@@ -27,6 +27,7 @@ WORDS = {
     "lost": "came too late: the lease was lost",
 }
 WELL = {"succeeded", "snoozed", "cancelled", "returned"}
+AGAIN = {"retry_scheduled", "snoozed"}
 QUIET = {"returned"}
 
 
@@ -57,10 +58,10 @@ class Journal:
             "ran_ms": round(took / 1000, 3),
             "waited_ms": round(waited / 1000, 3),
             "error_code": code,
-            "again_in_s": settlement.delay / SECOND if settlement.delay else None,
+            "again_in_s": settlement.delay / SECOND if outcome in AGAIN else None,
         }
         text = f"{attempt.handler.name} {claimed.id} {WORDS.get(outcome, outcome)}"
-        if outcome in ("retry_scheduled", "snoozed"):
+        if outcome in AGAIN:
             text += f" in {settlement.delay / SECOND:g} s"
         if code is not None:
             text += f" with {code}"

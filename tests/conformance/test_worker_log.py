@@ -1,0 +1,83 @@
+"""What a worker logs: one line per attempt, never a payload, a result or the text of an exception."""
+
+import logging
+
+import msgspec
+import pytest
+
+from holdfast import Context, Holdfast, Snooze
+from holdfast.process.logs import JsonLines, TextLines
+from shift import drain
+
+SECRET = "the-secret"
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "holdfast")
+    return caplog
+
+
+def run_all_kinds(app: Holdfast) -> None:
+    @app.task
+    def well(word: str) -> str:
+        return word
+
+    @app.task(max_attempts=2, retry=0)
+    def badly(word: str) -> None:
+        raise ValueError(word)
+
+    @app.task
+    def later(word: str) -> Snooze:
+        return Snooze(60)
+
+    for task in (well, badly, later):
+        task.enqueue(SECRET)
+    drain(app)
+
+
+def test_each_attempt_is_one_line_that_a_person_can_read(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+    run_all_kinds(app)
+    lines = sorted(record.getMessage().split(" (")[0] for record in records.records)
+    assert lines == [
+        "badly 2 failed with INVALID_INPUT:VALUE",
+        "badly 2 failed, to be tried again in 0 s with INVALID_INPUT:VALUE",
+        "later 3 snoozed, to come back in 60 s",
+        "well 1 succeeded",
+    ]
+
+
+def test_json_names_the_outcome_as_the_history_does(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+    run_all_kinds(app)
+    lines = [msgspec.json.decode(JsonLines().format(record)) for record in records.records]
+    told = sorted((one["task"], one["attempt"], one["outcome"], one["again_in_s"]) for one in lines)
+    assert told == [
+        ("badly", 1, "retry_scheduled", 0.0),
+        ("badly", 2, "failed", None),
+        ("later", 1, "snoozed", 60.0),
+        ("well", 1, "succeeded", None),
+    ]
+    assert all(one["ran_ms"] >= 0 and one["waited_ms"] >= 0 for one in lines)
+
+
+def test_no_line_shows_a_payload_a_result_or_what_was_raised(
+    app: Holdfast, records: pytest.LogCaptureFixture
+) -> None:
+    run_all_kinds(app)
+    assert len(records.records) == 4
+    for record in records.records:
+        assert SECRET not in TextLines().format(record) + JsonLines().format(record)
+
+
+def test_what_a_handler_logs_names_its_job(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+    @app.task
+    def talk(ctx: Context) -> None:
+        ctx.logger.warning("half\nway")
+
+    talk.enqueue()
+    drain(app)
+    (record,) = [one for one in records.records if one.name == "holdfast.job"]
+    assert (record.job_id, record.attempt) == (1, 1)  # type: ignore[attr-defined]
+    fields = msgspec.json.decode(JsonLines().format(record))
+    assert (fields["job"], fields["task"], fields["message"]) == (1, "talk", "half\nway")
+    assert TextLines().format(record).endswith("talk 1: half\\nway")
