@@ -19,7 +19,7 @@ from holdfast.model import NewJob, Then
 
 PACKAGE = Path(holdfast.__file__).parent
 
-PURE = ["model", "errors", "clock", "retry", "cron", "schedule", "codec", "events", "failure", "context"]
+PURE = ["model", "errors", "clock", "retry", "cron", "schedule", "codec", "events", "failure", "context", "graph"]
 SIBLINGS = ["app", "run", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
 LAYERS = [PURE, ["store"], SIBLINGS, ["process"], ["cli", "web", "contrib", "testing"]]

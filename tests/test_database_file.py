@@ -91,7 +91,7 @@ def damaged(path: Path, first_page: int = 2) -> None:
 
 def test_damage_in_the_middle_is_told_by_whatever_meets_it(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    damaged(path, first_page=60)
+    damaged(path, first_page=100)
     with pytest.raises(CorruptDatabase) as caught, Holdfast(path) as app:
         app.jobs.list(limit=1000)
         app.queue("inbox").receive_many(1000)
@@ -109,7 +109,7 @@ def test_damage_near_the_beginning_is_told_when_the_database_is_opened(tmp_path:
 
 def test_nothing_more_is_written_to_a_database_once_it_is_known_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    damaged(path, first_page=60)
+    damaged(path, first_page=100)
     with Holdfast(path) as app:
         with pytest.raises(CorruptDatabase):
             app.jobs.list(limit=1000)
@@ -121,7 +121,7 @@ def test_nothing_more_is_written_to_a_database_once_it_is_known_to_be_damaged(tm
 @pytest.mark.parametrize("size", [512, 1024, 5000])
 def test_a_file_cut_short_is_told(tmp_path: Path, size: int) -> None:
     path = tmp_path / "app.db"
-    damaged(path, first_page=60)
+    damaged(path, first_page=100)
     os.truncate(path, size)
     with pytest.raises((CorruptDatabase, NotADatabase)), Holdfast(path) as app:
         app.queue("inbox").receive()

@@ -11,15 +11,19 @@ import pytest
 
 import holdfast
 import holdfast.testing
-from holdfast import Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
+from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
+from holdfast.app.batches import Batches, BatchProgress
+from holdfast.app.chains import Chains
+from holdfast.app.explain import Explanation
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
 from holdfast.app.schedules import Schedule, Schedules
+from holdfast.app.steps import Group, Step
 from holdfast.app.task import EnqueueOptions, TaskOptions
 from holdfast.app.workers import WorkerInfo
 from holdfast.context import LastError
 from holdfast.model import STATUSES, QueueOverview, QueueStats
 from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
-from holdfast.store.sqlite.transaction import Transaction
+from holdfast.store.sqlite.transaction import Completion, Transaction
 from holdfast.testing import Drained, FakeClock, Ran
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +34,7 @@ WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
 CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
+CLASSES += [Chain, Chains, Batch, Batches, BatchProgress, Step, Group, Completion, Explanation]
 CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
 FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # what the parts of a worker ask of it

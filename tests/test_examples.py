@@ -33,6 +33,12 @@ TELLING_LINES = {
     "transactional_enqueue.py": ["mails:  ['ada@example.org', 'eve@example.org']"],
     "plain_sql.py": ["its history: enqueued, by sql", "received: {'text': 'hello from SQL'}, acknowledged: True"],
     "typed_queue.py": ["Invalid enum value 'USD'", "dead letter 2: INVALID_INPUT:SCHEMA"],
+    "order_workflow.py": [
+        "the weights are [5, 8]; the order is blocked",
+        "the chain: charge succeeded, ship succeeded, notify succeeded",
+        "the money: {'ada': 87, 'shop': 13}",
+        "1000 of 1000 mails were sent",
+    ],
     "debounce.py": ["job 1: scheduled, {'document': 'report.txt', 'version': 4}"],
 }
 

@@ -1,7 +1,10 @@
 """Durable jobs and messages for Python, in the database you already have."""
 
+from .app.batches import Batch
+from .app.chains import Chain
 from .app.job import Job
 from .app.queue import Message, Queue
+from .app.steps import group
 from .app.task import Task
 from .context import Context
 from .errors import HoldfastError, JobError
@@ -14,6 +17,9 @@ __all__ = [
     "Context",
     "Task",
     "Job",
+    "Chain",
+    "Batch",
+    "group",
     "Queue",
     "Message",
     "Page",

@@ -133,6 +133,14 @@ def _parts_of(one: Any) -> list[Any]:
     return parts
 
 
+def encode_result(value: Any) -> bytes:
+    """The same for what a job is to have as its result, and says so."""
+    try:
+        return encode(value)
+    except InvalidPayload as error:
+        raise type(error)(str(error).replace("payload", "result")) from error.__cause__
+
+
 def decoder(wanted: Any) -> Callable[[bytes], Any]:
     """A function from JSON to the wanted type. It raises msgspec.DecodeError or msgspec.ValidationError."""
     if wanted is not Any:

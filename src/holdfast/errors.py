@@ -51,6 +51,35 @@ class ScheduleNotFound(HoldfastError, LookupError):
     """No schedule has this name: it was never added, or it was removed."""
 
 
+class BatchNotFound(HoldfastError, LookupError):
+    """No batch has this id: it never existed, or it was deleted."""
+
+
+class BatchEnded(HoldfastError):
+    """The batch takes no more members: all that it had have ended."""
+
+
+class CircularWait(InvalidInput):
+    """The job would wait for itself, by way of others, and so never run."""
+
+
+class StillAwaited(HoldfastError):
+    """Others wait for the chain that was to be deleted. `waiting` are the ids of those jobs; nothing was deleted."""
+
+    def __init__(self, chain_id: int, waiting: tuple[int, ...]) -> None:
+        self.chain_id, self.waiting = chain_id, waiting
+        shown = ", ".join(map(str, waiting[:10])) + (f" and {len(waiting) - 10} more" if len(waiting) > 10 else "")
+        super().__init__(f"chain {chain_id} is waited for by {shown}: cancel them first, or pass cascade=True")
+
+
+class PartOfChain(HoldfastError):
+    """A job was to be deleted that is part of a longer chain, which goes only as a whole; nothing was deleted."""
+
+
+class LeaseLost(HoldfastError):
+    """The attempt holds its job no more: it was taken over, cancelled, or settled by others. Nothing was stored."""
+
+
 class JobFailed(HoldfastError):
     """The job that was waited for ended `failed` or `cancelled`."""
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, overload
 from msgspec import Struct
 
 from .failure import Failure, check_code
+from .graph import Links
 
 Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 
@@ -60,11 +61,14 @@ class NewJob(_Quiet, frozen=True):
     tags: str | None = None  # a JSON array
     history: bool = True
     actor: str | None = None  # None: this process
+    links: Links | None = None  # None: it stands alone
 
     def due(self, now: int) -> int:
         return now + self.delay if self.run_at is None else self.run_at
 
     def first_status(self, now: int) -> Status:
+        if self.links is not None and self.links.holds:
+            return "blocked"
         return "scheduled" if self.due(now) > now else "ready"
 
 
@@ -95,6 +99,18 @@ class JobRecord(_Quiet, frozen=True):
     progress: float | None
     progress_text: str | None
     history: int
+    chain_id: int | None = None  # None: it is the root of its chain
+    chain_index: int = 0
+    continued: int = 0
+    on_blocker_failure: str | None = None
+    batch_id: int | None = None
+    external: int = 0
+    timeout_at: int | None = None
+
+    @property
+    def chain(self) -> int:
+        """The id of its chain, which is that of the root."""
+        return self.id if self.chain_id is None else self.chain_id
 
 
 class Inserted(Struct, frozen=True):
@@ -103,11 +119,14 @@ class Inserted(Struct, frozen=True):
     id: int
     now: int
     existing: JobRecord | None = None
+    linked: JobRecord | None = None  # a new job whose first state depended on others
 
     def record(self, job: NewJob) -> JobRecord:
         """The row of the job, without reading it again."""
         if self.existing is not None:
             return self.existing
+        if self.linked is not None:
+            return self.linked
         run_at = job.due(self.now)
         return JobRecord(
             id=self.id,
@@ -188,6 +207,7 @@ class Settlement(_Quiet, frozen=True, gc=False):
     delay: int = 0
     failure: Failure | None = None
     reason: str = ""
+    then: NewJob | None = None  # what the chain goes on with, after a success
 
 
 class Exchanged(Struct, frozen=True):
@@ -206,6 +226,15 @@ class Report(Struct, frozen=True):
     progress_text: str | None = None
 
 
+class WorkerLimits(Struct, frozen=True, omit_defaults=True):
+    """What holds a worker back besides its concurrency."""
+
+    queues: dict[str, int] = {}  # at most so many of a queue's jobs at a time
+    weighted: bool = False  # its queues are served by chance, not in their order
+    pool: int = 0  # how many may run of those tasks that run in processes
+    pool_tasks: tuple[str, ...] = ()
+
+
 class WorkerRecord(Struct, frozen=True):
     """A worker, as it enlists and as it is listed."""
 
@@ -220,6 +249,7 @@ class WorkerRecord(Struct, frozen=True):
     heartbeat_at: int
     ended_at: int | None = None
     ending: str | None = None
+    limits: WorkerLimits = WorkerLimits()
 
 
 class Criteria(Struct, frozen=True):
@@ -237,6 +267,9 @@ class Criteria(Struct, frozen=True):
     finished_from: int | None = None
     finished_before: int | None = None
     messages: bool | None = None  # True: messages only, False: tasks only
+    roots: bool = False  # only those that a chain begins with
+    chain_status: tuple[str, ...] = ()  # of the chain, for its root
+    batch: int | None = None
 
 
 class Cursor(Struct, frozen=True):
@@ -288,6 +321,7 @@ class QueueOverview(Struct, frozen=True):
     name: str
     ready: int
     scheduled: int
+    blocked: int
     running: int
     failed: int
     oldest_ready_age: float | None

@@ -25,13 +25,14 @@ def test_tasks_and_messages_of_a_queue_are_counted_together(
     clock.advance(2)
     app.queue("b").send_many([1, 2])
     app.queue("b").send(3, delay=60)
+    app.external("approve", queue="b")
     app.queue("a", max_attempts=1).send(4)
     message = app.queue("a").receive()
     assert message is not None and message.fail("TEST")
     clock.advance(1)
     assert app.queues() == [
-        QueueOverview("a", ready=0, scheduled=0, running=0, failed=1, oldest_ready_age=None, paused=False),
-        QueueOverview("b", ready=3, scheduled=1, running=1, failed=0, oldest_ready_age=3.0, paused=False),
+        QueueOverview("a", ready=0, scheduled=0, blocked=0, running=0, failed=1, oldest_ready_age=None, paused=False),
+        QueueOverview("b", ready=3, scheduled=1, blocked=1, running=1, failed=0, oldest_ready_age=3.0, paused=False),
     ]
 
 

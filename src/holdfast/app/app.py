@@ -9,25 +9,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from ..clock import SECOND, Clock, SystemClock
+from ..codec import encode
 from ..context import Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
-from ..model import QueueOverview
+from ..graph import Links
+from ..model import NewJob, QueueOverview
 from ..retry import RetryPolicy, backoff, retry_policy
 from ..schedule import Missed
 from ..store.base import Store
 from . import checks
+from .backing import AppBacking
+from .batches import Batch, Batches, batch_id
+from .chains import Chains
+from .job import Job
 from .jobs import Jobs
 from .queue import Queue, Seconds
 from .schedules import Schedules
-from .task import AsyncTask, Pool, Task, TaskOptions, make_task
+from .steps import Group, Step, callback, check_links, enqueue_in_line
+from .task import AsyncTask, BoundTask, Pool, Task, TaskOptions, make_task
 from .workers import WorkerInfo
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from random import Random
 
     from ..store.sqlite.transaction import Transaction
     from .inline import Inline
+
+    Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,6 +115,9 @@ class App:
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.jobs = Jobs(self)
+        self.chains = Chains(self)
+        self.batches = Batches(self)
+        self.backing = AppBacking(self)
         self.schedules = Schedules(self)
         self.error_table = ErrorTable()
         self.middlewares: list[Callable[[Context], Any]] = []
@@ -280,6 +293,75 @@ class App:
             checks.flag(history, "history"),
         )
 
+    def external(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        queue: str = "default",
+        timeout_at: datetime | None = None,
+        key: str | None = None,
+        tags: str | Sequence[str] = (),
+        batch: Batch | None = None,
+        conn: Any = None,
+    ) -> Job[Any]:
+        """A job that no worker runs: somebody settles it with `app.jobs.complete(id, result)` or `.fail(id, code)`.
+
+        Until then it is blocked, and others may wait for it with `after=`.
+        timeout_at: when it fails with TIMEOUT:EXTERNAL, if nobody has settled it.
+        """
+        if checks.name(name, "name") in self.tasks:
+            raise InvalidInput(f"{name!r} is a task, which a worker runs: choose another name")
+        deadline = None if timeout_at is None else checks.moment(timeout_at, "timeout_at")
+        new = NewJob(
+            queue=checks.name(queue, "queue name"),
+            task=name,
+            args=encode(payload).decode(),
+            max_attempts=1,
+            key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
+            tags=checks.tags(tags) if tags else None,
+            links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
+        )
+        inserted = self.store.insert(new, conn)
+        return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
+
+    def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
+        """`with app.batch(on_done=report.s(7)) as batch:` and in it `task.using(batch=batch).enqueue(…)`.
+
+        on_success: a task, or `task.s(…)`, that is enqueued once, when all members have succeeded.
+        on_done: the same, when all have ended, however that was.
+        conn: make it in your transaction. Without it, if the block raises, its members are cancelled.
+        """
+        callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
+        return Batch(self, None, lambda: self.store.add_batch(*callbacks, conn), conn)
+
+    def chain(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
+        """Enqueue steps that run one after the other: `app.chain(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
+
+        These are separate jobs, each of which waits for the one before it, or for all of a group, as by `after=`, and
+        finds their results in `ctx.blockers`. Returns them in order; wait for the last one. If one fails, those
+        behind it hold, until it is retried: `task.using(on_blocker_failure="fail").s(…)` makes them fail, too. All
+        are stored in one transaction, or in yours.
+        """
+        check_links(self, steps)
+        if conn is not None:
+            return enqueue_in_line(self, steps, conn)
+        with self.transaction() as opened:
+            return enqueue_in_line(self, steps, opened)
+
+    def require_own(self, *things: Any) -> None:
+        """Jobs, chains, batches and tasks of this database: a number of another one's would mean something else."""
+        for thing in things:
+            for one in thing if isinstance(thing, (list, tuple)) else [thing]:
+                other = getattr(one, "app", self)
+                if other is not self and other.store.place != self.store.place:
+                    raise InvalidInput(f"{checks.shown(one)} belongs to another database: {other.store.place}")
+
+    def tell_inline(self, ids: Sequence[int], conn: Any) -> None:
+        """For a test that has jobs run as soon as they are enqueued."""
+        if self._inline is not None and ids:
+            self._inline.enqueued(self, ids, conn)
+
     def queues(self) -> list[QueueOverview]:
         """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
         return self.store.queue_overview()
@@ -293,7 +375,10 @@ class App:
 
         Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
         """
-        opened = self.store.transaction()
+        return self.with_inline(self.store.transaction())
+
+    def with_inline(self, opened: AbstractContextManager[T]) -> AbstractContextManager[T]:
+        """For a test that has the jobs of a transaction run when it has committed."""
         return opened if self._inline is None else self._inline.after_commit(self, opened)
 
     def close(self) -> None:

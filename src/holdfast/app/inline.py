@@ -4,11 +4,13 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from ..store.sqlite.transaction import Transaction
     from .app import App
+
+
+T = TypeVar("T")
 
 
 class Inline(Protocol):
@@ -16,8 +18,10 @@ class Inline(Protocol):
         """These jobs of tasks are stored; or will be, if there is a `conn` and it commits."""
         ...
 
-    def after_commit(
-        self, app: App, transaction: AbstractContextManager[Transaction]
-    ) -> AbstractContextManager[Transaction]:
+    def ended(self, app: App, job_id: int) -> None:
+        """Somebody has settled this job: those who waited for it may be ready."""
+        ...
+
+    def after_commit(self, app: App, transaction: AbstractContextManager[T]) -> AbstractContextManager[T]:
         """The same transaction, after which the jobs that it brought are run."""
         ...

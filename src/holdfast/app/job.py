@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # so that they cost nothing at import
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -11,10 +10,11 @@ import msgspec
 
 from ..clock import SECOND
 from ..codec import decoder
-from ..errors import InvalidPayload, JobFailed, JobNotFound, WaitTimeout
+from ..errors import InvalidPayload, JobFailed, JobNotFound
 from ..failure import shorten
 from ..model import TERMINAL, JobRecord, Status
 from . import checks
+from .waiting import wait_until
 
 if TYPE_CHECKING:
     from .app import App
@@ -31,6 +31,11 @@ class Job(Generic[R]):
         self._app, self._record = app, record
         self.deduplicated = deduplicated
         """Whether the enqueue found this job, which held its key already, instead of making one."""
+
+    @property
+    def app(self) -> App:
+        """The app through which it was read."""
+        return self._app
 
     @property
     def id(self) -> int:
@@ -127,6 +132,36 @@ class Job(Generic[R]):
         return _optional(self._record.finished_at)
 
     @property
+    def chain_id(self) -> int:
+        """The id of the first job of its chain; its own, if that is the one."""
+        return self._record.chain
+
+    @property
+    def chain_index(self) -> int:
+        """Its place in its chain, from 0."""
+        return self._record.chain_index
+
+    @property
+    def on_blocker_failure(self) -> str:
+        """What becomes of it if something that it waits for does not end well."""
+        return self._record.on_blocker_failure or "hold"
+
+    @property
+    def batch_id(self) -> int | None:
+        """The batch that it is a member of, or None."""
+        return self._record.batch_id
+
+    @property
+    def is_external(self) -> bool:
+        """Whether no worker runs it: somebody settles it with `app.jobs.complete` or `.fail`."""
+        return bool(self._record.external)
+
+    @property
+    def timeout_at(self) -> datetime | None:
+        """When an external job fails, if nobody has settled it by then."""
+        return _optional(self._record.timeout_at)
+
+    @property
     def is_finished(self) -> bool:
         return self._record.status in TERMINAL
 
@@ -140,24 +175,33 @@ class Job(Generic[R]):
 
     def wait(self, timeout: float | None = None) -> R | None:
         """Wait for the job to end and return its result. Raises JobFailed, or WaitTimeout after so many seconds."""
-        limit = None if timeout is None else checks.duration(timeout, "timeout") / SECOND
-        deadline = None if limit is None else time.monotonic() + limit
-        store = self._app.store
-        while True:
-            seen = store.commits_seen()
-            if self.refresh().is_finished:
-                break
-            left = float("inf") if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeout(f"job {self.id} is still {self.status} after {timeout} seconds: it goes on")
-            store.wait_for_commit(seen, left)
+        wait_until(
+            self._app.store,
+            lambda: self.refresh().is_finished,
+            timeout,
+            lambda: still(f"job {self.id}", self),
+        )
         if self.status != "succeeded":
-            raise JobFailed(self.id, self.status, self.error_code, self.error_detail)
+            raise self.failure()
         return self.result
+
+    def wait_chain(self, timeout: float | None = None) -> Any:
+        """Wait for the chain that it belongs to, and return the result of its last job. Raises as `wait`."""
+        return self._app.chains.get(self.id).wait(timeout)
+
+    def failure(self) -> JobFailed:
+        """The exception that `wait` raises for a job that did not end well."""
+        return JobFailed(self.id, self.status, self.error_code, self.error_detail)
 
     def __repr__(self) -> str:
         what = "message" if self.task is None else self.task
         return f"<Job {self.id} {what} on {self.queue}: {self.status}, attempt {self.attempt} of {self.max_attempts}>"
+
+
+def still(what: str, job: Job[Any]) -> str:
+    """What to say of one that has not ended when the time to wait for it is over."""
+    hint = f" (app.jobs.explain({job.id}) says why)" if job.status == "blocked" else ""
+    return f"{what} is still {job.status}{hint}"
 
 
 def _plain(data: bytes, what: str) -> Any:

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from msgspec import Struct
 
-from ..errors import InvalidInput, JobNotFound
-from ..failure import shorten
-from ..model import Criteria, Cursor, Page, TimelineEntry
-from ..store.base import OperatorAction
+from ..codec import encode_result
+from ..errors import InvalidInput, JobNotFound, PartOfChain
+from ..failure import Failure, check_code, shorten
+from ..model import Criteria, Cursor, JobRecord, Page, TimelineEntry
+from ..store.base import OperatorAction, Store
 from . import checks
 from .job import Job
 
 if TYPE_CHECKING:
     from .app import App
+    from .explain import Explanation
 
 MAX_PAGE = 1000
+ENDS = ("cancel", "complete", "fail_outside")
 
 Texts = str | Sequence[str]
 
@@ -69,22 +72,8 @@ class Jobs:
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Job[Any]]:
         """Newest first. `page.next` and `page.previous` are cursors to older and newer jobs."""
-        checks.integer(limit, "limit", 1, MAX_PAGE)
-        place = None if cursor is None else _read_cursor(cursor)
-        backwards = place is not None and place.newer
-        records = self._app.store.list(criteria(filters), limit + 1, place)
-        more = len(records) > limit
-        if more:  # one too many, at the far end: it only shows that there is more
-            records = records[1:] if backwards else records[:-1]
-        has_older, has_newer = (True, more) if backwards else (more, place is not None)
-        if not records and place is not None:  # what was there is gone; the way back is from the same place
-            back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
-            return Page([], next=back if backwards else None, previous=None if backwards else back)
-        return Page(
-            [Job(self._app, record) for record in records],
-            next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
-            previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
-        )
+        page = page_of(self._app.store, criteria(filters), limit, cursor)
+        return Page([Job(self._app, record) for record in page], page.next, page.previous)
 
     def count(self, **filters: Unpack[Filters]) -> int:
         """How many fit. It reads as many entries or rows as there are, so name a status other than succeeded."""
@@ -113,7 +102,10 @@ class Jobs:
         actor: str | None = None,
         **filters: Unpack[Filters],
     ) -> bool | int:
-        """failed or cancelled -> ready, with so many more attempts. One whose key a live job has is left."""
+        """failed or cancelled -> ready, with so many more attempts; or blocked, if it must wait for something still.
+
+        One whose key a live job has is left, and one that something waits for which it would wait for itself.
+        """
         return self._operate(
             "requeue",
             id,
@@ -151,13 +143,66 @@ class Jobs:
         """scheduled -> ready, without waiting for its time."""
         return self._operate("run_now", id, filters, actor)
 
+    def complete(self, id: int, result: Any = None, *, actor: str | None = None) -> bool:
+        """Whatever has not ended -> succeeded, with this result: for external jobs, and for any other.
+
+        False if it has ended already. What a running attempt does after that is not recorded.
+        """
+        job = self._settled_by_others(id)
+        data = None if result is None else encode_result(result)
+        task = self._app.tasks.get(job.task or "")
+        if data is not None and task is not None and not job.is_external:
+            task.signature.check_result(data)
+        text = None if data is None else data.decode()
+        return bool(self._operate("complete", id, {}, actor, result=text))
+
+    def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None) -> bool:
+        """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended."""
+        failure = Failure(check_code(code), shorten(checks.text(detail, "detail")))
+        self._settled_by_others(id)
+        return bool(self._operate("fail_outside", id, {}, actor, failure=failure))
+
+    def _settled_by_others(self, id: int) -> Job[Any]:
+        job = self.get(id)
+        if job.task is None:
+            raise InvalidInput(f"{id} is a message: receive it from the queue {job.queue!r}, and ack it or fail it")
+        return job
+
     @overload
-    def delete(self, id: int, /, *, actor: str | None = None) -> bool: ...
+    def delete(self, id: int, /, *, cascade: bool = False, actor: str | None = None) -> bool: ...
     @overload
     def delete(self, id: None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> int: ...
-    def delete(self, id: int | None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> bool | int:
-        """Remove it with its attempts and events. A running job is left: cancel it first."""
-        return self._operate("delete", id, filters, actor)
+    def delete(
+        self,
+        id: int | None = None,
+        /,
+        *,
+        cascade: bool = False,
+        actor: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> bool | int:
+        """Remove it with its attempts and events. A running job is left: cancel it first.
+
+        By id, a job that others wait for raises StillAwaited, or takes them along with `cascade`; one of a longer
+        chain raises PartOfChain. By filters, such jobs are left, unless the whole chain fits.
+        """
+        if checks.flag(cascade, "cascade") and id is None:
+            raise InvalidInput("cascade goes with an id, not with filters")
+        if id is None or filters:
+            return self._operate("delete", id, filters, actor)
+        chain = self._app.chains.get(id)
+        if chain.length > 1:
+            raise PartOfChain(
+                f"job {id} is one of {chain.length} in the chain {chain.id}, which goes only as a whole: "
+                f"app.chains.delete({chain.id}), or holdfast delete --chain {chain.id}"
+            )
+        return self._app.chains.delete(id, cascade=cascade, actor=actor)
+
+    def explain(self, id: int) -> "Explanation":
+        """Why it is not running, or how it ended, in one sentence; and what would change that."""
+        from .explain import explain
+
+        return explain(self._app, id)
 
     def history(self, id: int) -> "Sequence[HistoryEntry]":
         """Its attempts and events as one timeline."""
@@ -182,7 +227,28 @@ class Jobs:
         done = self._app.store.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
         if not done:
             self.get(id)  # raises where there is none; otherwise its state did not allow it
+        elif action in ENDS and self._app._inline is not None:
+            self._app._inline.ended(self._app, id)
         return bool(done)
+
+
+def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> Page[JobRecord]:
+    checks.integer(limit, "limit", 1, MAX_PAGE)
+    place = None if cursor is None else _read_cursor(cursor)
+    backwards = place is not None and place.newer
+    records = store.list(wanted, limit + 1, place)
+    more = len(records) > limit
+    if more:  # one too many, at the far end: it only shows that there is more
+        records = records[1:] if backwards else records[:-1]
+    has_older, has_newer = (True, more) if backwards else (more, place is not None)
+    if not records and place is not None:  # what was there is gone; the way back is from the same place
+        back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
+        return Page([], next=back if backwards else None, previous=None if backwards else back)
+    return Page(
+        records,
+        next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
+        previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
+    )
 
 
 def criteria(filters: Filters) -> Criteria:

@@ -3,7 +3,8 @@
 from __future__ import annotations  # so that they cost nothing at import
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,9 +12,9 @@ import msgspec
 
 from ..clock import SECOND
 from ..codec import checker, decoder, encode, is_json
-from ..errors import InvalidInput
+from ..errors import InvalidInput, LeaseLost
 from ..failure import Failure, check_code, shorten
-from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats
+from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats, Settlement
 from . import checks
 from .job import Job
 
@@ -45,6 +46,14 @@ class Message(Generic[T]):
     def ack(self) -> bool:
         """Done with it. False where the lease was lost: another consumer has it, or has had it."""
         return self._queue._ack(self._lease)
+
+    def ack_with(self) -> AbstractContextManager[Any]:
+        """`with msg.ack_with() as tx:` is a transaction with which the message is done: both commit, or neither.
+
+        If the block raises, nothing of it is stored, and the message is still held. If it is not this delivery's any
+        more, LeaseLost is raised, and nothing is stored.
+        """
+        return self._queue._ack_with(self._lease)
 
     def extend(self, seconds: Seconds) -> bool:
         """Keep it for so many seconds from now; 0 gives it back. False where the lease was lost."""
@@ -185,6 +194,17 @@ class Queue(Generic[T]):
 
     def _ack(self, lease: Lease) -> bool:
         return self._app.store.succeed(lease)
+
+    @contextmanager
+    def _ack_with(self, lease: Lease) -> Iterator[Any]:
+        lost = f"message {lease.id} is not held by delivery {lease.attempt} any more: nothing was stored"
+        store = self._app.store
+        with self._app.transaction() as opened:
+            if not store.holds(lease, opened):
+                raise LeaseLost(lost)
+            yield opened
+            if not store.settle(Settlement(lease, "succeed", None, self._app.clock.now()), opened):
+                raise LeaseLost(lost)
 
     def _extend(self, lease: Lease, seconds: Seconds) -> bool:
         duration = checks.duration(seconds, "seconds")

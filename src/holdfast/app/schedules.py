@@ -238,7 +238,7 @@ class Schedules:
 
 
 def _new(name: str, bound: BoundTask[..., Any], payload: str, timing: dict[str, Any], source: Source) -> NewSchedule:
-    job = bound._new_job(payload)
+    job = bound.new_job(payload)
     return NewSchedule(
         name=name,
         task=bound._task.name,

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ..codec import checker, decoder, encode
 from ..context import Context
-from ..errors import InvalidArguments, InvalidPayload, InvalidTask, UndefinedAnnotation
+from ..errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidTask, UndefinedAnnotation
 from ..failure import shorten
 from ..model import Outcome
 
@@ -43,7 +43,8 @@ class Signature:
         self._decode = self._make_decoder(self._struct)
         self._check = checker(self._struct)
         returned = _without_outcomes(hints.get("return", Any))
-        self.decode_result = self._make_decoder(Any if returned is None else returned)
+        # Of a task that returns nothing, ctx.complete(…) or somebody outside may still give the result.
+        self.decode_result = self._make_decoder(Any if returned in (None, types.NoneType) else returned)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Bind the arguments, check them against the annotations, and write them as a JSON object."""
@@ -70,6 +71,13 @@ class Signature:
         values = {field: value for field in fields if (value := getattr(bound, field)) is not UNSET}
         # What goes by position cannot be left out in the middle: there the default is passed along.
         return tuple(values.pop(one.name, one.default) for one in self._positional_only), values
+
+    def check_result(self, data: bytes) -> None:
+        """That it can be read back as what the task is annotated to return."""
+        try:
+            self.decode_result(data)
+        except ValueError as error:  # msgspec's ValidationError is one
+            raise InvalidInput(f"{self._task}: the result has the wrong type: {shorten(str(error))}") from None
 
     def with_context(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         """A call of the function with its Context filled in, unless the caller brought one."""

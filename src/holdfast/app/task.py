@@ -1,7 +1,7 @@
 """A function that can be enqueued."""
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -10,11 +10,15 @@ from msgspec import Struct
 
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..model import NewJob, OnConflict
+from ..graph import ON_BLOCKER_FAILURE, Links, OnBlockerFailure
+from ..model import NewJob, OnConflict, Then
 from ..retry import RetryPolicy
 from . import checks
 from .aio import finish_in_thread
+from .batches import Batch, batch_id
+from .chains import Chain
 from .job import Job
+from .steps import Step
 
 if TYPE_CHECKING:
     from .app import App
@@ -25,6 +29,8 @@ R = TypeVar("R")
 
 Seconds = float | timedelta
 Pool = Literal["thread", "process"]
+
+MOST_BLOCKERS = 10_000
 
 
 class TaskOptions(Struct, frozen=True):
@@ -53,6 +59,9 @@ class EnqueueOptions(TypedDict, total=False):
     timeout: Seconds
     tags: str | Sequence[str]
     conn: Any
+    after: Job[Any] | Chain | int | Sequence[Job[Any] | Chain | int]
+    on_blocker_failure: OnBlockerFailure
+    batch: Batch | None
 
 
 class Task(Generic[P, R]):
@@ -105,10 +114,24 @@ class Task(Generic[P, R]):
         with suppress(UndefinedAnnotation):
             self.signature  # noqa: B018  a cached property
 
+    def check_result(self, data: bytes) -> None:
+        """That it is of the type that the task is annotated to return."""
+        self.signature.check_result(data)
+
+    def go_on_with(self, then: Then) -> NewJob:
+        """What a chain goes on with, after a job of this task."""
+        given = then.task
+        bound = BoundTask(given, {}) if isinstance(given, Task) else given
+        if not isinstance(bound, BoundTask):
+            raise InvalidInput(f"Then takes a task, or task.using(…), not {type(given).__qualname__}")
+        self._app.require_own(bound)
+        return bound.continuation(then.arguments, then.named_arguments)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.signature.context_parameter is None:
             return cast(R, self.function(*args, **kwargs))
-        call = self.signature.with_context(Context(task=self.name, queue=self.options.queue), args, kwargs)
+        context = Context(task=self.name, queue=self.options.queue, backing=self._app.backing)
+        call = self.signature.with_context(context, args, kwargs)
         return cast(R, self.function(*call.args, **call.kwargs))
 
     def using(self, **options: Unpack[EnqueueOptions]) -> "BoundTask[P, R]":
@@ -125,6 +148,10 @@ class Task(Generic[P, R]):
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         """One job per mapping of arguments, all in one transaction; returns their ids."""
         return BoundTask(self, {}).enqueue_many(calls)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """A call that is not enqueued yet: for `app.chain`, `group` and the callbacks of a batch."""
+        return BoundTask(self, {}).s(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.options.queue}>"
@@ -157,28 +184,37 @@ class BoundTask(Generic[P, R]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> "BoundTask[P, R]":
         """As `Task.using`; what is not named stays as it was."""
-        unknown = options.keys() - _CHECKS.keys()
+        unknown = options.keys() - OPTION_CHECKS.keys()
         if unknown:
-            raise checks.suggest(sorted(unknown)[0], _CHECKS, "option")
-        checked = {name: _CHECKS[name](value) for name, value in options.items()}
+            raise checks.suggest(sorted(unknown)[0], OPTION_CHECKS, "option")
+        self._task._app.require_own(options.get("after"), options.get("batch"))
+        checked = {name: OPTION_CHECKS[name](value) for name, value in options.items()}
         merged = {**self._options, **checked}
         if "delay" in merged and "run_at" in merged:
             raise InvalidInput("delay and run_at both say when: pass one of them")
         return BoundTask(self._task, merged)
 
+    @property
+    def app(self) -> "App":
+        return self._task.app
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        new = self._new_job(self._task.signature.encode(args, kwargs))
         app, conn = self._task._app, self._options.get("conn")
-        inserted = app.store.insert(new, conn)
-        job: Job[R] = Job(app, inserted.record(new), deduplicated=inserted.existing is not None)
+        job = self.enqueue_encoded(self.encode(args, kwargs))
         if app._inline is not None:
             app._inline.enqueued(app, [job.id], conn)
             return job if conn is not None else job.refresh()
         return job
 
+    def enqueue_encoded(self, arguments: str) -> Job[R]:
+        new = self.new_job(arguments)
+        inserted = self._task._app.store.insert(new, self._options.get("conn"))
+        return Job(self._task._app, inserted.record(new), deduplicated=inserted.existing is not None)
+
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         if "conn" in self._options:
             raise InvalidInput("a connection cannot follow into another thread: use enqueue with conn=")
+        self._task._app.store.refuse_nesting()
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -188,12 +224,37 @@ class BoundTask(Generic[P, R]):
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
         app, conn = self._task._app, self._options.get("conn")
-        ids = app.store.insert_many(self._new_job(""), payloads, conn)
+        ids = app.store.insert_many(self.new_job(""), payloads, conn)
         if app._inline is not None:
             app._inline.enqueued(app, ids, conn)
         return ids
 
-    def _new_job(self, args: str) -> NewJob:
+    @property
+    def conn(self) -> Any:
+        return self._options.get("conn")
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """As `Task.s`, with these options."""
+        return Step(self, args, kwargs)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self._task.signature.encode(args, kwargs)
+
+    def behind(self, ids: Sequence[int], conn: Any) -> "BoundTask[P, R]":
+        """The same, to be enqueued in a transaction, behind these jobs too."""
+        if "conn" in self._options:
+            raise InvalidInput("a step takes no conn: pass it to app.chain, where it holds for all of them")
+        after = (*ids, *self._options.get("after", ()))
+        return BoundTask(self._task, {**self._options, "conn": conn, **({"after": after} if after else {})})
+
+    def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """For a chain to go on with."""
+        for name in ("conn", "key", "batch"):
+            if self._options.get(name) is not None:
+                raise InvalidInput(f"Then: what a chain goes on with takes no {name}: {_NOT_IN_CHAINS[name]}")
+        return self.new_job(self.encode(args, kwargs))
+
+    def new_job(self, args: str) -> NewJob:
         defaults, options = self._task.options, self._options
         if "key" not in options and options.keys() & {"key_window", "on_conflict"}:
             raise InvalidInput("key_window and on_conflict say what a key means: pass a key with them")
@@ -210,11 +271,23 @@ class BoundTask(Generic[P, R]):
             key_window=options.get("key_window"),
             on_conflict=options.get("on_conflict", "return"),
             tags=options.get("tags"),
+            links=self._links(),
         )
+
+    def _links(self) -> Links | None:
+        options = self._options
+        after, batch = options.get("after", ()), options.get("batch")
+        if "after" not in options and "on_blocker_failure" in options:
+            raise InvalidInput("on_blocker_failure says what to do about what it waits for: pass after= with it")
+        if not after and batch is None:
+            return None
+        if options.get("on_conflict") == "replace":
+            raise InvalidInput("on_conflict='replace' cannot change what a job waits for: leave out after and batch")
+        return Links(after, options.get("on_blocker_failure", "hold"), batch)
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self._options))
-        return f"<{self._task.name} using {names}>"
+        return f"<{self._task.name} using {names}>" if names else f"<{self._task.name}>"
 
 
 def _arguments(call: Any) -> Mapping[str, Any]:
@@ -225,13 +298,37 @@ def _arguments(call: Any) -> Mapping[str, Any]:
     return call
 
 
+def _after(value: Any) -> tuple[int, ...]:
+    """One or several, each a job, a chain, or an id."""
+    single = isinstance(value, (Job, Chain, int))
+    unordered = isinstance(value, (str, bytes, Mapping, Set))  # ctx.blockers has them in order
+    if not single and (unordered or not isinstance(value, Iterable)):
+        raise InvalidInput(f"after takes jobs, chains or their ids, one or a list, not {checks.shown(value)}")
+    ids = tuple(_awaited_id(one) for one in ([value] if single else value))
+    if len(ids) > MOST_BLOCKERS:
+        raise InvalidInput(f"a job waits for {MOST_BLOCKERS} others at most, not {len(ids)}: use a batch")
+    return ids
+
+
+def _awaited_id(value: Any) -> int:
+    if isinstance(value, Batch):
+        raise InvalidInput("after takes no batch: name what comes after it with app.batch(on_done=…)")
+    return value.id if isinstance(value, (Job, Chain)) else checks.job_id(value)
+
+
+def _on_blocker_failure(value: Any) -> str:
+    if not isinstance(value, str) or value not in ON_BLOCKER_FAILURE:
+        raise InvalidInput(f"on_blocker_failure is 'hold', 'fail', 'cancel' or 'run', not {checks.shown(value)}")
+    return value
+
+
 def _on_conflict(value: Any) -> str:
     if value not in ("return", "replace"):
         raise InvalidInput(f"on_conflict is 'return' or 'replace', not {checks.shown(value)}")
     return cast(str, value)
 
 
-_CHECKS: dict[str, Callable[[Any], Any]] = {
+OPTION_CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue": lambda value: checks.name(value, "queue name"),
     "priority": checks.priority,
     "delay": lambda value: checks.duration(value, "delay"),
@@ -243,4 +340,13 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "timeout": lambda value: checks.duration(value, "timeout"),
     "tags": checks.tags,
     "conn": lambda value: value,
+    "after": _after,
+    "on_blocker_failure": _on_blocker_failure,
+    "batch": batch_id,
+}
+
+_NOT_IN_CHAINS = {
+    "conn": "it is stored with the success that leads to it",
+    "key": "a key on the first job of a chain holds until the chain ends",
+    "batch": "it belongs to the batch that its chain belongs to",
 }

@@ -16,7 +16,7 @@ from ..clock import SystemClock
 from ..failure import shorten
 from ..model import Claimed
 from ..run.attempt import Attempt
-from ..run.children import Ended, Progress, Ready, Unknown, decode_order, encode
+from ..run.children import Completing, Ended, Progress, Ready, Unknown, decode_order, encode
 from ..run.execute import Executor
 from ..run.outcome import Settler
 from .load import load_task
@@ -34,6 +34,9 @@ class _Told(Attempt):
 
     def report_progress(self, fraction: float | None, text: str | None) -> None:
         self.pipe.send_bytes(encode(Progress(fraction, text)))
+
+    def tell_completing(self, completing: bool) -> None:
+        self.pipe.send_bytes(encode(Completing(completing, self.completed)))
 
 
 def main(pipe: Connection, places: Places) -> None:
@@ -77,5 +80,5 @@ def _run(claimed: Claimed, places: Places, tasks: dict[str, Task[..., Any]], pip
     app = task.app
     attempt = _Told(claimed, task, 0)
     attempt.pipe = pipe
-    executor = Executor(Settler(app.error_table, Random()), SystemClock(), app.middlewares, app.jobs.get)
+    executor = Executor(Settler(app.error_table, Random()), SystemClock(), app.middlewares, app.store, app.backing)
     return Ended(executor.run(attempt))

@@ -81,7 +81,7 @@ class Holdfast(App):
             errors=self.error_table,
             random=self.random,
             middleware=self.middlewares,
-            find_job=self.jobs.get,
+            backing=self.backing,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
         )

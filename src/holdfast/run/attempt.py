@@ -4,8 +4,8 @@ from time import monotonic_ns
 from typing import Any
 
 from ..clock import Clock
-from ..context import Context, LastError
-from ..model import Claimed
+from ..context import Backing, Complete, Context, LastError
+from ..model import Claimed, Settlement
 from .handler import Handler
 
 
@@ -16,6 +16,8 @@ class Attempt:
         "began",
         "cancelled",
         "claimed",
+        "completed",
+        "completing",
         "deadline",
         "handler",
         "progress",
@@ -35,6 +37,8 @@ class Attempt:
         self.started_at = 0
         self.deadline = 0  # 0: none
         self.cancelled = self.touched = self.short = False
+        self.completing = 0  # monotonic nanoseconds: since when it is in ctx.complete()
+        self.completed: Settlement | None = None  # with ctx.complete(): it is settled, whatever its handler does next
         self.progress: float | None = None
         self.progress_text: str | None = None
         self.reported_at = 0  # 0: nothing was stored since the claim
@@ -50,7 +54,7 @@ class Attempt:
         """By the wall clock as it was at the start: a step of the clock does not change how long it took."""
         return self.started_at + (monotonic_ns() - self.began) // 1000
 
-    def context(self, find_job: Any) -> Context:
+    def context(self, backing: Backing, complete: Complete) -> Context:
         claimed = self.claimed
         code = claimed.error_code
         return Context(
@@ -61,8 +65,13 @@ class Attempt:
             max_attempts=claimed.max_attempts,
             last_error=None if code is None else LastError(code, claimed.error_detail or ""),
             reporting=self,
-            find_job=find_job,
+            backing=backing,
+            complete=complete,
         )
+
+    def tell_completing(self, completing: bool) -> None:
+        """While it completes itself, nobody takes it for lost."""
+        self.completing = monotonic_ns() if completing else 0
 
     # --- what its Context asks for ---
 

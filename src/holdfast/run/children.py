@@ -34,11 +34,18 @@ class Progress(Struct, frozen=True, tag=True):
     text: str | None
 
 
+class Completing(Struct, frozen=True, tag=True):
+    """The attempt completes itself; or no more, and then it may have settled itself."""
+
+    now: bool
+    settlement: Settlement | None = None
+
+
 class Ended(Struct, frozen=True, tag=True):
     settlement: Settlement
 
 
-Word = Ready | Unknown | Progress | Ended
+Word = Ready | Unknown | Progress | Completing | Ended
 
 encode = msgspec.msgpack.encode
 decode_word: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
@@ -166,6 +173,9 @@ class Children:
             match child.hear():
                 case Ended(settlement):
                     return settlement
+                case Completing(now, settlement):
+                    attempt.completed = settlement
+                    attempt.tell_completing(now)
                 case Progress(fraction, text):
                     attempt.report_progress(fraction, text)
                 case Unknown(detail):

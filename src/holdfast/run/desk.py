@@ -68,7 +68,7 @@ class Desk:
             return False
         if not self.done:
             self._oldest_ns = monotonic_ns()
-        self.done.append((attempt, settlement))
+        self.done.append((attempt, attempt.completed or settlement))
         return True
 
     def is_busy(self) -> bool:
@@ -123,7 +123,7 @@ class Desk:
     def _trade(self, trader: object) -> bool | None:
         batch = [self.done.popleft() for _ in range(len(self.done))]
         try:
-            exchanged = self._store.exchange([settlement for _, settlement in batch], self._wants())
+            exchanged = self._store.exchange(_unsettled(batch), self._wants())
         except StoreError as error:
             self.done.extendleft(reversed(batch))
             self.put_off(error)
@@ -135,7 +135,8 @@ class Desk:
         self._recovered()
         if batch:
             self._speeds.measure(batch)
-            self._journal.settled(batch, set(map(id, exchanged.lost)))
+            ended = [(attempt, attempt.completed or settlement) for attempt, settlement in batch]
+            self._journal.settled(ended, set(map(id, exchanged.lost)))
         return self._take(exchanged.claimed, trader)
 
     def _take(self, claimed: list[Claimed], trader: object) -> bool:
@@ -163,7 +164,7 @@ class Desk:
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:
             try:
-                exchanged = self._store.exchange([settlement], [])
+                exchanged = self._store.exchange(_unsettled([(attempt, settlement)]), [])
             except StoreError:
                 self.done.append((attempt, settlement))
             except Exception as error:  # noqa: BLE001  one that cannot be stored must not hold up the others
@@ -171,3 +172,8 @@ class Desk:
                 self._store.fail(settlement.lease, failure)
             else:
                 self._journal.settled([(attempt, settlement)], set(map(id, exchanged.lost)))
+
+
+def _unsettled(batch: list[tuple[Attempt, Settlement]]) -> list[Settlement]:
+    """Without those that completed themselves: there is nothing left to store of them."""
+    return [settlement for attempt, settlement in batch if attempt.completed is None]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from time import monotonic_ns
+from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
-from ..errors import StoreError
+from ..errors import StoreBusy, StoreError
 from ..failure import Failure
 from ..model import Report, Settlement
 from .attempt import Attempt
@@ -39,6 +39,9 @@ HOARDING_NS = 200 * MILLISECOND
 PEERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
+HELD_UP_SECONDS = 0.05
+DUTY_SECONDS = 0.5
+CLOSING_SECONDS = 3.0
 MOST_STUCK = 100
 
 
@@ -65,7 +68,10 @@ class Duties:
         """One round. Returns the seconds after which the next one is due."""
         now = monotonic_ns()
         try:
-            delay = self._round(now, draining)
+            with self._store.hurried(DUTY_SECONDS):  # who waits for others overlooks what runs out of time meanwhile
+                delay = self._round(now, draining)
+        except StoreBusy:
+            return RUNNING_SECONDS
         except StoreError as error:
             self._desk.put_off(error)
             return RUNNING_SECONDS
@@ -79,21 +85,48 @@ class Duties:
                     self._desk.give_back(lane.ready.popleft())
         self._desk.trade(None)
 
+    def is_held_up(self, patience_seconds: float = 0) -> bool:
+        """A handler hangs in a transaction, as inside ctx.complete(): until it lets go, nobody here can write."""
+        until = monotonic() + patience_seconds
+        while self._store.held_for() > HELD_UP_SECONDS or self._is_held_up_by_a_child():
+            if monotonic() >= until:
+                return True
+            sleep(BUSY_SECONDS)
+        return False
+
+    def _is_held_up_by_a_child(self) -> bool:
+        long_ago = monotonic_ns() - SLOW_NS
+        return any(0 < attempt.completing < long_ago for attempt in self._in_children())
+
+    def _in_children(self) -> list[Attempt]:
+        return [attempt for attempt in self._desk.active.copy() if attempt.handler.kind == "process"]
+
     def interrupt_all(self) -> None:
         """What runs goes back, uncounted."""
+        for attempt in self._in_children():
+            if attempt.completing:  # it may have the write lock, and lets go of it when it is killed
+                self._interrupt(attempt)
+        if self.is_held_up(CLOSING_SECONDS):
+            log.error("a handler hangs in a transaction and holds the database: nothing can be given back")
+            return
         self.give_back_ready()
         for attempt in self._desk.active.copy():
             if attempt.began:
-                lease, ended = attempt.claimed.lease, attempt.finished_at()
-                self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
+                self._interrupt(attempt)
             else:
                 self._desk.return_begun(attempt)
                 self._shift.give_up(attempt)
         self._desk.settle_at_once()
 
+    def _interrupt(self, attempt: Attempt) -> None:
+        lease, ended = attempt.claimed.lease, attempt.finished_at()
+        self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
+
     def _round(self, now: int, draining: bool) -> float:
         active = self._desk.active.copy()
         delay = self._end_overdue(active, now)
+        if self.is_held_up():
+            return RUNNING_SECONDS
         if active:
             self._report(active, now)
             self._notice_lost(active, now)
@@ -170,7 +203,7 @@ class Duties:
 
     def _drop(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
-            if self._desk.disown(attempt):
+            if not attempt.completing and attempt.completed is None and self._desk.disown(attempt):
                 self._journal.counts["lost"] += 1
                 log.warning(
                     "%s %d was cancelled or taken over; its handler is told to stop",

@@ -1,17 +1,23 @@
 """Run one attempt: bind the arguments, go through the middleware to the handler, and say how it is to be settled."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+import logging
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 from ..clock import Clock
-from ..context import Context
-from ..model import Settlement
+from ..context import Backing, Completion, Context
+from ..errors import LeaseLost, TransactionError
+from ..model import Settlement, Then
+from ..store.base import Store
 from .attempt import Attempt
 from .handler import Middleware
 from .outcome import Settler
+
+log = logging.getLogger("holdfast.worker")
 
 
 class Executor:
@@ -20,10 +26,11 @@ class Executor:
         settler: Settler,
         clock: Clock,
         middleware: Sequence[Middleware],
-        find_job: Callable[[int], Any],
+        store: Store,
+        backing: Backing,
     ) -> None:
         self._settler, self._clock = settler, clock
-        self._middleware, self._find_job = middleware, find_job
+        self._middleware, self._store, self._backing = middleware, store, backing
 
     def run(self, attempt: Attempt) -> Settlement:
         try:
@@ -31,23 +38,78 @@ class Executor:
             if isinstance(call, Settlement):
                 return call
             # In a context of its own: what a handler sets in a ContextVar is not there for the next one.
-            return self._settler.of_value(attempt, copy_context().run(call))
+            return self._of_value(attempt, copy_context().run(call))
         except BaseException as error:  # noqa: BLE001  user code: whatever it raises is how this attempt ended
-            return self._settler.of_error(attempt, error)
+            return self._of_error(attempt, error)
 
     async def run_async(self, attempt: Attempt) -> Settlement:
         try:
             call = self._prepare(attempt)
             if isinstance(call, Settlement):
                 return call
-            return self._settler.of_value(attempt, await call())
+            return self._of_value(attempt, await call())
         except BaseException as error:  # noqa: BLE001  user code, and a cancellation
-            return self._settler.of_error(attempt, error)
+            return self._of_error(attempt, error)
+
+    def _of_value(self, attempt: Attempt, value: Any) -> Settlement:
+        if attempt.completed is None:
+            return self._settler.of_value(attempt, value)
+        if value is not None:
+            log.error(
+                "%s %d returned %s after ctx.complete(), when it was too late: it is not stored%s. Pass it to "
+                "ctx.complete(…), or set tx.result in the block",
+                attempt.handler.name,
+                attempt.claimed.id,
+                "Then" if isinstance(value, Then) else "a result",
+                ", and the chain does not go on" if isinstance(value, Then) else "",
+            )
+        return attempt.completed
+
+    def _of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
+        settlement = self._settler.of_error(attempt, error)
+        if attempt.completed is None:
+            return settlement
+        if isinstance(error, Then) and attempt.completed.then is not None:  # raised in the block, and stored with it
+            return attempt.completed
+        log.warning(
+            "%s %d raised after ctx.complete(), and has succeeded all the same (%s)",
+            attempt.handler.name,
+            attempt.claimed.id,
+            settlement.failure.code if settlement.failure is not None else type(error).__name__,
+        )
+        return attempt.completed
+
+    @contextmanager
+    def _complete(self, attempt: Attempt, result: Any) -> Iterator[Completion]:
+        """A transaction in which the attempt settles itself. Its lease is looked at first, and by the settling."""
+        if attempt.completed is not None:
+            raise TransactionError("this attempt has completed already: ctx.complete() is a task's last step")
+        claimed, raised = attempt.claimed, None
+        lost = f"job {claimed.id} is not held by attempt {claimed.attempt} any more: nothing was stored"
+        attempt.tell_completing(True)
+        try:
+            with self._backing.completion(result) as transaction:
+                if not self._store.holds(claimed.lease, transaction):
+                    raise LeaseLost(lost)
+                with _without_await():
+                    try:
+                        yield transaction
+                    except Then as then:  # it may be raised as well as returned
+                        transaction.result = raised = then
+                settlement = self._settler.success(attempt, transaction.result)
+                if attempt.cancelled or not self._store.settle(settlement, transaction):
+                    raise LeaseLost(lost)
+            attempt.completed = settlement
+        finally:
+            attempt.tell_completing(False)
+        if raised is not None:
+            raise raised
 
     def _prepare(self, attempt: Attempt) -> Callable[[], Any] | Settlement:
         attempt.begin(self._clock)
         handler = attempt.handler
-        context = attempt.context(self._find_job) if handler.wants_context or self._middleware else None
+        wanted = handler.wants_context or self._middleware
+        context = attempt.context(self._backing, partial(self._complete, attempt)) if wanted else None
         try:
             args, kwargs = handler.bind(attempt.claimed.args, context)
         except Exception as error:  # noqa: BLE001  the types of the parameters may be the user's
@@ -106,3 +168,25 @@ async def _through_async(onion: _Onion, call: Callable[[], Any]) -> Any:
     with onion:
         onion.value = await call()
     return onion.value
+
+
+@contextmanager
+def _without_await() -> Iterator[None]:
+    """A coroutine that awaits in the block would keep the others of its event loop from writing, and they would fail.
+    So it fails itself, and does so each time."""
+    asyncio = sys.modules.get("asyncio")  # which is not imported for nothing
+    loop = None if asyncio is None else asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    went_on: list[bool] = []
+    handle = loop.call_soon(went_on.append, True)
+    try:
+        yield
+    finally:
+        handle.cancel()
+    if went_on:
+        raise TransactionError(
+            "a coroutine must not await inside ctx.complete(), since it holds the database: do that before, or use "
+            "await ctx.acomplete(work)"
+        )

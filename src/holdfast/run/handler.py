@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from ..context import Context
+from ..model import NewJob, Then
 from ..retry import RetryPolicy
 
 Kind = Literal["thread", "async", "process"]
@@ -26,6 +27,14 @@ class Handler(Protocol):
 
     @property
     def wants_context(self) -> bool: ...
+
+    def check_result(self, data: bytes) -> None:
+        """Raises InvalidInput where it is not of the type that the task is annotated to return."""
+        ...
+
+    def go_on_with(self, then: Then) -> NewJob:
+        """What a chain goes on with. Raises HoldfastError where it cannot."""
+        ...
 
     def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with. Raises ValueError where the payload does not fit."""

@@ -58,11 +58,14 @@ class Journal:
             "ran_ms": round(took / 1000, 3),
             "waited_ms": round(waited / 1000, 3),
             "error_code": code,
+            "then": settlement.then.task if settlement.then is not None else None,
             "again_in_s": settlement.delay / SECOND if outcome in AGAIN else None,
         }
         text = f"{attempt.handler.name} {claimed.id} {WORDS.get(outcome, outcome)}"
         if outcome in AGAIN:
             text += f" in {settlement.delay / SECOND:g} s"
+        if settlement.then is not None:
+            text += f", goes on with {settlement.then.task}"
         if code is not None:
             text += f" with {code}"
         text += f" (attempt {claimed.attempt} of {claimed.max_attempts}, ran {_span(took)}, waited {_span(waited)})"

@@ -5,8 +5,8 @@ from random import Random
 from typing import Any
 
 from ..clock import SECOND
-from ..codec import encode
-from ..errors import InvalidPayload, PayloadTooLarge
+from ..codec import encode_result
+from ..errors import HoldfastError, InvalidInput, InvalidPayload, PayloadTooLarge
 from ..failure import ErrorTable, Failure, check_code, shorten
 from ..model import Cancel, Fail, Outcome, Retry, Settlement, Snooze, Then
 from ..retry import MAX_DELAY_SECONDS, backoff
@@ -31,12 +31,27 @@ class Settler:
         if isinstance(value, Outcome):
             return self.of_outcome(attempt, value)
         try:
-            result = encode(value).decode()
+            result = encode_result(value).decode()
         except PayloadTooLarge as error:
-            return self._failed(attempt, Failure("RESULT:TOO_LARGE", _about_result(error)))
+            return self._failed(attempt, Failure("RESULT:TOO_LARGE", shorten(str(error))))
         except InvalidPayload as error:
-            return self._failed(attempt, Failure("RESULT:NOT_JSON", _about_result(error)))
+            return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
         return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
+
+    def success(self, attempt: Attempt, value: Any) -> Settlement:
+        """For an attempt that completes itself, where anything else is an error that it gets to see."""
+        if isinstance(value, Then):
+            return self._settled(attempt, "succeed", then=attempt.handler.go_on_with(value))
+        if isinstance(value, Outcome):
+            raise InvalidInput(
+                f"complete() is for a success, and {type(value).__name__} is none: raise it in the block, which "
+                "undoes what was done there"
+            )
+        if value is None:
+            return self._settled(attempt, "succeed")
+        data = encode_result(value)
+        attempt.handler.check_result(data)
+        return self._settled(attempt, "succeed", result=data.decode())
 
     def of_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
         match outcome:
@@ -51,8 +66,10 @@ class Settler:
             case Fail(code=code, detail=detail):
                 return self._failed(attempt, Failure(check_code(code), shorten(str(detail))))
             case Then():
-                detail = "Then: this version cannot go on with another task yet; enqueue it instead"
-                return self._failed(attempt, Failure("INTERNAL:NOT_IMPLEMENTED", detail))
+                try:
+                    return self._settled(attempt, "succeed", then=attempt.handler.go_on_with(outcome))
+                except HoldfastError as error:
+                    return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", shorten(str(error))))
         return self._failed(attempt, Failure("INTERNAL:BAD_OUTCOME", f"{type(outcome).__name__} is no known outcome"))
 
     def of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
@@ -86,10 +103,6 @@ class Settler:
 
     def _settled(self, attempt: Attempt, transition: Any, **how: Any) -> Settlement:
         return Settlement(attempt.claimed.lease, transition, attempt.started_at, attempt.finished_at(), **how)
-
-
-def _about_result(error: InvalidPayload) -> str:
-    return shorten(str(error).replace("payload", "result"))
 
 
 def _microseconds(seconds: Any) -> int:

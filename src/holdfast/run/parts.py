@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
 
 from msgspec import Struct
 
 from ..clock import Clock
+from ..context import Backing
 from ..failure import ErrorTable
 from ..store.base import Store
 from .children import Spawn
@@ -39,7 +39,7 @@ class Parts(Struct, frozen=True):
     errors: ErrorTable
     random: Random
     middleware: Sequence[Middleware]
-    find_job: Callable[[int], Any]
+    backing: Backing
     spawn: Spawn
     scheduler: Scheduler
 

@@ -11,7 +11,7 @@ from time import monotonic, monotonic_ns
 
 from ..clock import SECOND
 from ..errors import StoreError, WorkerStuck
-from ..model import Wanted, WorkerRecord
+from ..model import Wanted, WorkerLimits, WorkerRecord
 from .attempt import Attempt
 from .children import Children
 from .coroutines import LoopLane
@@ -40,7 +40,7 @@ class Shift:
         self._bell = Doorbell()
         self._journal, self._speeds = Journal(), Speeds()
         self.settler = settler = Settler(parts.errors, parts.random)
-        executor = Executor(settler, parts.clock, parts.middleware, parts.find_job)
+        executor = Executor(settler, parts.clock, parts.middleware, parts.store, parts.backing)
         self.desk = Desk(
             self._store,
             parts.clock,
@@ -75,7 +75,7 @@ class Shift:
         pool = self._tasks("process")
         self._pool_intake = Intake(pool, options.pool, options.queues, self._speeds, parts.random, ahead=False)
         self._stopping = self._hurried = self._naps = False
-        self.too_stuck = False
+        self.too_stuck = self._held_up = False
 
     def run(self) -> WorkerReport:
         self._store.enlist(self._record())
@@ -89,6 +89,11 @@ class Shift:
                 self._drain(duties)
             finally:
                 self._close(duties)
+        if self._held_up:
+            raise WorkerStuck(
+                "a handler hangs in a transaction, such as ctx.complete(), and holds the write lock: this worker has "
+                "ended without giving back its jobs. End this process, and do nothing slow in such a block"
+            )
         if self.too_stuck:
             raise WorkerStuck(
                 f"more than {MOST_STUCK} handlers did not come back after their timeout, so this worker has ended: "
@@ -199,6 +204,11 @@ class Shift:
         self._pool.stop_beginning()
         self._loop.stop_beginning()
         duties.interrupt_all()
+        self._held_up = duties.is_held_up()
+        if self._held_up:  # its threads wait for the database, too, and end with this process
+            self._children.close()
+            self._bell.close()
+            return
         for lane in (self._threads, self._loop, self._pool, self._children):
             lane.close()
         duties.interrupt_all()  # a claim that was under way may have come in since
@@ -221,6 +231,12 @@ class Shift:
             lease=self.lease,
             started_at=now,
             heartbeat_at=now,
+            limits=WorkerLimits(
+                queues={queue.name: queue.limit for queue in queues or () if queue.limit is not None},
+                weighted=any(queue.weight is not None for queue in queues or ()),
+                pool=self.options.pool,
+                pool_tasks=tuple(sorted(self._tasks("process"))),
+            ),
         )
 
     def enlist_anew(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations  # so that they cost nothing at import
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from ..failure import Failure
+from ..graph import BatchRecord, BlockerRecord, Deletion
 from ..model import (
     Claimed,
     Criteria,
@@ -26,8 +27,9 @@ from ..model import (
     WorkerRecord,
 )
 from ..schedule import NewSchedule, Plan, ScheduleRecord
+from .circumstances import Blocker, Blockers, ChainLink, LiveWorker, Removal, Situation, Taken
 
-OperatorAction = Literal["requeue", "cancel", "run_now", "delete", "purge"]
+OperatorAction = Literal["requeue", "cancel", "run_now", "complete", "fail_outside", "delete", "purge"]
 
 
 class Store(Protocol):
@@ -36,6 +38,11 @@ class Store(Protocol):
     @property
     def actor(self) -> str:
         """Who this process is in the history. Another after a fork."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Names the database: the same for all who use its tables."""
         ...
 
     # --- into the queue: nothing is promised before these return ---
@@ -65,6 +72,14 @@ class Store(Protocol):
         ...
 
     # --- out of running: False where the lease was lost, and then nothing happened ---
+
+    def holds(self, lease: Lease, conn: Any) -> bool:
+        """Whether it is held still, as the transaction sees it; and then it is until that ends."""
+        ...
+
+    def settle(self, settlement: Settlement, conn: Any) -> bool:
+        """Within a transaction, together with what else it does."""
+        ...
 
     def succeed(self, lease: Lease, result: str | None = None) -> bool: ...
 
@@ -136,6 +151,11 @@ class Store(Protocol):
         """running -> ready or failed, for what dead workers held and for every lease that has ended."""
         ...
 
+    def resolve(self) -> int:
+        """blocked -> ready, scheduled, failed or cancelled, for what waits for something that has ended; and failed,
+        for what nobody has settled in time."""
+        ...
+
     # --- by an operator ---
 
     def operate(
@@ -147,6 +167,8 @@ class Store(Protocol):
         delay: int = 0,
         attempts: int = 1,
         reason: str = "",
+        result: str | None = None,
+        failure: Failure = ...,
     ) -> int:
         """Do it to every job that fits and is in a state that allows it; returns how many."""
         ...
@@ -154,6 +176,86 @@ class Store(Protocol):
     def pause(self, queue: str, actor: str) -> bool: ...
 
     def resume(self, queue: str, actor: str) -> bool: ...
+
+    # --- chains and batches ---
+
+    def chain(self, chain_id: int) -> builtins.list[JobRecord]:
+        """Its jobs, in order; empty if there is none."""
+        ...
+
+    def chain_end(self, chain_id: int) -> JobRecord | None:
+        """Its last job, as it is now."""
+        ...
+
+    def blockers_of(self, job_id: int) -> builtins.list[BlockerRecord]:
+        """What it waits for, or waited for, in order."""
+        ...
+
+    def waiting_for(self, chain_id: int, limit: int, ended: bool = False) -> builtins.list[JobRecord]:
+        """Unfinished jobs that wait for this chain, or waited for it and may read its result. ended: all that did."""
+        ...
+
+    def delete_chain(self, chain_id: int, cascade: bool, actor: str) -> Deletion:
+        """The whole chain, unless others wait for it; with `cascade` those, too. All or nothing."""
+        ...
+
+    def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int: ...
+
+    def seal_batch(self, batch_id: int, conn: Any = None) -> None:
+        """All that are to be its members are, or will be made by members: from now on it may be done."""
+        ...
+
+    def abandon_batch(self, batch_id: int, reason: str, conn: Any = None) -> None:
+        """Nothing is to come of it, and its members are cancelled; unless it went with the transaction of `conn`."""
+        ...
+
+    def batch(self, batch_id: int) -> BatchRecord | None: ...
+
+    def batch_of_callback(self, job_id: int) -> int | None:
+        """The batch that this job was enqueued for."""
+        ...
+
+    # --- why a job is where it is, and what is around it: each reads a bounded part ---
+
+    def situation(self, job_id: int) -> Situation | None: ...
+
+    def blockers_by_urgency(self, job_id: int, limit: int) -> Blockers:
+        """The chains that it waits for, or waited for: first those that somebody must see to."""
+        ...
+
+    def behind_blockers(self, job_id: int, limit: int) -> builtins.list[Blocker]:
+        """What it waits for in the end, by way of jobs that are blocked themselves."""
+        ...
+
+    def waiting_around(self, chain_id: int, limit: int) -> tuple[builtins.list[ChainLink], int]:
+        """Unfinished jobs that wait for this chain, or waited for it; and how many there are, up to 10 000."""
+        ...
+
+    def chain_around(self, chain_id: int, index: int, each_side: int) -> builtins.list[ChainLink]:
+        """The jobs of a chain near one place in it, its first, and its last; in order."""
+        ...
+
+    def live_workers(self) -> builtins.list[LiveWorker]:
+        """Those whose process is there, by the lock that it holds and not by when it was heard of."""
+        ...
+
+    def places_taken(self, workers: Sequence[str]) -> builtins.list[Taken]:
+        """What these workers have taken and not settled."""
+        ...
+
+    def jobs_ahead(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
+        """How many ready jobs of these tasks come before it, for a worker that serves these queues in this order."""
+        ...
+
+    def messages_ahead(self, job: JobRecord, limit: int) -> int: ...
+
+    def removal(self, chain_id: int, cascade: bool) -> Removal:
+        """What `delete_chain` would delete, and what would keep it from that."""
+        ...
+
+    def count_deletable(self, criteria: Criteria) -> int:
+        """How many of those that fit could be deleted: nobody waits for them, and their whole chain fits."""
+        ...
 
     # --- cron ---
 
@@ -230,6 +332,22 @@ class Store(Protocol):
     # --- life ---
 
     def transaction(self) -> AbstractContextManager[Any]: ...
+
+    def completion(self, result: Any) -> AbstractContextManager[Any]:
+        """A transaction with which a job is to succeed. It has a `result`, which may be changed in it."""
+        ...
+
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """In the block, this thread's writes wait no longer than this for others that write, and raise StoreBusy."""
+        ...
+
+    def held_for(self) -> float:
+        """Seconds for which a thread of this process has had a transaction open, so that no other can write; or 0."""
+        ...
+
+    def refuse_nesting(self) -> None:
+        """Raise TransactionError if this thread has a transaction open, for whose end a write would wait for ever."""
+        ...
 
     def checkpoint(self) -> tuple[int, int]: ...
 

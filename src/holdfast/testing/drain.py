@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ..app import App, checks
 from ..clock import SECOND
 from ..errors import InvalidInput
-from ..model import Criteria, Cursor, Settlement, Wanted
+from ..model import Criteria, Cursor, JobRecord, Settlement, Wanted
 from .clock import FakeClock
 from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
 from .schedules import fire, store_declared
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..app.task import Seconds
 
 PAGE_ROWS = 1000
-WAITING = Criteria(status=("ready", "scheduled"), messages=False)
-LATER = Criteria(status=("scheduled",), messages=False)
+WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
+LATER = Criteria(status=("scheduled", "blocked"), messages=False)
 ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if that is meant"
 
 
@@ -158,9 +158,15 @@ def _next_due(app: App) -> float:
     """Only of tasks that this app has: what cannot be run is nothing to wait for."""
     soonest, cursor = math.inf, None
     while page := app.store.list(LATER, PAGE_ROWS, cursor):
-        soonest = min([soonest, *(record.run_at for record in page if record.task in app.tasks)])
+        soonest = min([soonest, *(_moment(record) for record in page if record.task in app.tasks or record.external)])
         cursor = Cursor(page[-1].id)
     return soonest
+
+
+def _moment(record: JobRecord) -> float:
+    if record.status == "scheduled":
+        return record.run_at
+    return math.inf if record.timeout_at is None else record.timeout_at
 
 
 def _move_to(clock: Any, moment: int) -> None:

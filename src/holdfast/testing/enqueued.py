@@ -28,8 +28,9 @@ def assert_enqueued(what: Target, /, *args: Any, **match: Any) -> list[Job[Any]]
     what: a task, `task.using(…)` with the options to expect, or an app for any of its tasks.
     args: arguments by position. Those that are not named may be anything.
     match: arguments by name, and the options `queue`, `priority`, `key`, `delay`, `run_at`, `tags`, `status`,
-        `max_attempts`, `timeout`; and `count`, for exactly so many jobs. `delay` and `run_at` may be a pair: the ends
-        of a range. A name that the task has a parameter of is an argument; then the option goes into `using`.
+        `max_attempts`, `timeout`, `after`, `on_blocker_failure`, `batch`; and `count`, for exactly so many jobs.
+        `delay` and `run_at` may be a pair: the ends of a range. A name that the task has a parameter of is an
+        argument; then the option goes into `using`.
     """
     __tracebackhide__ = True
     search = _Search(Expected(what, args, match, counts=True))

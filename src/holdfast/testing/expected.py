@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ..app import App, checks
 from ..app.job import Job
-from ..app.task import BoundTask, Task
+from ..app.task import OPTION_CHECKS, BoundTask, Task
 from ..clock import SECOND
 from ..codec import decoder, encode
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload
@@ -35,6 +35,9 @@ FOUND: dict[str, Callable[[Job[Any]], Any]] = {
     "status": lambda job: job.status,
     "max_attempts": lambda job: job.max_attempts,
     "timeout": lambda job: job.timeout,
+    "after": lambda job: tuple(one.chain_id for one in job._app.store.blockers_of(job.id)),
+    "on_blocker_failure": lambda job: job.on_blocker_failure,
+    "batch": lambda job: job.batch_id,
 }
 
 # From the checked values that `task.using(…)` keeps.
@@ -135,7 +138,9 @@ def _parameters(task: Task[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """Times are compared by their size, so they must be times."""
+    """Times are compared by their size, so they must be times; jobs and batches by their ids."""
+    if name in ("after", "batch"):
+        return OPTION_CHECKS[name](value)
     check: Callable[[Any, str], int] | None = {"delay": checks.duration, "run_at": checks.moment}.get(name)
     if check is None:
         return value
@@ -158,6 +163,8 @@ def _fits(name: str, expected: Any, found: Any) -> bool:
         return bool(expected[0] <= found <= expected[1])
     if name == "tags":
         return set(checks.one_or_several(expected, "tags")) <= set(found)
+    if name == "after":
+        return set(expected) <= set(found)
     if name == "status":
         return found in checks.statuses(expected)
     return bool(expected == found)

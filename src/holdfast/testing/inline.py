@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from ..app import App, checks
 from ..errors import InvalidInput
+from ..model import TERMINAL
 from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
-if TYPE_CHECKING:
-    from ..store.sqlite.transaction import Transaction
+T = TypeVar("T")
 
 DEEPEST = 10
 
@@ -73,8 +73,11 @@ class _Inline:
         else:
             self._uncommitted.extend(jobs)
 
+    def ended(self, app: App, job_id: int) -> None:
+        self._run([(app, follower) for follower in _followers(app, job_id)])
+
     @contextmanager
-    def after_commit(self, app: App, transaction: AbstractContextManager[Transaction]) -> Iterator[Transaction]:  # noqa: ARG002
+    def after_commit(self, app: App, transaction: AbstractContextManager[T]) -> Iterator[T]:  # noqa: ARG002
         with transaction as opened:
             yield opened
         self.run_committed()
@@ -134,3 +137,27 @@ class _Inline:
         if claimed is not None:
             running.begun += 1
             running.ran.append(run_claimed(app, claimed))
+            running.line.extend((app, follower) for follower in _followers(app, job_id))
+
+
+def _followers(app: App, job_id: int) -> list[int]:
+    """What became ready by the end of this job: the next of its chain, who waited for it, what its batch calls."""
+    app.store.resolve()  # as a worker's next look would, for what was too much for one transaction
+    found, ended = list[int](), [app.store.get(job_id)]
+    seen = set[int]()
+    while ended:
+        record = ended.pop()
+        if record is None or record.chain in seen:
+            continue
+        seen.add(record.chain)
+        batch = None if record.batch_id is None else app.store.batch(record.batch_id)
+        called = [] if batch is None else [batch.done_job_id, batch.success_job_id]
+        after = [app.store.chain_end(record.chain), *(app.store.get(one) for one in called if one is not None)]
+        for one in [*after, *app.store.waiting_for(record.chain, -1, ended=True)]:
+            if one is None or one.id == job_id:
+                continue
+            if one.status == "ready":
+                found.append(one.id)
+            elif one.status in TERMINAL:  # since it was not to wait in vain
+                ended.append(one)
+    return found

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ...model import Lease, WorkerRecord
+from ...model import Lease, WorkerLimits, WorkerRecord
 from .criteria import as_json
-from .part import Part
+from .linking import Linking
 from .presence import LockFile, Slot, is_stopped, lock_file, lock_path
 
 log = logging.getLogger("holdfast.worker")
@@ -18,7 +18,7 @@ LOST_ROWS = 1000
 ENDED_WORKERS_KEPT = 100
 
 
-class Attending(Part):
+class Attending(Linking):
     _slots: dict[str, Slot]
 
     def enlist(self, worker: WorkerRecord) -> None:
@@ -66,7 +66,7 @@ class Attending(Part):
 
     def workers(self) -> list[WorkerRecord]:
         rows = self._read(lambda connection: connection.execute(self._sql.workers).fetchall())
-        return [_as_record(*row) for row in rows]
+        return [as_worker(*row) for row in rows]
 
     def claims_of(self, worker_id: str) -> list[Lease]:
         rows = self._read(lambda connection: connection.execute(self._sql.claims_of, (worker_id,)).fetchall())
@@ -113,6 +113,7 @@ class Attending(Part):
             # Both look at the same rows, so each batch moves all of them one way or the other.
             both = (self._sql.recover_lost_spent, self._sql.recover_lost)
             moved = sum(connection.execute(statement, values).rowcount for statement in both)
+            self.resolve_here(connection)
             if not moved:
                 self._end(connection, worker_id, "lost")
             return moved
@@ -139,14 +140,17 @@ def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
         "host": worker.host,
         "queues": None if worker.queues is None else as_json(worker.queues),
         "tasks": as_json(worker.tasks),
+        "limits": as_json(worker.limits),
         "concurrency": worker.concurrency,
         "lease": worker.lease,
         "started_at": worker.started_at,
     }
 
 
-def _as_record(id: str, pid: int, host: str, queues: str | None, tasks: str, *rest: Any) -> WorkerRecord:
-    return WorkerRecord(id, pid, host, _texts(queues), _texts(tasks) or (), *rest)
+def as_worker(id: str, pid: int, host: str, queues: str | None, tasks: str, *rest: Any) -> WorkerRecord:
+    *plain, limits = rest
+    plain.append(WorkerLimits() if limits is None else msgspec.json.decode(limits, type=WorkerLimits))
+    return WorkerRecord(id, pid, host, _texts(queues), _texts(tasks) or (), *plain)
 
 
 def _texts(stored: str | None) -> tuple[str, ...] | None:

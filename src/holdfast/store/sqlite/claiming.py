@@ -5,7 +5,6 @@ from typing import Any
 
 from ...model import Claimed
 from .attending import Attending
-from .writer import Work
 
 SWEEP_ROWS = 1000
 
@@ -48,19 +47,14 @@ class Claiming(Attending):
     def recover(self) -> int:
         return self.recover_lost() + self._in_batches(self._recover_some)
 
-    def _sweep_before_claim(self, due: bool, ended: bool) -> None:
-        """All of it: what is due may have a higher priority, or stand earlier in line, than what is ready."""
-        if due:
+    def _sweep_before_claim(self, due: int, ended: int) -> None:
+        """All of it: what is due or released may have a higher priority, or an earlier place, than what is ready."""
+        if due & 1:
             self.promote()
+        if due & 2:
+            self.resolve()
         if ended:
             self.recover()
-
-    def _in_batches(self, move_some: Work[int]) -> int:
-        """Each batch is a short transaction."""
-        moved = 0
-        while batch := self._run(move_some, wakes=True):
-            moved += batch
-        return moved
 
     def _promote_some(self, connection: sqlite3.Connection) -> int:
         return connection.execute(self._sql.promote, self._times()).rowcount
@@ -70,7 +64,9 @@ class Claiming(Attending):
         self.renew_for_the_living(connection, times)
         # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
         both = (self._sql.recover_spent, self._sql.recover)
-        return sum(connection.execute(statement, times).rowcount for statement in both)
+        moved = sum(connection.execute(statement, times).rowcount for statement in both)
+        self.resolve_here(connection)
+        return moved
 
     def _times(self) -> dict[str, Any]:
         now, boot_now = self._clock.now(), self._clock.boot_now()

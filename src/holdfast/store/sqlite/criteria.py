@@ -42,9 +42,23 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
     if criteria.ids is not None:
         clauses.append("id IN (SELECT value FROM json_each(:ids))")
         values["ids"] = as_json(criteria.ids)
+    if criteria.batch is not None:
+        clauses.append("batch_id = :batch_id")
+        values["batch_id"] = criteria.batch
+    if criteria.roots:
+        clauses.append("chain_id IS NULL")
+    if criteria.chain_status:
+        clauses.append(f"{_chain_status(prefix)} IN (SELECT value FROM json_each(:chain_status))")  # noqa: S608
+        values["chain_status"] = as_json(criteria.chain_status)
     if criteria.messages is not None:
         clauses.append("task IS NULL" if criteria.messages else "task IS NOT NULL")
     return " AND ".join(clauses), values
+
+
+def _chain_status(prefix: str) -> str:
+    """Of a root: how its last job stands."""
+    last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
+    return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
 
 
 def as_json(values: Any) -> str:

@@ -50,6 +50,7 @@ class Engine:
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
         self._lent: set[sqlite3.Connection] = set()
+        self._spoilt: set[sqlite3.Connection] = set()  # a user's transaction left something on them
         self._closed = False
         self._lending = threading.Condition(threading.Lock())
         self._abandoned = self._closing = self._gone = self._damaged = False
@@ -132,8 +133,11 @@ class Engine:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
                 self._execute(connection, "COMMIT")
             finally:
-                if not self._abandoned and connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                if not self._abandoned:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    if not _is_clean(connection):
+                        self._spoilt.add(connection)
             self.writer.count_changes(connection.total_changes - before)
         self.watcher.notify()
 
@@ -163,8 +167,9 @@ class Engine:
         with self._lending:
             self._lent.remove(connection)
             self._lending.notify_all()
-            if self._closed or len(self._idle) >= MAX_IDLE_READERS:
+            if self._closed or connection in self._spoilt or len(self._idle) >= MAX_IDLE_READERS:
                 self._connections.remove(connection)
+                self._spoilt.discard(connection)
                 connection.close()
             else:
                 self._idle.append(connection)
@@ -241,6 +246,13 @@ class Engine:
 
     def _is_damaged(self) -> bool:
         return hasattr(self, "writer") and self.writer.damage is not None
+
+
+def _is_clean(connection: sqlite3.Connection) -> bool:
+    """Whether the next to use it finds nothing that the last one left: a temporary table, another mode."""
+    if connection.isolation_level is not None:
+        return False
+    return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ...model import Inserted, NewJob
 from .criteria import as_json
 from .guest import take_part
-from .part import Part
+from .linking import Linking, link_values
 from .reading import get_record
 from .transaction import Transaction
 from .writer import Joinable
@@ -19,9 +19,9 @@ BATCH_ROWS = 1000
 BATCH_CHARACTERS = 1024 * 1024
 
 
-class Enqueuing(Part):
+class Enqueuing(Linking):
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
-        if conn is None and job.key is None:
+        if conn is None and job.key is None and job.links is None:
             self._require_space(len(job.args))
             return self._run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
         return self._write(lambda connection: self._insert_one(connection, job), conn, len(job.args))
@@ -45,12 +45,6 @@ class Enqueuing(Part):
     def _existing(self, connection: sqlite3.Connection, job_id: int) -> Inserted:
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
 
-    def _insert_new(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
-        now = self._clock.now()
-        job_id = connection.execute(self._sql.insert, self._values(job, now)).lastrowid
-        assert job_id is not None
-        return Inserted(job_id, now)
-
     def _insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
         now = self._clock.now()
         head, row = self._sql.insert.split("VALUES")
@@ -59,24 +53,6 @@ class Enqueuing(Part):
         # RETURNING gives rows in any order.
         ids = sorted(found[0] for found in connection.execute(statement, values).fetchall())
         return [Inserted(job_id, now) for job_id in ids]
-
-    def _values(self, job: NewJob, now: int) -> tuple[Any, ...]:
-        run_at = job.due(now)
-        return (
-            job.args,
-            job.queue,
-            job.task,
-            "scheduled" if run_at > now else "ready",
-            job.priority,
-            run_at,
-            now,
-            job.max_attempts,
-            job.timeout,
-            job.key,
-            job.tags,
-            job.history,
-            job.actor or self._actor,
-        )
 
     def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:
         now = self._clock.now()
@@ -109,12 +85,18 @@ class Enqueuing(Part):
 
     def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: Iterable[list[str]]) -> list[int]:
         _, *alike = self._values(like, self._clock.now())
+        statement, links = self._sql.insert_many, like.links
+        if links is not None:
+            self._require_open_batch(connection, links)
+            statement, alike = self._sql.insert_many_linked, [*alike, *link_values(links)]
         ids: list[int] = []
         for payloads in batches:
             self._require_space(sum(map(len, payloads)))
             values = (*alike, as_json(payloads))
             # RETURNING gives rows in any order.
-            ids += sorted(row[0] for row in connection.execute(self._sql.insert_many, values).fetchall())
+            ids += sorted(row[0] for row in connection.execute(statement, values).fetchall())
+        if links is not None:
+            self._link(connection, ids, links)
         return ids
 
     def _write(self, work: Callable[[sqlite3.Connection], T], conn: Any, size: int) -> T:
@@ -122,9 +104,9 @@ class Enqueuing(Part):
         self._require_space(size)
         if conn is None:
             return self._run(work, durable=True, wakes=True)
-        engine, options = self._ready(), self._options
         if isinstance(conn, Transaction):
-            return take_part(conn.connection, options.path, engine.patience, options.guard_connections, work)
+            return self._take_part(conn, work)
+        engine, options = self._ready(), self._options
         engine.writer.refuse_nesting()
         if options.guard_connections:
             engine.look_after_log()

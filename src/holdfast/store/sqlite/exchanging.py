@@ -9,7 +9,7 @@ from ...model import Claimed, Exchanged, Lease, Report, Settlement, Wanted
 from .claiming import Claiming
 from .criteria import as_json
 from .places import Look, Places, Share
-from .settling import Settling
+from .settling import Settling, as_row
 
 # Above this a result is settled by a statement of its own: SQLite would parse it several times.
 LARGE_RESULT_CHARACTERS = 4096
@@ -29,14 +29,23 @@ class Exchanging(Claiming, Settling):
         if not shares and not settlements:  # nothing to write, so the write lock is not taken
             return Exchanged([], [])
 
+        at_once, unresolved = _is_one_statement(settlements, shares), False
+
         def work(connection: sqlite3.Connection) -> Exchanged:
+            nonlocal unresolved
             lost = self._settle_all(connection, settlements) if settlements else []
+            unresolved = bool(settlements) and self._has_endings(connection)
+            if unresolved and not at_once:
+                self.resolve_here(connection)
             claimed: list[Claimed] = []
             for wanted, some in shares:
                 claimed += self._claim(connection, wanted, some, Counter(one.queue for one in claimed))
             return Exchanged(lost, claimed)
 
-        return self._run(work, atomic=_is_one_statement(settlements, shares), wakes=len(settlements) > 0)
+        exchanged = self._run(work, atomic=at_once, wakes=len(settlements) > 0)
+        if unresolved and at_once:
+            self.resolve()
+        return exchanged
 
     def claim_one(self, job_id: int, lease: int, worker: str) -> Claimed | None:
         def work(connection: sqlite3.Connection) -> list[Claimed]:
@@ -71,7 +80,7 @@ class Exchanging(Claiming, Settling):
 
         looks = self._run(look, atomic=True)
         if looks and (looks[0].due or looks[0].ended):
-            self._sweep_before_claim(bool(looks[0].due), bool(looks[0].ended))
+            self._sweep_before_claim(looks[0].due, looks[0].ended)
             looks = self._run(look, atomic=True)
         return [(wanted, look.shares) for wanted, look in zip(wants, looks, strict=True) if look.shares]
 
@@ -97,17 +106,16 @@ class Exchanging(Claiming, Settling):
 
     def _settle_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
         """Returns those whose lease was lost."""
-        together = [one for one in settlements if _is_plain_success(one)]
-        alone = [one for one in settlements if not _is_plain_success(one)]
+        together, onward, alone = list[Settlement](), list[Settlement](), list[Settlement]()
+        for one in settlements:
+            (together if _is_plain_success(one) else onward if _is_plain_continuation(one) else alone).append(one)
+        lost = self.continue_all(connection, onward) if onward else []
         if together:
-            rows = [
-                (one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at) for one in together
-            ]
-            data = as_json(rows)
+            data = as_json(list(map(as_row, together)))
             if connection.execute(self._sql.succeed_many, (data,)).rowcount != len(together):
                 left = {row[0] for row in connection.execute(self._sql.unsettled, (data,)).fetchall()}
                 alone += [one for one in together if one.lease.id in left]
-        return [one for one in alone if not self.settle_here(connection, one)]
+        return lost + [one for one in alone if not self.settle_here(connection, one)]
 
 
 def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[Wanted, list[Share]]]) -> bool:
@@ -118,13 +126,13 @@ def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[Want
 
 
 def _is_plain_success(one: Settlement) -> bool:
-    if one.transition != "succeed" or not one.lease.history:
+    if one.transition != "succeed" or one.then is not None or not one.lease.history:
         return False
     return one.result is None or len(one.result) <= LARGE_RESULT_CHARACTERS
 
 
-def _as_row(one: Settlement) -> tuple[int, int, str | None, int | None, int]:
-    return one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at
+def _is_plain_continuation(one: Settlement) -> bool:
+    return one.then is not None and one.then.links is None and len(one.then.args) <= LARGE_RESULT_CHARACTERS
 
 
 def _details(one: Report) -> tuple[int, float | None, str | None]:

@@ -13,13 +13,13 @@ from .timeline import timeline
 
 LONGEST_WAIT_SECONDS = 1.0
 
-_COLUMNS = ", ".join(
+COLUMNS = ", ".join(
     f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
 )
 
 
 def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
-    row = connection.execute(sql.get.replace("{columns}", _COLUMNS), (job_id,)).fetchone()
+    row = connection.execute(sql.get.replace("{columns}", COLUMNS), (job_id,)).fetchone()
     return None if row is None else JobRecord(*row)
 
 
@@ -34,7 +34,7 @@ class Reading(Part):
             clause += " AND id > :cursor" if newer else " AND id < :cursor"
             values["cursor"] = cursor.id
         template = self._sql.list_newer if newer else self._sql.list_older
-        statement = template.replace("{columns}", _COLUMNS).replace("{where}", clause)
+        statement = template.replace("{columns}", COLUMNS).replace("{where}", clause)
         values["limit"] = limit
         rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
         return [JobRecord(*row) for row in (reversed(rows) if newer else rows)]
@@ -61,8 +61,8 @@ class Reading(Part):
     def queue_overview(self) -> builtins.list[QueueOverview]:
         rows = self._read(lambda connection: connection.execute(self._sql.queue_overview).fetchall())
         return [
-            QueueOverview(name, ready, scheduled, running, failed, self._age(oldest), bool(paused))
-            for name, ready, scheduled, running, failed, oldest, paused in rows
+            QueueOverview(name, ready, scheduled, blocked, running, failed, self._age(oldest), bool(paused))
+            for name, ready, scheduled, blocked, running, failed, oldest, paused in rows
         ]
 
     def count(self, criteria: Criteria) -> int:
@@ -87,10 +87,9 @@ class Reading(Part):
         self._ready().watcher.notify()
 
     def seconds_until_due(self) -> float:
-        run_at, lease = self._read(lambda connection: connection.execute(self._sql.next_due).fetchone())
+        run_at, timeout_at, lease = self._read(lambda connection: connection.execute(self._sql.next_due).fetchone())
         moments = [math.inf]
-        if run_at is not None:
-            moments.append((run_at - self._clock.now()) / SECOND)
+        moments += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
         if lease is not None:
             moments.append((lease - self._clock.boot_now()) / SECOND)
         return min(moments)

@@ -1,11 +1,17 @@
 """Out of running. Every statement is fenced by the attempt: False means that the lease was lost."""
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
-from ...failure import Failure
-from ...model import Lease, Settlement, Transition
-from .part import Part
+from msgspec.structs import replace
+
+from ...errors import HoldfastError
+from ...failure import Failure, shorten
+from ...model import Lease, NewJob, Settlement, Transition
+from .criteria import as_json
+from .linking import Linking, link_values
+from .reading import get_record
 
 NO_FAILURE = Failure("")
 
@@ -20,7 +26,7 @@ TRANSITIONS: dict[Transition, list[str]] = {
 }
 
 
-class Settling(Part):
+class Settling(Linking):
     # The clocks are read inside the work, which runs when the write lock is there.
 
     def succeed(self, lease: Lease, result: str | None = None) -> bool:
@@ -61,12 +67,17 @@ class Settling(Part):
     ) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             now = self._clock.now()
-            return self._try_each(connection, statements, _values(lease, now, now, delay, failure, reason))
+            changed = self._try_each(connection, statements, _values(lease, now, now, delay, failure, reason))
+            if lease.queue is None:  # nobody waits for a message
+                self.resolve_here(connection)
+            return changed
 
         return self._run(work, wakes=True)
 
     def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         """In a transaction that is open: the transition that a worker's attempt has come to."""
+        if one.then is not None:
+            return self._continue_here(connection, one, one.then)
         if one.transition == "succeed":
             return self._succeed_here(connection, one)
         statements = [getattr(self._sql, name) for name in TRANSITIONS[one.transition]]
@@ -82,6 +93,53 @@ class Settling(Part):
             return True
         return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
 
+    def holds(self, lease: Lease, conn: Any) -> bool:
+        """In the transaction that `conn` is: as long as it lasts, nobody else can take the job."""
+        rows = as_json([(lease.id, lease.attempt)])
+        return self._take_part(conn, lambda connection: bool(connection.execute(self._sql.held, (rows,)).fetchall()))
+
+    def settle(self, one: Settlement, conn: Any) -> bool:
+        """In the transaction that `conn` is: what else it does, and this, happen together."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if one.then is not None:  # and what it cannot go on with is an error here
+                settled = not self.continue_all(connection, [one])
+            else:
+                settled = self.settle_here(connection, one)
+            self.resolve_here(connection)
+            return settled
+
+        return self._take_part(conn, work)
+
+    def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> bool:
+        """Where the chain cannot go on with it, the attempt has failed."""
+        connection.execute("SAVEPOINT going_on")
+        try:
+            settled = not self.continue_all(connection, [one])
+        except HoldfastError as error:
+            connection.execute("ROLLBACK TO going_on")
+            failure = Failure("RESULT:BAD_CONTINUATION", shorten(f"Then({then.task}): {error}"))
+            settled = self.settle_here(connection, replace(one, transition="fail", failure=failure, then=None))
+        connection.execute("RELEASE going_on")
+        return settled
+
+    def continue_all(self, connection: sqlite3.Connection, some: Sequence[Settlement]) -> list[Settlement]:
+        """They succeed, and their chains go on. A large payload, or one that waits, comes alone. Returns the lost."""
+        ended = as_json([as_row(one) for one in some])
+        settled = {row[0] for row in connection.execute(self._sql.continue_many, (ended,)).fetchall()}
+        if settled:
+            now = self._clock.now()
+            large = some[0].then.args if len(some) == 1 and some[0].then is not None else None
+            rows = as_json([_next_row(one, now, large) for one in some if one.lease.id in settled])
+            made = connection.execute(self._sql.insert_next, (rows, large, now)).fetchall()
+            links = some[0].then.links if len(some) == 1 and some[0].then is not None else None
+            if links is not None and made:
+                job_id = made[0][0]
+                record = get_record(connection, self._sql, job_id)
+                assert record is not None
+                self._link(connection, [job_id], links, record.chain)
+        return [one for one in some if one.lease.id not in settled]
+
     def _try_each(self, connection: sqlite3.Connection, statements: list[str], values: dict[str, Any]) -> bool:
         """The first of the statements that changes the row is the transition; none: the lease was lost."""
         changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
@@ -95,6 +153,30 @@ class Settling(Part):
             return connection.execute(self._sql.extend, values).rowcount == 1
 
         return self._run(work, atomic=True)
+
+
+def as_row(one: Settlement) -> tuple[int, int, str | None, int | None, int]:
+    return one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at
+
+
+def _next_row(one: Settlement, now: int, large: str | None) -> tuple[Any, ...]:
+    then = one.then
+    assert then is not None
+    policy = None if then.links is None else link_values(then.links)[0]
+    return (
+        one.lease.id,
+        one.lease.attempt,
+        then.queue,
+        then.task,
+        None if large is not None else then.args,
+        then.first_status(now),
+        then.due(now),
+        then.priority,
+        then.max_attempts,
+        then.timeout,
+        then.tags,
+        policy,
+    )
 
 
 def _values(lease: Lease, now: int, clock: int, delay: int, failure: Failure, reason: str) -> dict[str, Any]:

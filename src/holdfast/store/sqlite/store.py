@@ -3,34 +3,40 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
 from .engine import Engine, Options
 from .exchanging import Exchanging
+from .explaining import Explaining
 from .files import database_path
 from .forks import watch_forks
+from .graphs import Graphs
+from .migrate import DEFAULT_PREFIX
 from .operating import Operating
+from .part import Hurry
 from .places import Places
 from .presence import lock_path
 from .reading import Reading
 from .scheduling import Scheduling
-from .transaction import Transaction, handed_out
+from .transaction import Completion, T, Transaction, handed_out
 
 FORK_PATIENCE_SECONDS = 1.0
 
 
-class SqliteStore(Scheduling, Exchanging, Operating, Reading):
+class SqliteStore(Scheduling, Exchanging, Operating, Graphs, Explaining, Reading):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self._options, self._clock, self._random, self._token = options, clock, random, token
         self._actor = f"{os.getpid()}-{token}"
         self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self._places = Places(self._sql)
         self._slots = {}
+        self._hurry = Hurry()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
         self._engine: Engine | None = self._open_engine()
@@ -40,11 +46,40 @@ class SqliteStore(Scheduling, Exchanging, Operating, Reading):
     def actor(self) -> str:
         return self._actor
 
+    @property
+    def place(self) -> str:
+        prefix = "" if self._options.prefix == DEFAULT_PREFIX else f" ({self._options.prefix})"
+        return f"{self._options.path.resolve()}{prefix}"
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        return self._begin(Transaction)
+
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def completion(self, result: Any) -> Iterator[Completion]:
+        with self._begin(Completion) as opened:
+            opened.result = result
+            yield opened
+
+    @contextmanager
+    def _begin(self, kind: type[T]) -> Iterator[T]:
         with ExitStack() as stack:
             connection = self._with_engine(lambda engine: stack.enter_context(engine.transaction()))
-            yield stack.enter_context(handed_out(connection))
+            yield stack.enter_context(handed_out(connection, kind))
+
+    @contextmanager
+    def hurried(self, seconds: float) -> Iterator[None]:
+        before, self._hurry.seconds = self._hurry.seconds, seconds
+        try:
+            yield
+        finally:
+            self._hurry.seconds = before
+
+    def held_for(self) -> float:
+        engine = self._engine
+        return 0.0 if engine is None else engine.writer.held_for()
+
+    def refuse_nesting(self) -> None:
+        self._ready().writer.refuse_nesting()
 
     def checkpoint(self) -> tuple[int, int]:
         return self._with_engine(lambda engine: engine.writer.checkpoint())

@@ -4,7 +4,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ...errors import TransactionError, UsedAfterFork
 from .connection import READ_TEXT
@@ -15,6 +16,7 @@ class Transaction:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection: sqlite3.Connection | None = connection
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
         self._pid = os.getpid()
 
     @property
@@ -36,25 +38,50 @@ class Transaction:
 
     def _run(self, method: Callable[[str, Any], sqlite3.Cursor], statement: str, values: Any) -> sqlite3.Cursor:
         try:
-            return method(statement, values)
+            cursor = method(statement, values)
+            self._cursors.add(cursor)
+            return cursor
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
                 raise TransactionError(
                     "a transaction is not begun or ended inside app.transaction(): it commits when the block ends, "
-                    "and rolls back if the block raises"
+                    "and rolls back if the block raises. Nor is another database attached: SQLite would not commit "
+                    "both together"
                 ) from error
             raise
 
     def _end(self) -> None:
-        """The block is over; the connection may serve another."""
+        """The block is over; the connection may serve another. A cursor with rows left would keep it in the past."""
+        if os.getpid() == self._pid:
+            for cursor in list(self._cursors):
+                cursor.close()
         self._connection = None
 
 
+class Completion(Transaction):
+    """The transaction of `ctx.complete()`: with what is done in it, the job succeeds, or neither happens."""
+
+    result: Any = None
+    """What the job is to have as its result, or `Then(…)` to go on with."""
+
+
+def is_open(conn: Any) -> bool:
+    """Whether what was passed as `conn=` has a transaction open still."""
+    connection = conn._connection if isinstance(conn, Transaction) else conn
+    try:
+        return connection is not None and bool(connection.in_transaction)
+    except sqlite3.ProgrammingError:  # it is closed
+        return False
+
+
+T = TypeVar("T", bound=Transaction)
+
+
 @contextmanager
-def handed_out(connection: sqlite3.Connection) -> Iterator[Transaction]:
+def handed_out(connection: sqlite3.Connection, kind: type[T]) -> Iterator[T]:
     """The transaction that is open on the connection, for the user's statements, which must not end it."""
-    transaction = Transaction(connection)
-    connection.set_authorizer(_refuse_ending)
+    transaction = kind(connection)
+    connection.set_authorizer(_refuse)
     try:
         yield transaction
     finally:
@@ -64,5 +91,8 @@ def handed_out(connection: sqlite3.Connection) -> Iterator[Transaction]:
         transaction._end()
 
 
-def _refuse_ending(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+REFUSED = {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
+
+
+def _refuse(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if action in REFUSED else sqlite3.SQLITE_OK

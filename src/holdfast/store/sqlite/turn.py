@@ -8,13 +8,19 @@ from typing import Generic, TypeVar
 class Waiting:
     """A thread that stands in line. Its gate opens when its work is done, or when it is to lead."""
 
-    __slots__ = ("done", "gate", "leads")
+    __slots__ = ("done", "gate", "leads", "left", "taken")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
         self.gate.acquire()
         self.done = False
         self.leads = False
+        self.left = False  # it waits no more
+        self.taken = False  # its work is being done, or was
+
+    def is_over(self) -> bool:
+        """Whether there is nothing to do for it in the line."""
+        return self.left or self.taken or self.done
 
 
 W = TypeVar("W", bound=Waiting)
@@ -42,14 +48,15 @@ class Turn(Generic[W]):
             self._at_once = None
             self.pass_on()
 
-    def take(self, one: W) -> bool:
-        """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work."""
+    def take(self, one: W, patience_seconds: float) -> bool:
+        """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work, or the
+        patience was over before anyone had."""
         with self._lock:
             self.line.append(one)
             if not self._led:
                 self._led = one.leads = True
                 return True
-        self._wait(one, self.line, -1)
+        self._wait(one, patience_seconds)
         return one.leads
 
     def take_alone(self, one: Waiting, patience_seconds: float) -> None:
@@ -59,11 +66,13 @@ class Turn(Generic[W]):
                 self._led = one.leads = True
                 return
             self._alone.append(one)
-        self._wait(one, self._alone, patience_seconds)
+        self._wait(one, patience_seconds)
 
     def pass_on(self) -> None:
         """Stop leading; the first in line leads next."""
         with self._lock:
+            while self.line and self.line[0].is_over():
+                self.line.popleft()
             heirs = self._alone or self.line
             if not heirs:
                 self._led = False
@@ -72,20 +81,36 @@ class Turn(Generic[W]):
             heir.leads = True
             heir.gate.release()
 
-    def _wait(self, one: Waiting, line: "deque[W] | deque[Waiting]", patience_seconds: float) -> None:
+    def gather(self, group: list[W], most: int) -> None:
+        """Take those who stand in line, for the leader to do their work. From then on none of them leaves."""
+        with self._lock:
+            while self.line and len(group) < most:
+                one = self.line[0]
+                if not one.is_over():
+                    group.append(one)  # first there, then out of the line: an interrupt in between must lose nobody
+                    one.taken = True
+                self.line.popleft()
+
+    def _wait(self, one: Waiting, patience_seconds: float) -> None:
         passed = False
         try:
-            passed = one.gate.acquire(timeout=patience_seconds)
+            passed = one.gate.acquire(timeout=patience_seconds) or (self._must_stay(one) and one.gate.acquire())
         finally:
-            if not passed and not self._left(one, line):
-                self.pass_on()  # it was made leader in the same moment as it was interrupted
+            if not passed:
+                self._leave(one)
 
-    def _left(self, one: Waiting, line: "deque[W] | deque[Waiting]") -> bool:
-        """Leave the line after an interrupt or a timeout. False if it leads by now."""
+    def _must_stay(self, one: Waiting) -> bool:
+        """When the patience is over: it leads by now, or its work is being done. Otherwise it has left."""
         with self._lock:
-            if one.leads:
-                one.leads = False
-                return False
-            if one in line:
-                line.remove(one)  # type: ignore[arg-type]
-            return True
+            one.left = not (one.leads or one.taken)
+            return not one.left
+
+    def _leave(self, one: Waiting) -> None:
+        """After an interrupt, or when the patience was over."""
+        with self._lock:
+            one.left = True
+            leads, one.leads = one.leads, False
+            if one in self._alone:
+                self._alone.remove(one)
+        if leads:  # it was made leader in the same moment as it was interrupted
+            self.pass_on()

@@ -6,6 +6,7 @@ thread thus writes at once, without handing anything to anybody; threads that wr
 """
 
 import sqlite3
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -46,11 +47,11 @@ GATHERING_YIELDS = 16
 
 
 class _Request(Waiting, Generic[T]):
-    __slots__ = ("atomic", "durable", "error", "result", "wakes", "work")
+    __slots__ = ("atomic", "durable", "error", "limit", "result", "wakes", "work")
 
-    def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool) -> None:
+    def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool, limit: float | None = None) -> None:
         super().__init__()
-        self.work, self.durable, self.atomic, self.wakes = work, durable, atomic, wakes
+        self.work, self.durable, self.atomic, self.wakes, self.limit = work, durable, atomic, wakes, limit
         self.result: T
         self.error: BaseException | None = None
 
@@ -78,29 +79,39 @@ class Writer:
         self._turn = Turn[_Request[Any]]()
         self._last_group = 1
         self._owner: int | None = None  # the thread inside owned()
+        self._owner_task: object = None  # and the coroutine, if it is one
+        self._owned_at = 0.0
         self._counted = connection.total_changes
         self._leader: int | None = None  # the thread that does the work of the line
         self._closed = False
         self._abandoned = self._retired = False
         self.damage: CorruptDatabase | None = None
 
-    def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
+    def run(
+        self,
+        work: Work[T],
+        *,
+        durable: bool = False,
+        atomic: bool = False,
+        wakes: bool = False,
+        limit: float | None = None,
+    ) -> T:
         """Run the work in a transaction that has been committed when this returns.
 
         durable: flush it to the disk as well. atomic: the work is a single statement, which SQLite makes a
-        transaction of its own. wakes: tell waiting threads of this process. The work may be run more than once,
-        each time after everything it did was undone.
+        transaction of its own. wakes: tell waiting threads of this process. limit: seconds to wait for others, if
+        not as long as usual. The work may be run more than once, each time after everything it did was undone.
         """
         if atomic and self._last_group == 1:
             try:
                 if self._turn.take_if_free():
-                    return self._run_at_once(work, durable, wakes)
+                    return self._run_at_once(work, durable, wakes, limit)
             finally:
                 self._turn.give_back()
         self.refuse_nesting()
-        request = _Request(work, durable, atomic, wakes)
+        request = _Request(work, durable, atomic, wakes, limit)
         try:
-            if self._turn.take(request):
+            if self._turn.take(request, self._patience.limit if limit is None else limit):
                 self._leader = threading.get_ident()
                 while not request.done:
                     self._serve()
@@ -108,9 +119,17 @@ class Writer:
             if request.leads:
                 self._leader = None
                 self._turn.pass_on()
+        if request.left and not request.done:
+            raise self._held_up()
         return self._result_of(request)
 
-    def _run_at_once(self, work: Work[T], durable: bool, wakes: bool) -> T:
+    def _held_up(self) -> StoreBusy:
+        return StoreBusy(
+            f"another thread of this process has kept the database for {self._patience.limit:g} seconds, in "
+            "app.transaction() or ctx.complete(): keep such blocks short, or raise busy_timeout"
+        )
+
+    def _run_at_once(self, work: Work[T], durable: bool, wakes: bool, limit: float | None) -> T:
         """The short way, for a thread that is alone: as `_serve`, but there is no line and nothing to leave there."""
         connection = self._connection
         try:
@@ -121,7 +140,7 @@ class Writer:
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                result = self._patience.run(lambda: work(connection))
+                result = self._patience.run(lambda: work(connection), limit)
             changes = connection.total_changes - self._counted
             if changes:
                 self._count_commit(changes, wakes)
@@ -155,13 +174,19 @@ class Writer:
     def owned(self) -> Iterator[None]:
         """While this thread has a transaction open on another connection."""
         self.refuse_nesting()
-        with self.exclusively():
+        with self.exclusively(self._patience.limit) as alone:
+            if not alone:
+                raise self._held_up()
             self._require_open()
-            self._owner = threading.get_ident()
+            self._owner, self._owner_task, self._owned_at = threading.get_ident(), _current_task(), time.monotonic()
             try:
                 yield
             finally:
-                self._owner = None
+                self._owner = self._owner_task = None
+
+    def held_for(self) -> float:
+        """Seconds for which one thread of this process has had its own transaction; 0 where none has."""
+        return 0.0 if self._owner is None else time.monotonic() - self._owned_at
 
     def is_owned_here(self) -> bool:
         return self._owner is not None and self._owner == threading.get_ident()
@@ -206,6 +231,11 @@ class Writer:
                 "make a list first, and pass that"
             )
         if self.is_owned_here():
+            if _current_task() is not self._owner_task:
+                raise TransactionError(
+                    "another coroutine of this event loop has a transaction open and awaits in it, so nothing can be "
+                    "written here: it must not await in app.transaction() or ctx.complete(); see ctx.acomplete()"
+                )
             raise TransactionError(
                 "this thread has an open app.transaction(), and this would wait for its end: pass conn=tx to take "
                 "part in it, or do it after the block"
@@ -265,10 +295,7 @@ class Writer:
                 if len(line) >= self._last_group:
                     break
                 time.sleep(0)
-        while line and len(group) < MAX_GROUP:
-            if not line[0].done:
-                group.append(line[0])  # first here, then out of the line: an interrupt in between must lose nobody
-            line.popleft()
+        self._turn.gather(group, MAX_GROUP)
         self._last_group = len(group)
 
     def _run_alone(self, request: _Request[Any]) -> None:
@@ -277,9 +304,9 @@ class Writer:
         if request.atomic:
             request.attempt(connection)
             if isinstance(request.error, sqlite3.OperationalError) and is_busy(request.error):
-                self._patience.run(lambda: self._run_atomic(request))
+                self._patience.run(lambda: self._run_atomic(request), request.limit)
             return
-        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"), request.limit)
         try:
             request.attempt(connection)
             if request.error is None:
@@ -350,3 +377,12 @@ class Writer:
         if wakes:
             self._on_wake()
         self.count_changes(changes)
+
+
+def _current_task() -> object:
+    """The coroutine that runs in this thread, if one does."""
+    asyncio = sys.modules.get("asyncio")  # which is not imported for nothing
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return None
+    found: object = asyncio.current_task()
+    return found

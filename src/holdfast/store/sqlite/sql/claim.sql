@@ -57,8 +57,10 @@ WHERE id = (
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
 
 -- name: ready_pairs
--- First, whether something is due, and whether a lease has ended. Then every queue and task with something ready
--- after a place in the index, and whether the queue is paused. Each step is one look-up of a least value: a comparison of pairs, (queue, task) > (?, ?), would walk over all jobs of the place.
+-- First, whether something is due (1), and whether something has ended that was not worked off yet, or is out of time
+-- (2); and whether a lease has ended. Then every queue and task with something ready after a place in the index, and
+-- whether the queue is paused. Each step is one look-up of a least value: a comparison of pairs, (queue, task) > (?, ?),
+-- would walk over all jobs of the place.
 -- A queue comes first without a task, which counts as a step, so that queues of messages count too.
 WITH RECURSIVE found (queue, task, step) AS (
     SELECT :queue, :task, 0
@@ -71,7 +73,9 @@ WITH RECURSIVE found (queue, task, step) AS (
            step + (task IS NOT NULL)
     FROM found WHERE queue IS NOT NULL AND step <= :most
 )
-SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now),
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)
+           + 2 * (EXISTS (SELECT 1 FROM {p}endings)
+                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now)),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found
@@ -85,7 +89,9 @@ WITH RECURSIVE found (queue, task) AS (
     SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = found.queue AND task > found.task)
     FROM found WHERE task IS NOT NULL
 )
-SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now),
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)
+           + 2 * (EXISTS (SELECT 1 FROM {p}endings)
+                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now)),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
@@ -121,6 +127,8 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
           error_detail, run_at, priority
 
 -- name: next_due
--- when the next scheduled job is due (wall clock), and when the next lease ends (boot clock)
+-- when the next scheduled job is due, or the time of an external one is over (wall clock), and when the next lease
+-- ends (boot clock)
 SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
+       (SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL),
        (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running')

@@ -13,21 +13,25 @@ SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true OR
 RETURNING id
 
 -- name: find_live_key
--- the job that holds the key now
+-- the job that holds the key now: its own, or the root of a chain that goes on
 SELECT id FROM {p}jobs
 WHERE task = :task AND task IS NOT NULL AND key = :key AND key IS NOT NULL
-  AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
+  AND (status IN ('new', 'blocked', 'scheduled', 'ready', 'running') OR (continued = 1 AND chain_ended_at IS NULL))
 UNION ALL
 SELECT id FROM {p}jobs
 WHERE :task IS NULL AND task IS NULL AND queue = :queue AND key = :key AND key IS NOT NULL
   AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
 
 -- name: find_finished_key
--- the newest job with the key that ended since
-SELECT id FROM {p}jobs
-WHERE key = :key AND finished_at IS NOT NULL AND finished_at > :since
-  AND ((task IS NOT NULL AND task = :task) OR (task IS NULL AND :task IS NULL AND queue = :queue))
-ORDER BY finished_at DESC LIMIT 1
+-- the newest job with the key that ended since, by itself or with its chain
+SELECT id FROM (
+    SELECT id, finished_at AS ended_at FROM {p}jobs
+    WHERE key = :key AND finished_at IS NOT NULL AND finished_at > :since
+      AND ((task IS NOT NULL AND task = :task) OR (task IS NULL AND :task IS NULL AND queue = :queue))
+    UNION ALL
+    SELECT id, chain_ended_at FROM {p}jobs
+    WHERE key = :key AND key IS NOT NULL AND chain_ended_at IS NOT NULL AND chain_ended_at > :since AND task = :task
+) ORDER BY ended_at DESC LIMIT 1
 
 -- name: replace
 -- waiting -> waiting, with other arguments and another time

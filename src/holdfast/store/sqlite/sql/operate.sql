@@ -2,12 +2,21 @@
 -- fit the filters any more.
 
 -- name: requeue
--- failed, cancelled -> ready (or scheduled); `attempt` goes on, so `max_attempts` rises. OR IGNORE leaves those
--- whose key a live job has taken since.
-UPDATE OR IGNORE {p}jobs SET status = CASE WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
+-- failed, cancelled -> ready (or scheduled, or blocked by what it waits for); `attempt` goes on, so `max_attempts`
+-- rises. Those whose key, or their chain's, a live job has taken since are left.
+UPDATE OR IGNORE {p}jobs SET
+    status = CASE WHEN external OR EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IS NULL)
+                  THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
+    run_at = :run_at, timeout_at = NULL,
     max_attempts = max(max_attempts, attempt + :attempts), finished_at = NULL, result = NULL, worker = NULL,
     transition = 'requeued', actor = :actor, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('failed', 'cancelled')
+  AND (chain_id IS NULL OR NOT EXISTS (
+      SELECT 1 FROM {p}jobs AS root CROSS JOIN {p}jobs AS other ON other.task = root.task AND other.task IS NOT NULL
+          AND other.key = root.key AND other.key IS NOT NULL AND other.id <> root.id
+          AND (other.status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
+               OR (other.continued = 1 AND other.chain_ended_at IS NULL))
+      WHERE root.id = {p}jobs.chain_id AND root.key IS NOT NULL))
 
 -- name: cancel
 -- blocked, scheduled, ready, running -> cancelled; a running attempt is thereby fenced
@@ -22,9 +31,29 @@ UPDATE {p}jobs SET status = 'ready', run_at = :now,
     transition = 'run_now', actor = :actor, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status = 'scheduled'
 
+-- name: complete
+-- blocked, scheduled, ready, running -> succeeded, by somebody outside; a running attempt is thereby fenced
+UPDATE {p}jobs SET status = 'succeeded', finished_at = :now, lease = NULL, result = :result,
+    error_code = NULL, error_detail = NULL, fingerprint = NULL,
+    transition = 'completed', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NULL
+  AND status IN ('blocked', 'scheduled', 'ready', 'running')
+
+-- name: fail_outside
+-- blocked, scheduled, ready, running -> failed, by somebody outside; a running attempt is thereby fenced
+UPDATE {p}jobs SET status = 'failed', finished_at = :now, lease = NULL,
+    error_code = :failure_code, error_detail = :failure_detail, fingerprint = NULL,
+    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NULL
+  AND status IN ('blocked', 'scheduled', 'ready', 'running')
+
 -- name: delete
--- any state but running -> gone, with attempts, events and tags
+-- any state but running -> gone, with attempts, events and tags: jobs that are alone, and that nobody waits for
 DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status <> 'running'
+  AND NOT continued AND chain_id IS NULL
+  AND (NOT awaited OR NOT EXISTS (
+      SELECT 1 FROM {p}blockers AS edge CROSS JOIN {p}jobs AS waiting ON waiting.id = edge.job_id
+      WHERE edge.chain_id = {p}jobs.id AND waiting.status IN ('blocked', 'scheduled', 'ready', 'running')))
 
 -- name: purge
 -- any state -> gone

@@ -33,19 +33,20 @@ SELECT (SELECT count(*) FROM {p}jobs WHERE status = 'ready' AND queue = :queue A
 SELECT count(*) FROM {p}jobs WHERE {where}
 
 -- name: queue_overview
--- every queue that has something in one of the four states, or was ever paused; jobs that have ended well are not read
-WITH counted (queue, ready, scheduled, running, failed, paused, oldest) AS (
-    SELECT queue, count(*), 0, 0, 0, 0, min(id) FROM {p}jobs WHERE status = 'ready' GROUP BY queue
-    UNION ALL SELECT queue, 0, count(*), 0, 0, 0, NULL FROM {p}jobs WHERE status = 'scheduled' GROUP BY queue
-    UNION ALL SELECT queue, 0, 0, count(*), 0, 0, NULL FROM {p}jobs WHERE status = 'running' GROUP BY queue
-    UNION ALL SELECT queue, 0, 0, 0, count(*), 0, NULL FROM {p}jobs WHERE status = 'failed' GROUP BY queue
-    UNION ALL SELECT name, 0, 0, 0, 0, paused_at IS NOT NULL, NULL FROM {p}queues
+-- every queue that has something in one of the five states, or was ever paused; jobs that have ended well are not read
+WITH counted (queue, ready, scheduled, blocked, running, failed, paused, oldest) AS (
+    SELECT queue, count(*), 0, 0, 0, 0, 0, min(id) FROM {p}jobs WHERE status = 'ready' GROUP BY queue
+    UNION ALL SELECT queue, 0, count(*), 0, 0, 0, 0, NULL FROM {p}jobs WHERE status = 'scheduled' GROUP BY queue
+    UNION ALL SELECT queue, 0, 0, count(*), 0, 0, 0, NULL FROM {p}jobs WHERE status = 'blocked' GROUP BY queue
+    UNION ALL SELECT queue, 0, 0, 0, count(*), 0, 0, NULL FROM {p}jobs WHERE status = 'running' GROUP BY queue
+    UNION ALL SELECT queue, 0, 0, 0, 0, count(*), 0, NULL FROM {p}jobs WHERE status = 'failed' GROUP BY queue
+    UNION ALL SELECT name, 0, 0, 0, 0, 0, paused_at IS NOT NULL, NULL FROM {p}queues
 ), summed AS (
-    SELECT queue, sum(ready) AS ready, sum(scheduled) AS scheduled, sum(running) AS running, sum(failed) AS failed,
-           min(oldest) AS oldest, max(paused) AS paused
+    SELECT queue, sum(ready) AS ready, sum(scheduled) AS scheduled, sum(blocked) AS blocked, sum(running) AS running,
+           sum(failed) AS failed, min(oldest) AS oldest, max(paused) AS paused
     FROM counted GROUP BY queue
 )
-SELECT queue, ready, scheduled, running, failed, (SELECT created_at FROM {p}jobs WHERE id = oldest), paused
+SELECT queue, ready, scheduled, blocked, running, failed, (SELECT created_at FROM {p}jobs WHERE id = oldest), paused
 FROM summed ORDER BY queue
 
 -- name: get_meta

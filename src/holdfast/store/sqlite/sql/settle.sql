@@ -6,7 +6,8 @@
 UPDATE {p}jobs SET status = 'succeeded', finished_at = ?1, lease = NULL, result = ?2,
     started_at = coalesce(?6, started_at), error_code = NULL, error_detail = NULL, fingerprint = NULL,
     transition = 'succeeded', actor = worker, updated_at = ?1, revision = revision + 1
-WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue = ?5 AND task IS NULL)) AND history
+WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue = ?5 AND task IS NULL))
+  AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: succeed_many
 -- running -> succeeded, for many at once: rows of id, attempt, result, started_at, finished_at. The + keeps SQLite
@@ -20,7 +21,37 @@ FROM (
            json_extract(value, '$[4]') AS finished_at
     FROM json_each(?1)
 ) AS done
-WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.attempt AND history
+WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.attempt
+  AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
+
+-- name: continue_many
+-- running -> succeeded, where the chain goes on: rows as for succeed_many, without results
+UPDATE {p}jobs SET status = 'succeeded', continued = 1, started_at = done.started_at, finished_at = done.finished_at,
+    lease = NULL, result = NULL, error_code = NULL, error_detail = NULL, fingerprint = NULL,
+    transition = 'succeeded', actor = worker, updated_at = done.finished_at, revision = revision + 1
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
+           json_extract(value, '$[3]') AS started_at, json_extract(value, '$[4]') AS finished_at
+    FROM json_each(?1)
+) AS done
+WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.attempt
+RETURNING id
+
+-- name: insert_next
+-- What a chain goes on with: rows of the id and attempt that led to it, then the new job. It is made once, however
+-- often this is tried. A large payload is given by itself: SQLite would parse it several times.
+INSERT INTO {p}jobs (chain_id, chain_index, batch_id, actor, queue, task, args, status, run_at, priority, max_attempts,
+                     timeout, tags, on_blocker_failure, created_at)
+SELECT coalesce(before.chain_id, before.id), before.chain_index + 1, before.batch_id, before.worker,
+       json_extract(new.value, '$[2]'), json_extract(new.value, '$[3]'), coalesce(?2, json_extract(new.value, '$[4]')),
+       json_extract(new.value, '$[5]'), json_extract(new.value, '$[6]'), json_extract(new.value, '$[7]'),
+       json_extract(new.value, '$[8]'), json_extract(new.value, '$[9]'), json_extract(new.value, '$[10]'),
+       json_extract(new.value, '$[11]'), ?3
+FROM json_each(?1) AS new CROSS JOIN {p}jobs AS before ON before.id = json_extract(new.value, '$[0]')
+WHERE before.status = 'succeeded' AND before.continued AND before.attempt = json_extract(new.value, '$[1]')
+ORDER BY new.key
+ON CONFLICT (chain_id, chain_index) WHERE chain_id IS NOT NULL DO NOTHING
+RETURNING id
 
 -- name: unsettled
 -- which of these rows of id and attempt are running still, or were never this attempt's to settle
@@ -29,9 +60,10 @@ WHERE NOT EXISTS (SELECT 1 FROM {p}jobs WHERE id = json_extract(done.value, '$[0
                   AND attempt = json_extract(done.value, '$[1]') AND status = 'succeeded')
 
 -- name: forget
--- running -> gone, for a job that keeps no history
+-- running -> gone, for a job that keeps no history and that nobody waits for
 DELETE FROM {p}jobs
-WHERE id = ?1 AND status = 'running' AND attempt = ?2 AND (?3 IS NULL OR (queue = ?3 AND task IS NULL)) AND NOT history
+WHERE id = ?1 AND status = 'running' AND attempt = ?2 AND (?3 IS NULL OR (queue = ?3 AND task IS NULL))
+  AND NOT (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: retry
 -- running -> scheduled (or ready, without delay), while attempts are left

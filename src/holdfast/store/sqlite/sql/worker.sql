@@ -1,6 +1,6 @@
 -- name: enlist
-INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at)
-VALUES (:id, :slot, :inode, :pid, :host, :queues, :tasks, :concurrency, :lease, :started_at, :started_at)
+INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, limits, concurrency, lease, started_at, heartbeat_at)
+VALUES (:id, :slot, :inode, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at)
 
 -- name: forget_ended_workers
 -- all but the newest ones
@@ -18,7 +18,7 @@ UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended
 SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
 
 -- name: workers
-SELECT id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending
+SELECT id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits
 FROM {p}workers ORDER BY started_at DESC, id
 
 -- name: return_all

@@ -1,0 +1,106 @@
+"""What explains a job and draws what is around it reads a bounded part of an index, however many rows there are."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from test_query_plans import plan, statement_of
+
+import holdfast.store.sqlite
+from holdfast import Holdfast
+
+FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "explain.sql"
+NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+SCANS = {
+    "situation": r"SCAN holdfast_endings",  # to see whether there is one
+    "places_taken": r"SCAN holdfast_jobs USING INDEX holdfast_jobs_running",  # with a limit
+    "present_in_full": r"SCAN holdfast_workers",  # a hundred of them
+    "count_deletable": r"SCAN holdfast_jobs",  # by the filters of the operator
+}
+
+
+@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
+def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
+    work = app.task(name="work")(lambda: None)
+    if request.param != "an empty database":
+        ids = work.enqueue_many([{}] * 1000)
+        work.using(after=ids).enqueue()
+        for _ in range(300):
+            work.using(after=ids[0]).enqueue()
+        app.queue("inbox").send_many(range(300))
+    with closing(sqlite3.connect(url)) as connection:
+        if request.param == "one that was analysed":
+            connection.execute("ANALYZE")
+            connection.commit()
+    with closing(sqlite3.connect(url)) as connection:
+        yield connection
+
+
+def test_no_table_that_grows_is_walked_over(app: Holdfast, conn: sqlite3.Connection) -> None:
+    scans = {
+        name: [line for line in plan(conn, statement_of(app, name)) if re.match(r"SCAN (holdfast_|last|job\b)", line)]
+        for name in NAMES
+    }
+    assert {name: lines for name, lines in scans.items() if lines and name not in SCANS} == {}
+    for name, expected in SCANS.items():
+        assert all(re.match(expected, line) for line in scans[name]), scans[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("blockers_by_urgency", "jobs_chain"),
+        ("behind_blockers", "jobs_chain"),
+        ("chain_around", "jobs_chain"),
+        ("waiting_around", "blockers_chain"),
+        ("count_waiting", "blockers_chain"),
+        ("tasks_of_higher_priority", "jobs_ready"),
+        ("tasks_in_front", "jobs_ready"),
+        ("tasks_ready", "jobs_ready"),
+        ("messages_of_higher_priority", "jobs_ready"),
+        ("messages_in_front", "jobs_ready"),
+    ],
+)
+def test_each_is_served_by_its_index(app: Holdfast, conn: sqlite3.Connection, name: str, index: str) -> None:
+    assert f"INDEX holdfast_{index} " in " ".join(plan(conn, statement_of(app, name)))
+
+
+def test_who_waits_is_not_sorted_before_it_is_cut(app: Holdfast, conn: sqlite3.Connection) -> None:
+    lines = plan(conn, statement_of(app, "waiting_around"))
+    assert "TEMP B-TREE" not in " ".join(lines[: lines.index("SCAN edge")])
+
+
+def test_a_long_queue_costs_no_more_than_a_short_one(app: Holdfast) -> None:
+    """By the number of steps of SQLite's machine, which no other load changes."""
+    work = app.task(name="work")(lambda: None)
+    work.enqueue_many([{}] * 2000)
+    short = steps_of(app, 2000)
+    work.enqueue_many([{}] * 20_000)
+    assert steps_of(app, 22_000) < 2 * short
+
+
+def steps_of(app: Holdfast, job_id: int) -> int:
+    job = app.store.get(job_id)
+    assert job is not None
+    assert app.store.jobs_ahead(job, None, ["work"], 1001) == 1001
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    def work(connection: sqlite3.Connection) -> None:
+        connection.set_progress_handler(step, 100)
+        try:
+            values = {"queue": "default", "task": "work", "priority": 0, "id": job_id, "limit": 1001}
+            for name in ("tasks_of_higher_priority", "tasks_in_front", "tasks_ready"):
+                connection.execute(statement_of(app, name), values).fetchall()
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    app.store._read(work)  # type: ignore[attr-defined]
+    return count
