@@ -50,7 +50,7 @@ def examples() -> list[tuple[str, str]]:
 
 # Times, durations and names of processes differ from run to run, and with them the widths of columns.
 DIFFERS = {
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+": "TIME",
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?": "TIME",
     r"^\d\d:\d\d:\d\d": "TIME",
     r"\b\d+(\.\d+)? m?s\b": "SPAN",
     r"\b(\d+[hm] )?\d+(\.\d+)?[hms]\b": "SPAN",

@@ -43,7 +43,7 @@ def test_delete_by_id(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
         ("retry", "running", "is running: only failed or cancelled ones can be retried"),
         ("cancel", "succeeded", "is succeeded: only blocked, scheduled, ready or running ones can be cancelled"),
         ("run-now", "ready", "is ready: only scheduled ones can be made ready"),
-        ("delete", "running", "is running: only "),
+        ("delete", "running", "is left: it is running: cancel that first"),
     ],
 )
 def test_a_state_that_does_not_allow_it_is_code_1(

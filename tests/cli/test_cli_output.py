@@ -40,7 +40,7 @@ def test_no_line_is_wider_than_the_terminal(
 ) -> None:
     app.queue("a-queue-with-a-name-that-is-longer-than-most-terminals-are-wide-" * 2).send(1)
     app.queue("日本語のキュー" * 8).send(1)
-    for command in (["jobs"], ["queues"], ["show", "2"]):
+    for command in (["jobs"], ["queues"], ["show", "2"], ["explain", "2"]):
         seen, code = terminal(*command, "--db", url, columns=columns)
         assert code == 0
         wide = [line for line in visible(seen).splitlines() if len(line) > columns]
@@ -120,6 +120,8 @@ COMMANDS = [
     ["jobs"],
     ["jobs", "--args"],
     ["show", "1"],
+    ["explain", "1"],
+    ["explain", "1", "--json"],
     ["show", "1", "--traceback", "--args", "--result"],
     ["queues"],
     ["jobs", "--json"],

@@ -14,14 +14,17 @@ Data = Callable[..., Any]
 
 def test_the_overview_counts_tasks_and_messages(jobs: dict[str, int], app: Holdfast, on: Run, data: Data) -> None:
     app.queue("slow").pause()
+    app.external("approve", queue="mail")
     assert on("queues").stdout.splitlines() == [
-        "QUEUE  READY  SCHEDULED  RUNNING  FAILED  OLDEST READY  STATE",
-        "inbox      1          0        0       0            0s",
-        "mail       0          1        1       1",
-        "slow       0          0        0       0                paused",
+        "QUEUE  READY  SCHEDULED  BLOCKED  RUNNING  FAILED  OLDEST READY  STATE",
+        "inbox      1          0        0        0       0            0s",
+        "mail       0          1        1        1       1",
+        "slow       0          0        0        0       0                paused",
     ]
     inbox, mail, slow = data("queues")["queues"]
-    assert list(inbox) == ["name", "ready", "scheduled", "running", "failed", "oldest_ready_age", "paused"]
+    assert list(inbox) == [
+        "name", "ready", "scheduled", "blocked", "running", "failed", "oldest_ready_age", "paused",
+    ]  # fmt: skip
     assert inbox["oldest_ready_age"] >= 0 and mail["oldest_ready_age"] is None
     assert (inbox["paused"], slow["paused"]) == (False, True)
 

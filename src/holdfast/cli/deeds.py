@@ -71,17 +71,21 @@ def operate(
     filters: Filters,
     consent: Consent,
 ) -> None:
-    if ids and filters:
-        raise click.UsageError("pass ids or filters, not both")
-    if not ids and not filters:
-        raise click.UsageError(f"say which jobs to {action.verb}: pass ids, or filters such as --queue mail")
+    check_which(action, ids, filters)
     report = Report(action, consent)
     if ids:
         for one in dict.fromkeys(ids):
             _by_id(app, one, act, report, action, consent)
     else:
-        _by_filters(app, act, filters, report, action, consent)
+        by_filters(act, app.jobs.count, filters, report, action, consent)
     report.end()
+
+
+def check_which(action: Action, ids: Sequence[int], filters: Filters) -> None:
+    if ids and filters:
+        raise click.UsageError("pass ids or filters, not both")
+    if not ids and not filters:
+        raise click.UsageError(f"say which jobs to {action.verb}: pass ids, or filters such as --queue mail")
 
 
 def _by_id(app: Holdfast, id: int, act: Callable[..., int], report: Report, action: Action, consent: Consent) -> None:
@@ -101,21 +105,21 @@ def _by_id(app: Holdfast, id: int, act: Callable[..., int], report: Report, acti
     if not allowed:
         note(f"job {id} is {status}: only {_any_of(action.states)} ones can be {action.past}")
     elif action.verb == "retry":
-        note(f"job {id} is left as it is: another job that has not ended has its key")
+        note(f"job {id} is left as it is: another job that has not ended has its key, or what it waits for needs it")
     else:
         note(f"job {id} is left as it is: it has changed in the meantime")
 
 
-def _by_filters(
-    app: Holdfast,
+def by_filters(
     act: Callable[..., int],
+    count: Callable[..., int],
     filters: Filters,
     report: Report,
     action: Action,
     consent: Consent,
 ) -> None:
     wanted = _within(action, filters)
-    report.matched = app.jobs.count(**wanted)
+    report.matched = count(**wanted)
     if consent.dry_run or not report.matched:
         return
     ask(f"{action.verb.capitalize()} {plural(report.matched, 'job')}?", consent.yes)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..errors import (
+    BatchNotFound,
     CannotLoadApp,
     HoldfastError,
     InvalidInput,
@@ -36,6 +37,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (CannotLoadApp, Exit.USAGE),
     (JobNotFound, Exit.NOT_FOUND),
     (ScheduleNotFound, Exit.NOT_FOUND),
+    (BatchNotFound, Exit.NOT_FOUND),
     (StoreError, Exit.DATABASE),
     (HoldfastError, Exit.NOT_DONE),
 )

@@ -5,13 +5,16 @@ import click
 from .. import __version__
 from .completion import completion
 from .cron import cron
+from .deleting import delete
+from .explain import explain
 from .failures import Root
 from .jobs import jobs
 from .migrate import migrate
-from .operate import cancel, delete, retry, run_now
+from .operate import cancel, retry, run_now
 from .options import example
 from .queues import queues
 from .send import send
+from .settle import complete, fail
 from .show import show
 from .worker import worker
 
@@ -29,5 +32,10 @@ def main() -> None:
     """
 
 
-for command in (worker, send, jobs, show, retry, cancel, run_now, delete, queues, cron, migrate, completion):
+COMMANDS = (
+    worker, send, jobs, show, explain, retry, cancel, run_now, complete, fail, delete, queues, cron, migrate,
+    completion,
+)  # fmt: skip
+
+for command in COMMANDS:
     main.add_command(command)

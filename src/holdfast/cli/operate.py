@@ -1,4 +1,4 @@
-"""`holdfast retry`, `cancel`, `run-now` and `delete`: by ids, or by filters after a question."""
+"""`holdfast retry`, `cancel` and `run-now`: by ids, or by filters after a question."""
 
 import functools
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from ..app.jobs import Filters
-from .complete import complete_ended, complete_jobs, complete_scheduled, complete_unfinished
+from .complete import complete_ended, complete_scheduled, complete_unfinished
 from .database import Database, takes_database
 from .deeds import Action, Consent, operate
 from .options import actor_option, duration, example, job_id, takes_filters
@@ -19,7 +19,6 @@ UNFINISHED = ("blocked", "scheduled", "ready", "running")
 RETRY = Action("retry", "retried", ("failed", "cancelled"), unless_said=("failed",))
 CANCEL = Action("cancel", "cancelled", UNFINISHED)
 RUN_NOW = Action("run now", "made ready", ("scheduled",))
-DELETE = Action("delete", "deleted", ("blocked", "scheduled", "ready", "succeeded", "failed", "cancelled"))
 
 
 def takes_jobs(complete: Any) -> Callable[[F], F]:
@@ -92,11 +91,3 @@ def run_now(database: Database, ids: tuple[int, ...], filters: Filters, consent:
     """Make scheduled jobs ready, without waiting for their time."""
     with database.open() as app:
         operate(app, RUN_NOW, functools.partial(app.jobs.run_now, actor=actor), ids, filters, consent)
-
-
-@click.command(epilog=example("holdfast delete 42 --db app.db", "holdfast delete --status cancelled --db app.db"))
-@takes_jobs(complete_jobs)
-def delete(database: Database, ids: tuple[int, ...], filters: Filters, consent: Consent, actor: str | None) -> None:
-    """Delete jobs with their history. Running ones are left: cancel them first."""
-    with database.open() as app:
-        operate(app, DELETE, functools.partial(app.jobs.delete, actor=actor), ids, filters, consent)

@@ -66,6 +66,14 @@ def say_lines(text: str) -> None:
     _write(clean_lines(text) + "\n")
 
 
+def paragraph(text: str) -> None:
+    """A sentence or two on stdout: on a terminal, in lines that are no wider than it."""
+    from rich.text import Text
+
+    console = _console()
+    _print(console, Text(clean(text), no_wrap=not console.is_terminal))
+
+
 def note(text: str) -> None:
     """One line on stderr: for the person, not for the pipe."""
     click.echo(clean(text), err=True)
@@ -131,6 +139,32 @@ def fields(pairs: Sequence[tuple[str, Cell | str]]) -> None:
         cell = value if isinstance(value, Cell) else Cell(value)
         drawn.add_row(Text(name), Text(clean_lines(cell.text), style=cell.style))
     _print(console, drawn)
+
+
+class Branch(NamedTuple):
+    """A line of a tree, and what hangs on it."""
+
+    cells: Sequence[Cell | str]
+    below: Sequence[Branch] = ()
+
+
+def tree(root: Branch) -> None:
+    """Lines are cut at the edge of a terminal; into a pipe, they go in full."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def label(branch: Branch) -> Text:
+        cells = [_cell(value) for value in branch.cells]
+        parts = [Text(cell.text, style=cell.style) for cell in cells if cell.text]
+        return Text("  ", no_wrap=True, overflow="ellipsis").join(parts)
+
+    def hang(branch: Branch, on: Tree) -> None:
+        for one in branch.below:
+            hang(one, on.add(label(one)))
+
+    drawn = Tree(label(root), guide_style="dim")
+    hang(root, drawn)
+    _print(_console(), drawn)
 
 
 def fit(columns: Sequence[Column], natural: Mapping[int, int], width: int) -> dict[int, int]:

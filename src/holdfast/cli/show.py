@@ -13,9 +13,11 @@ from ..errors import InvalidPayload
 from ..process import Holdfast
 from .complete import complete_jobs
 from .database import Database, takes_database
+from .graph import as_data as graph_data
+from .graph import draw, facts, look_around
 from .jobs import as_data, payload_text, what
 from .options import example, job_id
-from .output import Cell, Column, document, fields, json_option, say, say_lines, state, table
+from .output import Cell, Column, document, fields, json_option, say, say_lines, state, table, tree
 from .spans import Span, spans
 from .text import age, due, iso, local, span
 
@@ -39,13 +41,18 @@ COLUMNS = (
 def show(
     database: Database, id: int, with_args: bool, with_result: bool, with_traceback: bool, as_json: bool
 ) -> None:
-    """Show all about one job: its fields, its history, its last error."""
+    """Show all about one job.
+
+    Its fields, its chain, what it waits for and who waits for it, its history, its last error.
+    """
     with database.open() as app:
         job, history = app.jobs.get(id), app.jobs.history(id)
+        around = look_around(app, job)
         traceback = _traceback(app, history) if with_traceback else None
     timeline = spans(history)
     if as_json:
         data = as_data(job, with_args=with_args, with_result=with_result)
+        data |= graph_data(job, around)
         data["history"] = [_entry_data(one) for one in timeline]
         document(data | ({"traceback": traceback} if with_traceback else {}))
         return
@@ -54,7 +61,11 @@ def show(
         private.append(("args", payload_text(job)))
     if with_result:
         private.append(("result", _result_text(job)))
-    fields([*_about(job, datetime.now(UTC)), *private])
+    now = datetime.now(UTC)
+    fields([*_about(job, now), *facts(job, around, now), *private])
+    for branch in draw(job, around):
+        say("")
+        tree(branch)
     if timeline:
         say("")
         # An attempt stands for the claim before it.
@@ -67,7 +78,7 @@ def show(
 def _about(job: Job[Any], now: datetime) -> list[tuple[str, Cell | str]]:
     lines: list[tuple[str, Cell | str]] = [
         ("job", str(job.id)),
-        ("task", what(job)),
+        ("task", Cell(f"{job.task}, external") if job.is_external else what(job)),
         ("queue", job.queue),
         ("status", state(job.status)),
         ("attempt", f"{job.attempt} of {job.max_attempts}"),

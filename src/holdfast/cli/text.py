@@ -2,37 +2,14 @@
 
 from datetime import UTC, datetime
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+from ..app.wording import clean, plural, span
 
-
-def clean(text: str) -> str:
-    """One line, in which a control character is spelt out. What is stored may come from anyone."""
-    return text if text.isprintable() else "".join(map(_spelt, text))
+__all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span"]
 
 
 def clean_lines(text: str) -> str:
-    """The same, but lines stay lines."""
+    """As `clean`, but lines stay lines."""
     return "\n".join(clean(line.expandtabs(4)) for line in text.split("\n"))
-
-
-def _spelt(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
-
-
-def span(seconds: float) -> str:
-    """`0.25s`, `12s`, `3m 20s`, `2h 5m`, `4d 1h`: the two largest units."""
-    if seconds < 0:
-        return f"-{span(-seconds)}"
-    if seconds < 10:
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-    left, parts = int(seconds), list[str]()
-    for unit, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if not part.startswith("0"))
 
 
 def age(since: datetime, now: datetime) -> str:
@@ -57,7 +34,3 @@ def optional_iso(moment: datetime | None) -> str | None:
 def local(moment: datetime) -> str:
     """For reading: UTC, to the millisecond."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

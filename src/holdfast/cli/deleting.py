@@ -1,0 +1,150 @@
+"""`holdfast delete`: jobs with their history, unless others wait for them or they are part of a longer chain."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ..app.jobs import Filters, criteria
+from ..errors import JobNotFound, PartOfChain, StillAwaited
+from ..process import Holdfast
+from .complete import complete_jobs
+from .database import Database
+from .deeds import Action, Consent, Report, by_filters, check_which
+from .operate import takes_jobs
+from .options import example
+from .output import note
+from .text import plural
+
+DELETE = Action("delete", "deleted", ("blocked", "scheduled", "ready", "succeeded", "failed", "cancelled"))
+MOST_NAMED = 10
+
+
+@click.command(
+    epilog=example(
+        "holdfast delete 42 --db app.db",
+        "holdfast delete 42 --chain --cascade --dry-run --db app.db",
+        "holdfast delete --status cancelled --db app.db",
+    )
+)
+@click.option("--chain", "whole", is_flag=True, help="All of the chain that each ID belongs to.")
+@click.option("--cascade", is_flag=True, help="Also what waits for them, and what waits for that.")
+@takes_jobs(complete_jobs)
+def delete(
+    database: Database,
+    ids: tuple[int, ...],
+    filters: Filters,
+    consent: Consent,
+    actor: str | None,
+    whole: bool,
+    cascade: bool,
+) -> None:
+    """Delete jobs with their history. Running ones are left: cancel them first.
+
+    A job that others wait for is left, unless --cascade deletes those too. One of a longer chain is left, unless
+    --chain deletes all of it.
+    """
+    check_which(DELETE, ids, filters)
+    for name, given in (("--chain", whole), ("--cascade", cascade)):
+        if given and filters:
+            raise click.UsageError(f"{name} goes with ids, not with filters")
+    report = Report(DELETE, consent)
+    with database.open() as app:
+        if ids:
+            _ById(app, report, consent, whole, cascade, actor).delete(ids)
+        else:
+            _by_filters(app, report, consent, filters, actor)
+    report.end()
+
+
+def _by_filters(app: Holdfast, report: Report, consent: Consent, filters: Filters, actor: str | None) -> None:
+    def count(**wanted: Any) -> int:
+        can_go = app.store.count_deletable(criteria(wanted))  # type: ignore[arg-type]
+        left = app.jobs.count(**wanted) - can_go
+        if left:
+            jobs = f"{plural(left, 'job')} that {'fits is' if left == 1 else 'fit are'} left"
+            note(f"{jobs}: others wait for them, or not all of their chain fits")
+        return can_go
+
+    by_filters(functools.partial(app.jobs.delete, actor=actor), count, filters, report, DELETE, consent)
+
+
+class _ById:
+    """One after the other. What went with one of them need not go again."""
+
+    def __init__(
+        self, app: Holdfast, report: Report, consent: Consent, whole: bool, cascade: bool, actor: str | None
+    ) -> None:
+        self._app, self._report, self._dry_run = app, report, consent.dry_run
+        self._whole, self._cascade, self._actor = whole, cascade, actor
+        self._gone: set[int] = set()
+
+    def delete(self, ids: Sequence[int]) -> None:
+        for one in dict.fromkeys(ids):
+            if one in self._gone:
+                continue
+            try:
+                self._delete(one)
+            except JobNotFound as error:
+                self._report.not_found.append(one)
+                note(str(error))
+
+    def _delete(self, id: int) -> None:
+        chain = self._app.chains.get(id)
+        if chain.length > 1 and not self._whole:
+            self._refuse_part(id, chain.id, chain.length)
+            return
+        removal = self._app.store.removal(chain.id, self._cascade)
+        waiting = tuple(one for one in removal.waiting if one not in self._gone)
+        if waiting and not self._cascade:
+            self._refuse_awaited(id, waiting, chain.length)
+        elif removal.running:
+            self._refuse_running(id, removal.running)
+        elif self._dry_run or self._try(id, chain.id, chain.length):
+            fresh = set(removal.ids) - self._gone
+            self._gone |= fresh
+            self._report.matched += len(fresh)
+            self._report.done += 0 if self._dry_run else len(fresh)
+
+    def _try(self, id: int, chain_id: int, length: int) -> bool:
+        """It may have changed since it was looked at."""
+        act = self._app.chains.delete if self._whole else self._app.jobs.delete
+        try:
+            done = act(id, cascade=self._cascade, actor=self._actor)
+        except StillAwaited as error:
+            self._refuse_awaited(id, error.waiting, length)
+            return False
+        except PartOfChain:
+            self._refuse_part(id, chain_id, length)
+            return False
+        if not done:
+            self._refuse(id, "changed", "it has changed in the meantime")
+        return done
+
+    def _refuse_part(self, id: int, chain_id: int, length: int) -> None:
+        why = f"it is one of {length} in the chain {chain_id}, which goes only as a whole: add --chain"
+        self._refuse(id, "part_of_chain", why, chain_id=chain_id, length=length)
+
+    def _refuse_awaited(self, id: int, waiting: tuple[int, ...], length: int) -> None:
+        wait = "waits" if len(waiting) == 1 else "wait"
+        what = "it" if length == 1 else "its chain"
+        why = (
+            f"{plural(len(waiting), 'job')} {wait} for {what} ({_some(waiting)}): cancel what waits, or add --cascade"
+        )
+        self._refuse(id, "awaited", why, waiting=waiting)
+
+    def _refuse_running(self, id: int, running: tuple[int, ...]) -> None:
+        others = tuple(one for one in running if one != id)
+        what = f"job {_some(others)}, which would go with it, is running" if others else "it is running"
+        self._refuse(id, "running", f"{what}: cancel that first", running=running)
+
+    def _refuse(self, id: int, reason: str, why: str, **more: Any) -> None:
+        status = self._app.jobs.get(id).status
+        self._report.refused.append({"id": id, "status": status, "reason": reason, **more})
+        note(f"job {id} is left: {why}")
+
+
+def _some(ids: Sequence[int]) -> str:
+    more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
+    return f"{', '.join(map(str, ids[:MOST_NAMED]))}{more}"

@@ -1,0 +1,249 @@
+"""What is around a job: its chain, what it waits for, who waits for it, its batch; a part, where there is much."""
+
+from __future__ import annotations  # so that they cost nothing at import
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+
+from ..app.batches import BatchProgress
+from ..app.checks import as_datetime
+from ..app.job import Job
+from ..errors import BatchNotFound
+from ..process import Holdfast
+from ..store.circumstances import Blocker, ChainLink
+from .output import Branch, Cell, state
+from .text import due, iso, local, optional_iso
+
+MOST_IN_A_ROW = 10
+MOST_BY_LEVEL = (10, 5, 5, 3, 3)
+MOST_NODES = 60
+NEIGHBOURS = 2
+CHAIN_JOBS = 1000
+
+
+class Node(Struct):
+    """A chain that is waited for, and what that waits for in turn."""
+
+    blocker: Blocker
+    below: list[Node]
+    more: int = 0  # that are left out below it
+    is_repeated: bool = False  # it stands above already, with all that is below it
+
+
+class Around(Struct):
+    chain: list[ChainLink]
+    blockers: list[Node]
+    more_blockers: int
+    waiting: list[ChainLink]
+    more_waiting: int
+    batch_id: int | None
+    is_callback: bool
+    progress: BatchProgress | None
+
+    @property
+    def length(self) -> int:
+        return self.chain[-1].index + 1 if self.chain else 1
+
+
+def look_around(app: Holdfast, job: Job[Any]) -> Around:
+    blockers, more_blockers = _Walk(app).from_job(job.id)
+    waiting, total = app.store.waiting_around(job.chain_id, MOST_IN_A_ROW)
+    callback_of = app.store.batch_of_callback(job.id) if job.batch_id is None else None
+    batch_id = job.batch_id or callback_of
+    return Around(
+        chain=app.store.chain_around(job.chain_id, job.chain_index, CHAIN_JOBS // 2),
+        blockers=blockers,
+        more_blockers=more_blockers,
+        waiting=waiting,
+        more_waiting=total - len(waiting),
+        batch_id=batch_id,
+        is_callback=callback_of is not None,
+        progress=None if batch_id is None else _progress(app, batch_id),
+    )
+
+
+def _progress(app: Holdfast, batch_id: int) -> BatchProgress | None:
+    try:
+        return app.batches.get(batch_id).progress()
+    except BatchNotFound:  # it was deleted by hand
+        return None
+
+
+class _Walk:
+    """Up, from a job to what it waits for, as far as there is something in the way and room to show it."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self._store, self._room = app.store, MOST_NODES
+        self._seen: dict[int, int] = {}  # chains, and from which level on they need not be shown again
+
+    def from_job(self, job_id: int, level: int = 0) -> tuple[list[Node], int]:
+        room = min(MOST_BY_LEVEL[level], self._room) if level < len(MOST_BY_LEVEL) else 0
+        blockers = self._store.blockers_by_urgency(job_id, room)
+        if level == 0:
+            return [self._node(one, level) for one in blockers.found], blockers.total - len(blockers.found)
+        # What a blocker does not wait for any more says nothing about why it is where it is.
+        found = [one for one in blockers.found if one.status != "succeeded"]
+        left_out = blockers.holding - sum(one.holds for one in found)
+        return [self._node(one, level) for one in found], max(0, left_out)
+
+    def _node(self, one: Blocker, level: int) -> Node:
+        if self._seen.get(one.chain_id, level + 1) <= level:
+            return Node(one, [], is_repeated=True)
+        self._room = max(0, self._room - 1)
+        if one.id is None or one.status == "succeeded":
+            self._seen[one.chain_id] = 0
+            return Node(one, [])
+        below, more = self.from_job(one.id, level + 1)
+        is_cut = more > 0 and not below  # there may be room where it stands next, further up
+        self._seen[one.chain_id] = level if is_cut else 0
+        return Node(one, below, more)
+
+
+# --- for programs ---
+
+
+def as_data(job: Job[Any], around: Around) -> dict[str, Any]:
+    return {
+        "external": job.is_external,
+        "timeout_at": optional_iso(job.timeout_at),
+        "chain_id": job.chain_id,
+        "chain_index": job.chain_index,
+        "chain_length": around.length,
+        "chain": [_link_data(link) | {"index": link.index} for link in around.chain],
+        "on_blocker_failure": job.on_blocker_failure,
+        "blockers": [_node_data(node) for node in around.blockers],
+        "more_blockers": around.more_blockers,
+        "waiting": [_link_data(link) for link in around.waiting],
+        "more_waiting": around.more_waiting,
+        "batch": _batch_data(around),
+    }
+
+
+def _link_data(link: ChainLink) -> dict[str, Any]:
+    return {"id": link.id, "task": link.task, "status": link.status}
+
+
+def _node_data(node: Node) -> dict[str, Any]:
+    one = node.blocker
+    return {
+        "id": one.id,
+        "task": one.task,
+        "status": one.status,
+        "chain_id": one.chain_id,
+        "holds": one.holds,
+        "error_code": one.error_code,
+        "external": bool(one.external),
+        "timeout_at": None if one.timeout_at is None else iso(as_datetime(one.timeout_at)),
+        "blockers": [_node_data(below) for below in node.below],
+        "more_blockers": node.more,
+        "repeated": node.is_repeated,
+    }
+
+
+def _batch_data(around: Around) -> dict[str, Any] | None:
+    if around.batch_id is None:
+        return None
+    data: dict[str, Any] = {"id": around.batch_id, "callback": around.is_callback}
+    if around.progress is not None:
+        p = around.progress
+        counts = ("total", "blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled", "ended")
+        data |= {name: getattr(p, name) for name in counts}
+        data |= {"sealed": p.sealed, "done_at": optional_iso(p.done_at)}
+    return data
+
+
+# --- for people ---
+
+
+def facts(job: Job[Any], around: Around, now: datetime) -> list[tuple[str, Cell | str]]:
+    """What is said among the fields of the job."""
+    lines: list[tuple[str, Cell | str]] = []
+    if around.length > 1:
+        lines.append(("chain", f"{around.chain[0].id}, job {job.chain_index + 1:,} of {around.length:,}"))
+    if around.batch_id is not None:
+        lines.append(("batch", _batch_words(around)))
+    if job.timeout_at is not None:
+        lines.append(("deadline", f"{local(job.timeout_at)} UTC, {due(job.timeout_at, now)}"))
+    if around.blockers and job.status == "blocked":
+        lines.append(("on blocker failure", job.on_blocker_failure))
+    return lines
+
+
+def _batch_words(around: Around) -> str:
+    words = f"{around.batch_id}"
+    if around.is_callback:
+        words += ", which enqueued it when all had ended"
+    if around.progress is not None:
+        words += f": {around.progress.ended:,} of {around.progress.total:,} ended"
+        for name in ("failed", "cancelled"):
+            count = getattr(around.progress, name)
+            words += f", {count:,} {name}" if count else ""
+        words += "" if around.progress.sealed else "; not sealed, so it cannot end yet"
+    return words
+
+
+def draw(job: Job[Any], around: Around) -> list[Branch]:
+    drawn = []
+    if around.length > 1:
+        links = _abbreviated(around.chain, job.chain_index)
+        drawn.append(Branch([Cell(f"chain {around.chain[0].id}, {around.length:,} jobs", "bold")], links))
+    if around.blockers:
+        below = [*map(_node_branch, around.blockers), *_more(around.more_blockers)]
+        drawn.append(Branch([Cell("depends on", "bold")], below))
+    if around.waiting:
+        below = [*(Branch(_link(link)) for link in around.waiting), *_more(around.more_waiting)]
+        drawn.append(Branch([Cell("needed by", "bold")], below))
+    return drawn
+
+
+def _abbreviated(chain: list[ChainLink], here: int) -> list[Branch]:
+    """All of a short one; of a long one the first, the last, and those near the job that is shown."""
+    last = chain[-1].index
+    shown = {one.index: one for one in chain}
+    if last >= MOST_IN_A_ROW:
+        near = range(here - NEIGHBOURS, here + NEIGHBOURS + 1)
+        shown = {index: one for index, one in shown.items() if index in (0, last) or index in near}
+    drawn, before = list[Branch](), -1
+    for index, one in shown.items():
+        drawn += _more(index - before - 1, "…")
+        mark = [Cell("(this one)", "bold")] if index == here else []
+        drawn.append(Branch([*_link(one), *mark]))
+        before = index
+    return drawn
+
+
+def _link(link: ChainLink) -> list[Cell | str]:
+    return [_name(link.id, link.task), state(link.status)]
+
+
+def _name(id: int, task: str | None) -> str:
+    return f"{id} {'message' if task is None else task}"
+
+
+def _node_branch(node: Node) -> Branch:
+    one = node.blocker
+    if one.id is None or one.status is None:
+        return Branch([f"chain {one.chain_id}", Cell("deleted", "red")])
+    cells: list[Cell | str] = [_name(one.id, one.task), state(one.status)]
+    if one.error_code and one.status == "failed":
+        cells.append(Cell(one.error_code, "red"))
+    if one.external:
+        cells.append("external")
+    if one.external and one.status == "blocked" and one.timeout_at is not None:
+        cells.append(f"until {local(as_datetime(one.timeout_at))} UTC")
+    if one.id != one.chain_id:
+        cells.append(f"of chain {one.chain_id}")
+    if node.is_repeated:
+        cells.append("(see above)")
+    if len(node.below) > 1 and all(below.is_repeated for below in node.below):
+        count = len(node.below) + node.more
+        return Branch([*cells, Cell(f"({count:,} more: see above)", "dim")])
+    if node.more and not node.below:
+        return Branch([*cells, Cell(f"(… {node.more:,} more)", "dim")])
+    return Branch(cells, [*map(_node_branch, node.below), *_more(node.more)])
+
+
+def _more(count: int, words: str = "… and") -> list[Branch]:
+    return [Branch([Cell(f"{words} {count:,} more", "dim")])] if count else []
