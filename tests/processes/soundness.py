@@ -1,0 +1,106 @@
+"""What must hold of jobs, chains, blockers, batches and effects when everything has been worked off.
+
+Each question finds nothing in a sound database. They count on a table `effects`, whose rows are stored with
+`ctx.complete()`; on tasks called `on_done` and `on_success`, which nothing but batches enqueues; on jobs `offspring`,
+each enqueued in the transaction that completes its `parent`; and on nobody having brought an ended job back.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+LAST = """coalesce((SELECT status FROM holdfast_jobs AS next WHERE next.chain_id = edge.chain_id
+                    ORDER BY chain_index DESC LIMIT 1),
+                   (SELECT status FROM holdfast_jobs AS root WHERE root.id = edge.chain_id))"""
+MEMBERS = "FROM holdfast_jobs AS member WHERE member.batch_id = batch.id AND NOT member.continued"
+UNFINISHED = "status IN ('blocked', 'scheduled', 'ready', 'running')"
+
+QUESTIONS = {
+    "a damaged file": "SELECT * FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+    "a dangling reference": "SELECT * FROM pragma_foreign_key_check",
+    "an end that nobody has worked off": "SELECT * FROM holdfast_endings",
+    # --- attempts and events ---
+    "an attempt that was not counted": """SELECT id FROM holdfast_jobs
+        WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)""",
+    "an attempt without an end": "SELECT job_id FROM holdfast_attempts WHERE outcome IS NULL",
+    "more attempts than it may have": "SELECT id FROM holdfast_jobs WHERE attempt > max_attempts",
+    "a success by another attempt than the last": """SELECT job_id FROM holdfast_attempts
+        JOIN holdfast_jobs AS job ON job.id = job_id
+        WHERE (outcome = 'succeeded') <> (job.status = 'succeeded' AND job.attempt = holdfast_attempts.attempt)""",
+    "claims that are not in the history": """SELECT id FROM holdfast_jobs AS job WHERE attempt <>
+        (SELECT count(*) FROM holdfast_events WHERE job_id = job.id AND event = 'claimed')""",
+    "an end that is not in the history once, and last": """SELECT id FROM holdfast_jobs AS job
+        WHERE status IN ('succeeded', 'failed', 'cancelled') AND (
+            1 <> (SELECT count(*) FROM holdfast_events
+                  WHERE job_id = job.id AND event IN ('succeeded', 'failed', 'cancelled'))
+            OR status <> (SELECT event FROM holdfast_events WHERE job_id = job.id ORDER BY id DESC LIMIT 1))""",
+    # --- chains ---
+    "a chain that did not go on, or more than once": """SELECT id FROM holdfast_jobs AS job WHERE continued <>
+        (SELECT count(*) FROM holdfast_jobs AS next
+         WHERE next.chain_id = coalesce(job.chain_id, job.id) AND next.chain_index = job.chain_index + 1)""",
+    "a chain that went on from what had not succeeded": """SELECT id FROM holdfast_jobs AS next
+        WHERE chain_id IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM holdfast_jobs AS job WHERE coalesce(job.chain_id, job.id) = next.chain_id
+            AND job.chain_index = next.chain_index - 1 AND job.status = 'succeeded' AND job.continued)""",
+    # --- blockers ---
+    "a job that was released more than once": """SELECT job_id FROM holdfast_events WHERE event = 'unblocked'
+        GROUP BY job_id HAVING count(*) > 1""",
+    "a job that ran before it was released": """SELECT job_id FROM holdfast_blockers WHERE
+        (SELECT min(id) FROM holdfast_events AS event WHERE event.job_id = holdfast_blockers.job_id
+         AND event = 'claimed') <
+        (SELECT coalesce(min(id), 9e18) FROM holdfast_events AS event WHERE event.job_id = holdfast_blockers.job_id
+         AND event = 'unblocked')""",
+    "a job that ran though not all it waited for had succeeded": f"""SELECT job.id FROM holdfast_jobs AS job
+        WHERE attempt > 0 AND on_blocker_failure IS NOT 'run' AND EXISTS (
+            SELECT 1 FROM holdfast_blockers AS edge WHERE edge.job_id = job.id AND {LAST} <> 'succeeded')""",  # noqa: S608
+    "a job that is blocked, and not by something that ended badly or is blocked itself": f"""
+        SELECT job.id FROM holdfast_jobs AS job WHERE status = 'blocked' AND NOT EXISTS (
+            SELECT 1 FROM holdfast_blockers AS edge WHERE edge.job_id = job.id
+            AND ({LAST} = 'blocked' OR (on_blocker_failure IS NULL AND {LAST} IN ('failed', 'cancelled'))))""",  # noqa: S608
+    # --- batches ---
+    "a batch that is done and has members that are not, or the other way round": f"""
+        SELECT id FROM holdfast_batches AS batch WHERE (done_at IS NOT NULL) <>
+            (sealed_at IS NOT NULL AND NOT EXISTS (SELECT 1 {MEMBERS} AND {UNFINISHED}))""",  # noqa: S608
+    "a batch that is done and called nobody, or the other way round": """SELECT id FROM holdfast_batches
+        WHERE on_done IS NOT NULL AND (done_at IS NULL) <> (done_job_id IS NULL)""",
+    "a batch that told of a success that was none, or the other way round": f"""
+        SELECT id FROM holdfast_batches AS batch WHERE on_success IS NOT NULL AND (success_job_id IS NOT NULL) <>
+            (done_at IS NOT NULL AND NOT EXISTS (SELECT 1 {MEMBERS} AND status <> 'succeeded'))""",  # noqa: S608
+    "callbacks that no batch knows of, or more of them than batches": """SELECT id FROM holdfast_jobs AS job
+        WHERE task IN ('on_done', 'on_success') AND chain_id IS NULL AND 1 <>
+            (SELECT count(*) FROM holdfast_batches WHERE job.id IN (done_job_id, success_job_id))""",
+    "a callback that is gone": """SELECT id FROM holdfast_batches AS batch
+        WHERE 0 < (done_job_id IS NOT NULL AND NOT EXISTS (
+                       SELECT 1 FROM holdfast_jobs WHERE id = done_job_id AND task = 'on_done'))
+                + (success_job_id IS NOT NULL AND NOT EXISTS (
+                       SELECT 1 FROM holdfast_jobs WHERE id = success_job_id AND task = 'on_success'))""",
+    "a callback before the end of a member": f"""SELECT id FROM holdfast_batches AS batch
+        WHERE EXISTS (SELECT 1 FROM holdfast_events AS calling WHERE calling.job_id IN (done_job_id, success_job_id)
+            AND calling.event = 'enqueued' AND EXISTS (
+                SELECT 1 FROM holdfast_events AS late WHERE late.id > calling.id
+                AND late.job_id IN (SELECT id {MEMBERS})))""",  # noqa: S608
+    # --- effects ---
+    "an effect of an attempt that did not succeed": """SELECT effects.* FROM effects WHERE NOT EXISTS (
+        SELECT 1 FROM holdfast_attempts AS done WHERE done.job_id = effects.job_id
+        AND done.attempt = effects.attempt AND done.outcome = 'succeeded')""",
+    "an effect that was there twice": "SELECT job_id FROM effects GROUP BY job_id HAVING count(*) > 1",
+    "a job whose completion enqueued more or less than one": """SELECT id FROM holdfast_jobs AS parent
+        WHERE (task IN ('breed', 'do_all', 'do_all_later', 'do_all_apart') OR task IS NULL)
+          AND (status = 'succeeded') <> (SELECT count(*) FROM holdfast_jobs AS child
+              WHERE child.task = 'offspring' AND json_extract(child.args, '$.parent') = parent.id)""",
+}
+
+
+def unsound(connection: sqlite3.Connection, without_effect: Sequence[str]) -> dict[str, list[object]]:
+    """What was found that must not be. without_effect: tasks that leave none."""
+    asked = QUESTIONS | {
+        "a success without its effect": f"""SELECT id, task FROM holdfast_jobs WHERE status = 'succeeded'
+            AND coalesce(task, '') NOT IN ({", ".join(repr(name) for name in without_effect)})
+            AND NOT EXISTS (SELECT 1 FROM effects WHERE effects.job_id = holdfast_jobs.id)"""  # noqa: S608
+    }
+    found = {what: connection.execute(question).fetchmany(5) for what, question in asked.items()}
+    return {what: rows for what, rows in found.items() if rows}
+
+
+def count(connection: sqlite3.Connection, table: str, where: str = "true") -> int:
+    (number,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchone()  # noqa: S608
+    return int(number)
