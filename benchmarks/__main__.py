@@ -22,6 +22,7 @@ from .sizes import bytes_per_job
 from .startup import import_time
 from .trips import round_trips
 from .wakeups import worker_wake_up
+from .workflows import chains_and_blockers
 
 Benchmark = Callable[[Path, Effort], Iterator[Figure]]
 
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "huey": drain_beside_huey,
     "crew": many_processes,
     "finding": jobs_elsewhere,
+    "workflows": chains_and_blockers,
     "wake-up": worker_wake_up,
     "recovery": recovery_after_kill,
     "idle": idle_worker,

@@ -44,6 +44,11 @@ NOTES = """\
   times are per job. The unknown jobs are older, in the same queue, and stay there; in many queues the jobs were
   dealt out in turn. A claim is the store's `exchange` of ten settled for ten claimed, as a worker with slow jobs
   does it; a drain is the worker with its batches of up to 200.
+- **Chains:** both sides are ours, with the enqueue in the time, since of a chain only the first job is enqueued.
+  Many chains at once are settled in batches, as plain jobs are. One chain alone is not: there the floor is a job
+  whose handler enqueues the next, which is on disk before it goes on. The times are per job.
+- **Release:** one external job, and jobs that wait for it; the time of `app.jobs.complete`, at FULL, which makes all
+  of them ready in the same transaction.
 - **Enqueue to handler:** both processes at NORMAL, single jobs with random pauses of 5 to 50 ms. The clock starts
   when `enqueue` has returned, and stops in the first line of the handler; it may stop before it starts, and that
   counts as it is. The line without a target has it start before `enqueue` is called.
