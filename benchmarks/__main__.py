@@ -12,8 +12,10 @@ from .drains import drain_beside_huey, worker_drains
 from .finding import jobs_elsewhere
 from .measure import QUICK, WHOLE, Effort, Figure
 from .notes import NOTES
+from .observing import observation
 from .places import flush_milliseconds, scratch_folder
 from .processes import send_storm, wake_up_latency
+from .pruning import pruning_beside_load
 from .recovery import recovery_after_kill
 from .report import HEAD, as_markdown, as_text, figure_row, machine
 from .residents import idle_worker, memory_over_time
@@ -41,8 +43,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "crew": many_processes,
     "finding": jobs_elsewhere,
     "workflows": chains_and_blockers,
+    "observe": observation,
     "wake-up": worker_wake_up,
     "recovery": recovery_after_kill,
+    "pruning": pruning_beside_load,
     "idle": idle_worker,
     "memory": memory_over_time,
 }

@@ -19,10 +19,28 @@ from holdfast.model import NewJob, Then
 
 PACKAGE = Path(holdfast.__file__).parent
 
-PURE = ["model", "errors", "clock", "retry", "cron", "schedule", "codec", "events", "failure", "context", "graph"]
+PURE = [
+    "model",
+    "errors",
+    "clock",
+    "retry",
+    "cron",
+    "schedule",
+    "codec",
+    "events",
+    "failure",
+    "context",
+    "graph",
+    "rollup",
+    "observations",
+    "wording",
+    "blobs",
+    "tally",
+    "retention",
+]
 SIBLINGS = ["app", "run", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
-LAYERS = [PURE, ["store"], SIBLINGS, ["process"], ["cli", "web", "contrib", "testing"]]
+LAYERS = [PURE, ["store"], SIBLINGS, ["process"], ["web", "contrib", "testing"], ["cli"]]
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 LONGEST_MODULE = 450

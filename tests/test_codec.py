@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import msgspec
 import pydantic
 import pytest
 
+from holdfast import codec
 from holdfast.codec import MAX_BYTES, MAX_DEPTH, decoder, encode
 from holdfast.errors import InvalidPayload, PayloadTooLarge
+
+MEBIBYTE = 1024 * 1024
 
 
 class Colour(enum.Enum):
@@ -155,14 +159,38 @@ def test_breadth_is_no_depth() -> None:
     assert encode([[[]] * 50] * 50)
 
 
-def test_a_payload_of_just_1_mib_is_accepted() -> None:
-    assert len(encode("x" * (MAX_BYTES - 2))) == MAX_BYTES == 1024 * 1024
+def test_a_payload_of_just_64_mib_is_accepted() -> None:
+    assert len(encode("x" * (MAX_BYTES - 2))) == MAX_BYTES == 64 * MEBIBYTE
 
 
-@pytest.mark.parametrize("value", ["x" * (MAX_BYTES - 1), "ü" * (MAX_BYTES // 2), ["x" * 1024] * 1100], ids=len)
-def test_a_larger_payload_is_refused(value: Any) -> None:
+@pytest.mark.parametrize("value", ["x" * (MEBIBYTE - 1), "ü" * (MEBIBYTE // 2), ["x" * 1024] * 1100], ids=len)
+def test_a_larger_payload_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_BYTES", MEBIBYTE)
     with pytest.raises(PayloadTooLarge, match="1,048,576"):
         encode(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "too_deep"),
+    [
+        (b"[" * 10_000_000, True),
+        (b"[" * 64 + b"]" * 64 + b"[[]" * 1_000_000, True),
+        (b"[]," * 3_000_000, False),
+        (b'["' + b'\\"' * 5_000_000, False),
+        (b"[" + b"[[],[[[]]]]," * 1_000_000 + b"]", False),
+        (b"[}" * 5_000_000, False),
+        (b"]" * 10_000_000, False),
+        (b'"' * 9_999_999, False),
+        (b"[" * 64 + b'"' + b"[" * 9_000_000 + b'"' + b"]" * 64, False),
+        (b'{"[[[":[' * 33 + b"]}" * 33, True),
+        (b'{"[[[":[' * 32 + b"]}" * 32, False),
+    ],
+    ids=lambda value: value[:12].decode() if isinstance(value, bytes) else str(value),
+)
+def test_the_depth_of_ten_million_bytes_is_found_in_no_time(data: bytes, too_deep: bool) -> None:
+    begun = process_time()
+    assert codec._is_too_deep(data) is too_deep
+    assert process_time() - begun < 1, "as long as it takes to count brackets one by one, or longer"
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**200])

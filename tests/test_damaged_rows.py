@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, codec
 from holdfast.clock import SECOND
-from holdfast.codec import MAX_BYTES
 from holdfast.errors import HoldfastError, InvalidPayload
 from holdfast.testing import FakeClock
+
+MOST = 1024 * 1024
 
 DAMAGE: dict[str, Any] = {
     "half of it": '{"text": "hel',
@@ -26,9 +27,14 @@ DAMAGE: dict[str, Any] = {
     "a number": 5.5e300 * 1e9,
     "a number beyond all": "1e999",
     "deeper than the stack": "[" * 100_000 + "]" * 100_000,
-    "too large": '"' + "x" * MAX_BYTES + '"',
+    "too large": '"' + "x" * MOST + '"',
     "a lone surrogate": '"\\ud800"',
 }
+
+
+@pytest.fixture(autouse=True)
+def smaller_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_BYTES", MOST)
 
 
 def by_hand(url: str, statement: str, *values: Any) -> None:

@@ -22,9 +22,14 @@ from holdfast.app.task import EnqueueOptions, TaskOptions
 from holdfast.app.workers import WorkerInfo
 from holdfast.context import LastError
 from holdfast.model import STATUSES, QueueOverview, QueueStats
+from holdfast.observe import Observe, answers
+from holdfast.retention import Retention, Rule
 from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
 from holdfast.store.sqlite.transaction import Completion, Transaction
 from holdfast.testing import Drained, FakeClock, Ran
+from holdfast.upkeep.asked import PruneReport
+from holdfast.upkeep.findings import Checkup, Finding
+from holdfast.upkeep.vacuum import VacuumReport
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -35,7 +40,12 @@ WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
 CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
 CLASSES += [Chain, Chains, Batch, Batches, BatchProgress, Step, Group, Completion, Explanation]
-CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError]
+CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError, Checkup, Finding]
+CLASSES += [
+    Observe,
+    *(thing for thing in vars(answers).values() if isinstance(thing, type) and thing.__module__ == answers.__name__),
+]
+CLASSES += [Retention, Rule, PruneReport, VacuumReport]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
 FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # what the parts of a worker ask of it
 
@@ -111,6 +121,14 @@ def test_every_error_code_is_in_the_reference() -> None:
     given -= {"DEPENDENCY:STRIPE"}  # an example
     assert set(failure.BUILT_IN_CODES.values()) <= given
     assert {code for code in given if f"`{code}`" not in read("reference/errors.md")} == set()
+
+
+def test_every_finding_of_the_doctor_is_in_its_guide() -> None:
+    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src/holdfast").rglob("*.py"))
+    codes = set(re.findall(r'Finding\(\s*"[^,]+,\s*"([A-Z_]+)"', source))
+    assert {"WAL_RESET_RISK", "CORRUPT", "STUCK_JOBS", "NOT_REPAIRED", "CLOCK", "DISK_FULL"} <= codes
+    in_tables = re.findall(r"^\| (`[A-Z_`, ]+`) \|", read("guides/operating.md"), re.MULTILINE)
+    assert codes - {code for row in in_tables for code in re.findall(r"[A-Z_]+", row)} == set()
 
 
 def events_in_source() -> set[str]:

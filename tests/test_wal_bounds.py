@@ -171,7 +171,7 @@ def test_the_log_stays_small_when_many_short_lived_programs_write(database: Path
     log = Log(database)
     with Holdfast(database):
         for _ in range(200):
-            with Holdfast(database, durability="normal") as brief:
+            with Holdfast(database, durability="normal", blob_bytes=None) as brief:
                 brief.queue("inbox").send_many(["x" * BLOB] * 5)
             log.look()
     assert log.largest < BOUND

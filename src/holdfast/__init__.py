@@ -10,6 +10,7 @@ from .context import Context
 from .errors import HoldfastError, JobError
 from .model import Cancel, Fail, Page, Retry, Snooze, Then
 from .process import Holdfast
+from .retention import Retention, Rule
 from .retry import backoff, delays, fixed, linear
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "linear",
     "fixed",
     "delays",
+    "Retention",
+    "Rule",
 ]
 
 __version__ = "0.1.0"

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Protocol
 
@@ -56,3 +57,18 @@ def _macos_boot_id() -> str | None:
     answer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
     failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", answer, ctypes.byref(size), None, 0)
     return None if failed else answer.value.decode()
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_datetime(microseconds: int) -> datetime:
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:  # put there by hand
+        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def as_microseconds(moment: datetime) -> int:
+    """Of an aware datetime."""
+    return (moment - EPOCH) // timedelta(microseconds=1)

@@ -8,7 +8,7 @@ from __future__ import annotations  # so that they cost nothing at import
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,13 @@ from .failure import shorten
 if TYPE_CHECKING:
     from pathlib import PurePath
 
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 64
+PIECE_BYTES = 256 * 1024
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NO_BRACKETS = re.compile(rb"[^\[\]{}]+")
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_DEEPER = b"[" * (MAX_DEPTH + 1)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 # A time without an offset, or a number as a key.
 _TELLTALE = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"|"-?\d+(?:\.\d+)?":')
@@ -166,12 +168,22 @@ def _is_too_deep(data: bytes) -> bool:
     """How deep msgspec itself goes depends on the version of Python."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
-    depth = 0
-    for bracket in _NO_BRACKETS.sub(b"", _STRINGS.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        if depth > MAX_DEPTH:
-            return True
-    return False
+    left = b"".join(_outside_strings(data)).translate(_SQUARE, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):  # each time, the innermost level goes
+        if not left or _DEEPER in left:
+            return bool(left)
+        left = left.replace(b"[]", b"")
+    return b"[]" in left or _DEEPER in left
+
+
+def _outside_strings(data: bytes) -> Iterator[bytes]:
+    """In pieces, since it may be large. Each byte is looked at a few times, whatever it is."""
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    inside = 0
+    for start in range(0, len(data), PIECE_BYTES):
+        parts = data[start : start + PIECE_BYTES].split(b'"')
+        yield b"".join(parts[inside::2])
+        inside = (inside + len(parts) - 1) % 2
 
 
 def is_json(data: bytes) -> bool:
@@ -189,7 +201,7 @@ def _require_json(data: bytes) -> None:
 
 def _is_suspect(data: bytes) -> bool:
     """Whether it looks as if the value had NaN (written as null), a naive datetime, great depth, or twin keys."""
-    return b"null" in data or (data.count(b"[") + data.count(b"{")) > MAX_DEPTH or _TELLTALE.search(data) is not None
+    return b"null" in data or _is_too_deep(data) or _TELLTALE.search(data) is not None
 
 
 def _inspect(value: Any) -> None:

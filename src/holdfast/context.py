@@ -76,6 +76,8 @@ class Context:
         "max_attempts",
         "queue",
         "task",
+        "trace",
+        "waited",
     )
 
     def __init__(
@@ -89,9 +91,12 @@ class Context:
         reporting: Reporting | None = None,
         backing: Backing | None = None,
         complete: Complete | None = None,
+        trace: str | None = None,
+        waited: float = 0.0,
     ) -> None:
         self.job_id, self.attempt, self.max_attempts = job_id, attempt, max_attempts
         self.task, self.queue, self.last_error = task, queue, last_error
+        self.trace, self.waited = trace, waited
         self._reporting, self._backing, self._complete = reporting, backing, complete
 
     @property

@@ -76,6 +76,14 @@ class PartOfChain(HoldfastError):
     """A job was to be deleted that is part of a longer chain, which goes only as a whole; nothing was deleted."""
 
 
+class BlobMissing(HoldfastError, LookupError):
+    """A large payload or result, which is kept beside the database, is not there any more."""
+
+
+class BlobDamaged(BlobMissing):
+    """It is there, and is not what was put there."""
+
+
 class LeaseLost(HoldfastError):
     """The attempt holds its job no more: it was taken over, cancelled, or settled by others. Nothing was stored."""
 
@@ -107,6 +115,14 @@ class JobError(HoldfastError):
     def __init__(self, code: str, detail: str = "") -> None:
         self.code, self.detail = code, detail
         super().__init__(f"{code}: {detail}" if detail else code)
+
+
+class ArchiveError(HoldfastError):
+    """The file for jobs that are pruned cannot be written, or is none. What is not in it was not deleted."""
+
+
+class AlreadyPruning(HoldfastError):
+    """Another process prunes this database at the moment, since somebody asked for it."""
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -160,8 +176,20 @@ class CorruptDatabase(StoreError):
     """SQLite found the file damaged. Nothing more is written to it."""
 
 
+class BlobError(StoreError):
+    """What keeps large payloads and results could not do what was asked, or is not the one that has them."""
+
+
+class BlobCollected(BlobError):
+    """A large payload was deleted as left over at the very moment it was sent again. Nothing was stored."""
+
+
 class StoreBusy(StoreError):
     """Another process held the write lock for longer than `busy_timeout`."""
+
+
+class CannotVacuum(StoreError):
+    """The file cannot be written anew now: workers are at work, or there is too little room."""
 
 
 class StoreClosed(StoreError):

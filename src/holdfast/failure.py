@@ -6,7 +6,7 @@ from types import CodeType, TracebackType
 
 from msgspec import Struct
 
-from .errors import InvalidInput, InvalidPayload, JobError
+from .errors import BlobDamaged, BlobError, BlobMissing, InvalidInput, InvalidPayload, JobError
 
 DETAIL_LIMIT = 500
 TRACEBACK_LIMIT = 20_000
@@ -22,6 +22,9 @@ BUILT_IN_CODES: dict[type[BaseException], str] = {
     ValueError: "INVALID_INPUT:VALUE",
     TypeError: "INVALID_INPUT:TYPE",
     LookupError: "INVALID_INPUT:LOOKUP",
+    BlobMissing: "RESOURCE:BLOB_MISSING",
+    BlobDamaged: "RESOURCE:BLOB_DAMAGED",
+    BlobError: "RESOURCE:BLOB_STORE",
     UnicodeError: "INVALID_INPUT:ENCODING",
     ArithmeticError: "INVALID_INPUT:ARITHMETIC",
     FileNotFoundError: "RESOURCE:NOT_FOUND",

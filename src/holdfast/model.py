@@ -62,6 +62,8 @@ class NewJob(_Quiet, frozen=True):
     history: bool = True
     actor: str | None = None  # None: this process
     links: Links | None = None  # None: it stands alone
+    trace: str | None = None  # of whoever enqueues it: see app/tracing.py
+    args_blob: str | None = None  # where `args` is kept by reference
 
     def due(self, now: int) -> int:
         return now + self.delay if self.run_at is None else self.run_at
@@ -106,6 +108,8 @@ class JobRecord(_Quiet, frozen=True):
     batch_id: int | None = None
     external: int = 0
     timeout_at: int | None = None
+    args_blob: str | None = None  # see blobs.py
+    result_blob: str | None = None
 
     @property
     def chain(self) -> int:
@@ -171,6 +175,13 @@ class Claimed(_Quiet, frozen=True, gc=False):
     error_code: str | None = None
     error_detail: str | None = None
     run_at: int = 0
+    trace: bytes | None = None  # of whoever enqueued it; not decoded, since anybody may have written it
+    args_blob: str | None = None  # where `args` is kept by reference
+
+    @property
+    def origin(self) -> str | None:
+        """The trace of whoever enqueued it, as text."""
+        return None if self.trace is None else self.trace.decode("utf-8", "replace")
 
     @property
     def lease(self) -> "Lease":
@@ -208,6 +219,7 @@ class Settlement(_Quiet, frozen=True, gc=False):
     failure: Failure | None = None
     reason: str = ""
     then: NewJob | None = None  # what the chain goes on with, after a success
+    result_blob: str | None = None  # where `result` is kept by reference
 
 
 class Exchanged(Struct, frozen=True):
@@ -392,6 +404,8 @@ class Fail(Outcome):
 
 class Then(Outcome):
     """End as succeeded and go on with another task, in the same transaction."""
+
+    trace: str | None = None  # of the attempt that gave it, where that is traced
 
     def __init__(self, task: Any, /, *args: Any, **kwargs: Any) -> None:
         super().__init__(task)

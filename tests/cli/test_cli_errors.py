@@ -40,6 +40,7 @@ READ_OR_OPERATE = [
     ["cron", "resume", "s"],
     ["cron", "remove", "s"],
     ["send", "q", "1"],
+    ["health"],
     ["migrate"],
 ]
 

@@ -34,6 +34,8 @@ DEFAULTS = {
     "log": "text",
     "max_jobs": None,
     "max_memory": None,
+    "metrics_port": None,
+    "metrics_host": "127.0.0.1",
 }
 
 
@@ -42,7 +44,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]
     """What would have been started, instead of starting it."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
-    def run_worker(reference: str, settings: WorkerSettings) -> int:
+    def run_worker(reference: str, settings: WorkerSettings, serve_metrics: Any) -> int:
+        assert (serve_metrics is None) == (settings.metrics_port is None)
         calls.append((reference, asdict(settings)))
         return 75
 
@@ -58,6 +61,7 @@ def test_the_defaults(run: Run, started: list[Any]) -> None:
 def test_every_option_arrives(run: Run, started: list[Any]) -> None:
     options = "--queues mail=4,default --concurrency 20 --processes 4 --pool 2 --grace 1m --lease 90 --until-idle"
     options += " --reload --log json --max-jobs 1000 --max-memory 512M"
+    options += " --metrics-port 9464 --metrics-host ::1"
     run("worker", "tasks.py", *options.split())
     assert started == [
         (
@@ -74,6 +78,8 @@ def test_every_option_arrives(run: Run, started: list[Any]) -> None:
                 "log": "json",
                 "max_jobs": 1000,
                 "max_memory": 512 * 1024 * 1024,
+                "metrics_port": 9464,
+                "metrics_host": "::1",
             },
         )
     ]
@@ -81,7 +87,16 @@ def test_every_option_arrives(run: Run, started: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["--concurrency 0", "--processes -1", "--grace soon", "--log xml", "--max-memory much", "--max-memory 0", ""],
+    [
+        "--concurrency 0",
+        "--processes -1",
+        "--grace soon",
+        "--log xml",
+        "--max-memory much",
+        "--max-memory 0",
+        "--metrics-port 70000",
+        "",
+    ],
 )
 def test_wrong_options_are_code_2(run: Run, started: list[Any], wrong: str) -> None:
     result = run("worker", *(["tasks:app"] if wrong else []), *wrong.split())

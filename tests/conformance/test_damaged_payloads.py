@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Holdfast, Task
+from holdfast import Holdfast, Task, codec
 from holdfast.errors import InvalidPayload
 from holdfast.model import Claimed
 
@@ -28,6 +28,11 @@ DAMAGES = {
     "too deep": "printf('%.100000c', '[')",
     "deep and whole": "printf('%.3000c', '[') || printf('%.3000c', ']')",
 }
+
+
+@pytest.fixture(autouse=True)
+def smaller_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_BYTES", 1024 * 1024)
 
 
 @pytest.fixture(params=DAMAGES.values(), ids=DAMAGES.keys())

@@ -72,7 +72,7 @@ def test_a_result_comes_back_in_the_type_it_is_annotated_with(app: Holdfast) -> 
 
 
 NO_RESULTS = [
-    ("x" * 2_000_000, "RESULT:TOO_LARGE"),
+    ("x" * 70_000_000, "RESULT:TOO_LARGE"),
     (object(), "RESULT:NOT_JSON"),
     (float("nan"), "RESULT:NOT_JSON"),
     ("\ud800", "RESULT:NOT_JSON"),

@@ -139,9 +139,9 @@ def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
     claiming, go_on, ran = threading.Event(), threading.Event(), []
     exchange = live.store.exchange
 
-    def slow_exchange(settlements: Any, wants: Any) -> Exchanged:
+    def slow_exchange(settlements: Any, wants: Any, samples: Any = ()) -> Exchanged:
         if not wants or settlements or claiming.is_set():
-            return exchange(settlements, wants)
+            return exchange(settlements, wants, samples)
         exchanged = exchange(settlements, wants) if slow == "after" else None
         claiming.set()
         comes_true(go_on)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
+from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock
 from ..codec import encode
 from ..context import Context
@@ -15,6 +16,7 @@ from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
 from ..graph import Links
 from ..model import NewJob, QueueOverview
+from ..retention import Retention
 from ..retry import RetryPolicy, backoff, retry_policy
 from ..schedule import Missed
 from ..store.base import Store
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from ..store.sqlite.transaction import Transaction
     from .inline import Inline
+    from .tracing import Tracing
 
     Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
 
@@ -91,9 +94,13 @@ class App:
     min_free_bytes: enqueue nothing when the disk has less room than this.
     guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
         on SQLite before 3.51.3.
+    blobs: what keeps large payloads and results; by default files in a folder beside the database.
+    blob_bytes: what is larger is kept there. None keeps all in the database, up to 1 MiB each.
+    retention: how long what has ended is kept. Without it, as the last program with one said, or else `Retention()`.
     """
 
     _inline: Inline | None = None  # a test that has jobs run as soon as they are enqueued
+    _tracing: Tracing | None = None  # whoever is told of what is enqueued
 
     def __init__(
         self,
@@ -105,6 +112,9 @@ class App:
         busy_timeout: float = 60,
         min_free_bytes: int = 16 * 1024 * 1024,
         guard_connections: bool = True,
+        blobs: BlobStore | None = None,
+        blob_bytes: int | None = LARGE_BYTES,
+        retention: Retention | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -123,6 +133,7 @@ class App:
         self.middlewares: list[Callable[[Context], Any]] = []
         self.clock: Clock = clock or SystemClock()
         self.random = chance
+        self._retention = checks.retention(retention)
         self._settings: dict[str, Any] = {
             "prefix": checks.prefix(prefix),
             "durable_level": durability.upper(),
@@ -130,6 +141,8 @@ class App:
             "busy_timeout": checks.duration(busy_timeout, "busy_timeout") / SECOND,
             "min_free_bytes": checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
             "guard_connections": checks.flag(guard_connections, "guard_connections"),
+            "blobs": checks.blob_store(blobs),
+            "blob_bytes": checks.blob_bytes(blob_bytes),
         }
         self.store: Store = self._open(url)
 
@@ -256,6 +269,11 @@ class App:
         self.middlewares.append(layer)
         return layer
 
+    def _layers(self) -> list[Callable[[Context], Any]]:
+        """What is around every handler of a worker that starts now: tracing first, if there is any."""
+        around = None if self._tracing is None else self._tracing.middleware()
+        return self.middlewares if around is None else [around, *self.middlewares]
+
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         """Give exceptions of this type, raised in a task, an error code of your own."""
         self.error_table.classify(exception_type, code)
@@ -322,7 +340,7 @@ class App:
             tags=checks.tags(tags) if tags else None,
             links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
         )
-        inserted = self.store.insert(new, conn)
+        inserted = (self._tracing or self.store).insert(new, conn)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
 
     def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
@@ -403,7 +421,7 @@ def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:
         raise InvalidInput("the database is named by text or a Path, not bytes")
     if given.lower().startswith("postgres") and "://" in given:
         raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
-    from ..store.sqlite import open_store
+    from ..store.sqlite.store import open_store
 
     return partial(open_store, given)
 

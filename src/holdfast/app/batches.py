@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
+from ..clock import as_datetime
 from ..errors import BatchNotFound, HoldfastError, InvalidInput
 from ..failure import shorten
 from ..graph import BatchRecord
@@ -155,7 +156,7 @@ def _progress(record: BatchRecord) -> BatchProgress:
         **counts,
         deleted=record.deleted,
         sealed=record.sealed_at is not None,
-        done_at=None if record.done_at is None else checks.as_datetime(record.done_at),
+        done_at=None if record.done_at is None else as_datetime(record.done_at),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Sequence
 
 from ..store.circumstances import Blocker, Blockers
-from .wording import error, listed, moment, numbered, short
+from ..wording import error, listed, moment, numbered, short
 
 BADLY = ("failed", "cancelled")
 MOST_BEHIND = 3

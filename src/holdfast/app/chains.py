@@ -100,14 +100,14 @@ class Chains:
         chains = [Chain(self._app, root if not root.continued else _end_of(self._app, root.id)) for root in page]
         return Page(chains, page.next, page.previous)
 
-    def delete(self, id: int, *, cascade: bool = False, actor: str | None = None) -> bool:
+    def delete(self, id: int, *, cascade: bool = False, actor: str | None = None, reason: str = "") -> bool:
         """Remove all its jobs, with their attempts and events. False if one of them is running: cancel it first.
 
         Where others wait for it, StillAwaited is raised. With `cascade`, they and their chains are deleted, too.
         """
         checks.flag(cascade, "cascade")
         chain_id = self._app.jobs.get(id).chain_id
-        deletion = self._app.store.delete_chain(chain_id, cascade, checks.actor(actor))
+        deletion = self._app.store.delete_chain(chain_id, cascade, checks.actor(actor), checks.reason(reason))
         if deletion.waiting:
             raise StillAwaited(chain_id, deletion.waiting)
         return deletion.deleted > 0

@@ -4,18 +4,21 @@ from __future__ import annotations  # so that they cost nothing at import
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from ..clock import SECOND
+from ..blobs import LARGEST_INLINE_BYTES
+from ..clock import EPOCH, SECOND, as_microseconds
 from ..errors import InvalidInput, InvalidTask
 from ..failure import shorten
 from ..model import STATUSES
+from ..retention import Retention
 
 MAX_NAME = 200
 MAX_KEY = 500
+SMALLEST_BLOB_BYTES = 1024
 MAX_SECONDS = 100 * 365 * 24 * 3600
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
@@ -34,6 +37,18 @@ def flag(value: Any, what: str) -> bool:
     return value
 
 
+def blob_store(value: Any) -> Any:
+    if value is not None:
+        missing = [name for name in ("put", "get", "delete") if not callable(getattr(value, name, None))]
+        if missing:
+            raise InvalidInput(f"blobs is a BlobStore, and {shown(value)} has no {missing[0]}")
+    return value
+
+
+def blob_bytes(value: Any) -> int | None:
+    return None if value is None else integer(value, "blob_bytes", SMALLEST_BLOB_BYTES, LARGEST_INLINE_BYTES)
+
+
 def iterable(value: Any, what: str) -> None:
     if not isinstance(value, Iterable):
         raise InvalidInput(f"{what} takes a list or another iterable, not {type(value).__qualname__}")
@@ -42,6 +57,11 @@ def iterable(value: Any, what: str) -> None:
 def actor(value: str | None) -> str:
     """Who acts: the one that is named, or the login."""
     return login() if value is None else name(value, "actor")
+
+
+def reason(value: Any) -> str:
+    """Why somebody acts: kept in the log."""
+    return shorten(text(value, "reason"))
 
 
 def login() -> str:
@@ -119,6 +139,12 @@ def job_id(value: Any) -> int:
     return integer(value, "a job id", 1, 2**63 - 1)
 
 
+def retention(value: Any) -> Retention | None:
+    if value is not None and not isinstance(value, Retention):
+        raise InvalidInput(f"retention is a Retention(…), not {shown(value)}")
+    return value
+
+
 def job_ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, Iterable):
         raise InvalidInput(f"ids is a list of job ids, not {shown(value)}")
@@ -162,21 +188,11 @@ def moment(value: Any, what: str) -> int:
             "datetime.now(timezone.utc) + timedelta(hours=1)"
         )
     try:
-        microseconds = (value - EPOCH) // timedelta(microseconds=1)
+        microseconds = as_microseconds(value)
         EPOCH + timedelta(microseconds=microseconds)  # or it could not be read back
     except OverflowError:
         raise InvalidInput(f"{what}={value.isoformat()} is too far away in UTC") from None
     return microseconds
-
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def as_datetime(microseconds: int) -> datetime:
-    try:
-        return EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:  # put there by hand
-        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def one_or_several(value: Any, what: str) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from ..errors import JobNotFound
 from ..model import Status
 from ..store.base import Store
 from ..store.circumstances import Situation
+from ..wording import ahead, error, moment, numbered, plural, short, span, subject, whole
 from . import checks
 from .blocking import BADLY, MOST_BEHIND, how_it_is, is_blocked, release, waits_for
 from .readiness import START_ONE, Told, why_not_taken
-from .wording import ahead, error, moment, numbered, plural, short, span, subject, whole
 
 if TYPE_CHECKING:
     from .app import App

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from ..clock import SECOND
+from ..blobs import is_reference
+from ..clock import SECOND, as_datetime
 from ..codec import decoder
 from ..errors import InvalidPayload, JobFailed, JobNotFound
 from ..failure import shorten
 from ..model import TERMINAL, JobRecord, Status
-from . import checks
 from .waiting import wait_until
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Job(Generic[R]):
 
     def __init__(self, app: App, record: JobRecord, deduplicated: bool = False) -> None:
         self._app, self._record = app, record
+        self._fetched: dict[str, bytes] = {}
         self.deduplicated = deduplicated
         """Whether the enqueue found this job, which held its key already, instead of making one."""
 
@@ -57,7 +58,7 @@ class Job(Generic[R]):
     @property
     def args(self) -> Any:
         """The payload as plain JSON values."""
-        return _plain(self._record.args, "payload")
+        return _plain(self._whole(self._record.args, self._record.args_blob), "payload")
 
     @property
     def priority(self) -> int:
@@ -101,10 +102,19 @@ class Job(Generic[R]):
         """What the task returned, in the type it is annotated with; None while there is nothing."""
         if self._record.result is None:
             return None
+        data = self._whole(self._record.result, self._record.result_blob)
         task = self._app.tasks.get(self._record.task or "")
         if task is None:
-            return cast(R, _plain(self._record.result, "result"))
-        return cast(R, _decoded(task.signature.decode_result, self._record.result, "result"))
+            return cast(R, _plain(data, "result"))
+        return cast(R, _decoded(task.signature.decode_result, data, "result"))
+
+    def _whole(self, data: bytes, blob: str | None) -> bytes:
+        """A large payload or result is read when it is asked for."""
+        if blob is None or not is_reference(data, blob):
+            return data
+        if blob not in self._fetched:
+            self._fetched[blob] = self._app.store.fetch(blob)
+        return self._fetched[blob]
 
     @property
     def progress(self) -> float | None:
@@ -117,11 +127,11 @@ class Job(Generic[R]):
 
     @property
     def run_at(self) -> datetime:
-        return checks.as_datetime(self._record.run_at)
+        return as_datetime(self._record.run_at)
 
     @property
     def created_at(self) -> datetime:
-        return checks.as_datetime(self._record.created_at)
+        return as_datetime(self._record.created_at)
 
     @property
     def started_at(self) -> datetime | None:
@@ -216,4 +226,4 @@ def _decoded(decode: Callable[[bytes], Any], data: bytes, what: str) -> Any:
 
 
 def _optional(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else checks.as_datetime(microseconds)
+    return None if microseconds is None else as_datetime(microseconds)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from msgspec import Struct
 
+from ..clock import as_datetime
 from ..codec import encode_result
 from ..errors import InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
@@ -52,10 +53,8 @@ class HistoryEntry(Struct, frozen=True):
 
     @classmethod
     def from_timeline(cls, entry: TimelineEntry) -> "HistoryEntry":
-        detail = {
-            name: checks.as_datetime(value) if name.endswith("_at") else value for name, value in entry.detail.items()
-        }
-        return cls(checks.as_datetime(entry.at), entry.kind, entry.name, entry.attempt, entry.actor, detail)
+        detail = {name: as_datetime(value) if name.endswith("_at") else value for name, value in entry.detail.items()}
+        return cls(as_datetime(entry.at), entry.kind, entry.name, entry.attempt, entry.actor, detail)
 
 
 class Jobs:
@@ -80,7 +79,9 @@ class Jobs:
         return self._app.store.count(criteria(filters))
 
     @overload
-    def retry(self, id: int, /, *, delay: float = 0, attempts: int = 1, actor: str | None = None) -> bool: ...
+    def retry(
+        self, id: int, /, *, delay: float = 0, attempts: int = 1, actor: str | None = None, reason: str = ""
+    ) -> bool: ...
     @overload
     def retry(
         self,
@@ -90,6 +91,7 @@ class Jobs:
         delay: float = 0,
         attempts: int = 1,
         actor: str | None = None,
+        reason: str = "",
         **filters: Unpack[Filters],
     ) -> int: ...
     def retry(
@@ -100,6 +102,7 @@ class Jobs:
         delay: float = 0,
         attempts: int = 1,
         actor: str | None = None,
+        reason: str = "",
         **filters: Unpack[Filters],
     ) -> bool | int:
         """failed or cancelled -> ready, with so many more attempts; or blocked, if it must wait for something still.
@@ -113,6 +116,7 @@ class Jobs:
             actor,
             delay=checks.duration(delay, "delay"),
             attempts=checks.integer(attempts, "attempts", 1, 1000),
+            reason=checks.reason(reason),
         )
 
     @overload
@@ -131,19 +135,21 @@ class Jobs:
         **filters: Unpack[Filters],
     ) -> bool | int:
         """Whatever has not ended -> cancelled. What a running attempt does after that is not recorded."""
-        return self._operate("cancel", id, filters, actor, reason=shorten(checks.text(reason, "reason")))
+        return self._operate("cancel", id, filters, actor, reason=checks.reason(reason))
 
     @overload
-    def run_now(self, id: int, /, *, actor: str | None = None) -> bool: ...
+    def run_now(self, id: int, /, *, actor: str | None = None, reason: str = "") -> bool: ...
     @overload
-    def run_now(self, id: None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> int: ...
     def run_now(
-        self, id: int | None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]
+        self, id: None = None, /, *, actor: str | None = None, reason: str = "", **filters: Unpack[Filters]
+    ) -> int: ...
+    def run_now(
+        self, id: int | None = None, /, *, actor: str | None = None, reason: str = "", **filters: Unpack[Filters]
     ) -> bool | int:
         """scheduled -> ready, without waiting for its time."""
-        return self._operate("run_now", id, filters, actor)
+        return self._operate("run_now", id, filters, actor, reason=checks.reason(reason))
 
-    def complete(self, id: int, result: Any = None, *, actor: str | None = None) -> bool:
+    def complete(self, id: int, result: Any = None, *, actor: str | None = None, reason: str = "") -> bool:
         """Whatever has not ended -> succeeded, with this result: for external jobs, and for any other.
 
         False if it has ended already. What a running attempt does after that is not recorded.
@@ -154,7 +160,7 @@ class Jobs:
         if data is not None and task is not None and not job.is_external:
             task.signature.check_result(data)
         text = None if data is None else data.decode()
-        return bool(self._operate("complete", id, {}, actor, result=text))
+        return bool(self._operate("complete", id, {}, actor, result=text, reason=checks.reason(reason)))
 
     def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None) -> bool:
         """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended."""
@@ -169,9 +175,11 @@ class Jobs:
         return job
 
     @overload
-    def delete(self, id: int, /, *, cascade: bool = False, actor: str | None = None) -> bool: ...
+    def delete(self, id: int, /, *, cascade: bool = False, actor: str | None = None, reason: str = "") -> bool: ...
     @overload
-    def delete(self, id: None = None, /, *, actor: str | None = None, **filters: Unpack[Filters]) -> int: ...
+    def delete(
+        self, id: None = None, /, *, actor: str | None = None, reason: str = "", **filters: Unpack[Filters]
+    ) -> int: ...
     def delete(
         self,
         id: int | None = None,
@@ -179,6 +187,7 @@ class Jobs:
         *,
         cascade: bool = False,
         actor: str | None = None,
+        reason: str = "",
         **filters: Unpack[Filters],
     ) -> bool | int:
         """Remove it with its attempts and events. A running job is left: cancel it first.
@@ -189,14 +198,14 @@ class Jobs:
         if checks.flag(cascade, "cascade") and id is None:
             raise InvalidInput("cascade goes with an id, not with filters")
         if id is None or filters:
-            return self._operate("delete", id, filters, actor)
+            return self._operate("delete", id, filters, actor, reason=checks.reason(reason))
         chain = self._app.chains.get(id)
         if chain.length > 1:
             raise PartOfChain(
                 f"job {id} is one of {chain.length} in the chain {chain.id}, which goes only as a whole: "
                 f"app.chains.delete({chain.id}), or holdfast delete --chain {chain.id}"
             )
-        return self._app.chains.delete(id, cascade=cascade, actor=actor)
+        return self._app.chains.delete(id, cascade=cascade, actor=actor, reason=reason)
 
     def explain(self, id: int) -> "Explanation":
         """Why it is not running, or how it ended, in one sentence; and what would change that."""

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from ..blobs import is_reference
 from ..clock import SECOND
 from ..codec import checker, decoder, encode, is_json
-from ..errors import InvalidInput, LeaseLost
+from ..errors import BlobMissing, InvalidInput, LeaseLost, StoreError
 from ..failure import Failure, check_code, shorten
 from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats, Settlement
 from . import checks
@@ -31,9 +32,9 @@ Seconds = float | timedelta
 class Message(Generic[T]):
     """A message that this process may handle until its visibility ends. `attempt` counts its deliveries."""
 
-    def __init__(self, queue: Queue[T], lease: Lease, body: T) -> None:
+    def __init__(self, queue: Queue[T], lease: Lease, body: T, trace: str | None = None) -> None:
         self._queue, self._lease = queue, lease
-        self.body = body
+        self.body, self.trace = body, trace
 
     @property
     def id(self) -> int:
@@ -99,7 +100,7 @@ class Queue(Generic[T]):
             key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
             history=self._history,
         )
-        return self._app.store.insert(job, conn).id
+        return (self._app._tracing or self._app.store).insert(job, conn).id
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
         """All of them or, if any cannot be stored, none. Returns their ids in order."""
@@ -113,7 +114,7 @@ class Queue(Generic[T]):
             max_attempts=self._max_attempts,
             history=self._history,
         )
-        return self._app.store.insert_many(like, map(self._encode, bodies), conn)
+        return (self._app._tracing or self._app.store).insert_many(like, map(self._encode, bodies), conn)
 
     def _encode(self, body: T) -> str:
         data = encode(body)
@@ -166,12 +167,21 @@ class Queue(Generic[T]):
 
     def _open(self, claimed: Claimed) -> Message[T] | None:
         """Decode after the claim, so that a body that cannot be read fails alone."""
+        store, data = self._app.store, claimed.args
         try:
-            return Message(self, claimed.lease, self._decode(claimed.args))
+            if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
+                data = store.fetch(claimed.args_blob)
+            return Message(self, claimed.lease, self._decode(data), claimed.origin)
         except (msgspec.DecodeError, ValueError) as error:
-            code = "INVALID_INPUT:SCHEMA" if is_json(claimed.args) else "INVALID_INPUT:UNDECODABLE"
+            code = "INVALID_INPUT:SCHEMA" if is_json(data) else "INVALID_INPUT:UNDECODABLE"
             failure = Failure(code, shorten(str(error)))
-        self._app.store.fail(claimed.lease, failure)
+        except BlobMissing as error:
+            failure = Failure(self._app.error_table.code_for(error), shorten(str(error)))
+        except StoreError as error:  # it may pass
+            failure = Failure("RESOURCE:BLOB_STORE", shorten(str(error)))
+            store.retry(claimed.lease, max(self._visibility, SECOND), failure)
+            return None
+        store.fail(claimed.lease, failure)
         return None
 
     # --- settling ---
@@ -227,7 +237,14 @@ class Queue(Generic[T]):
         cursor = None if before is None else Cursor(checks.job_id(before))
         return [Job(self._app, record) for record in self._app.store.list(self._dead(), limit, cursor)]
 
-    def requeue(self, ids: Iterable[int] | None = None, *, delay: Seconds = 0, actor: str | None = None) -> int:
+    def requeue(
+        self,
+        ids: Iterable[int] | None = None,
+        *,
+        delay: Seconds = 0,
+        actor: str | None = None,
+        reason: str = "",
+    ) -> int:
         """Deliver dead letters again, some or all, with as many attempts as a new message. Returns how many."""
         wanted = self._dead()
         if ids is not None:
@@ -238,26 +255,27 @@ class Queue(Generic[T]):
             checks.actor(actor),
             delay=checks.duration(delay, "delay"),
             attempts=self._max_attempts,
+            reason=checks.reason(reason),
         )
 
-    def purge(self, *, dead_only: bool = False, actor: str | None = None) -> int:
+    def purge(self, *, dead_only: bool = False, actor: str | None = None, reason: str = "") -> int:
         """Delete all that `stats().total` counts, in flight or not, or the dead letters only. Returns how many.
 
         The history of messages that were acknowledged stays.
         """
         there = ("blocked", "scheduled", "ready", "running", "failed")
         wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
-        return self._app.store.operate("purge", wanted, checks.actor(actor))
+        return self._app.store.operate("purge", wanted, checks.actor(actor), reason=checks.reason(reason))
 
     def _dead(self) -> Criteria:
         return Criteria(status=("failed",), queue=(self.name,), messages=True)
 
-    def pause(self, *, actor: str | None = None) -> bool:
+    def pause(self, *, actor: str | None = None, reason: str = "") -> bool:
         """Nothing is taken from it any more, tasks included, by any process. False if it was paused already."""
-        return self._app.store.pause(self.name, checks.actor(actor))
+        return self._app.store.pause(self.name, checks.actor(actor), checks.reason(reason))
 
-    def resume(self, *, actor: str | None = None) -> bool:
-        return self._app.store.resume(self.name, checks.actor(actor))
+    def resume(self, *, actor: str | None = None, reason: str = "") -> bool:
+        return self._app.store.resume(self.name, checks.actor(actor), checks.reason(reason))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..model import JobRecord, WorkerRecord
 from ..store.base import Store
 from ..store.circumstances import LiveWorker, Situation, Taken
-from .wording import plural, short, subject, word
+from ..wording import plural, short, subject, word
 
 MOST_AHEAD = 1000
 MOST_KINDS = 10

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..clock import SECOND
+from ..clock import SECOND, as_datetime
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
 from ..schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
 from . import checks
@@ -98,12 +98,12 @@ class Schedule:
         from ..cron import NEVER
 
         moment = self._record.next_at
-        return None if moment is None or moment >= NEVER or self.paused else checks.as_datetime(moment)
+        return None if moment is None or moment >= NEVER or self.paused else as_datetime(moment)
 
     @property
     def last_at(self) -> datetime | None:
         """The last occurrence that became a job, in UTC."""
-        return None if self._record.last_at is None else checks.as_datetime(self._record.last_at)
+        return None if self._record.last_at is None else as_datetime(self._record.last_at)
 
     @property
     def last_job_id(self) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ..errors import InvalidInput
 from ..model import NewJob
 from . import checks
@@ -86,7 +88,8 @@ def callback(app: App, value: Any, what: str) -> NewJob | None:
     if not isinstance(step, Step):
         raise InvalidInput(f"{what} takes a task, such as report or report.s(7), not {checks.shown(value)}")
     app.require_own(step)
-    job = step.new_job()
+    job, tracing = step.new_job(), app._tracing
+    job = job if tracing is None else replace(job, trace=tracing.current())
     if job.links is not None or job.key is not None:
         raise InvalidInput(f"{what} is enqueued when the batch has ended: it takes no after, batch or key")
     return job

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
@@ -125,7 +126,8 @@ class Task(Generic[P, R]):
         if not isinstance(bound, BoundTask):
             raise InvalidInput(f"Then takes a task, or task.using(…), not {type(given).__qualname__}")
         self._app.require_own(bound)
-        return bound.continuation(then.arguments, then.named_arguments)
+        new, tracing = bound.continuation(then.arguments, then.named_arguments), self._app._tracing
+        return new if tracing is None else replace(new, trace=then.trace or tracing.current())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.signature.context_parameter is None:
@@ -208,13 +210,14 @@ class BoundTask(Generic[P, R]):
 
     def enqueue_encoded(self, arguments: str) -> Job[R]:
         new = self.new_job(arguments)
-        inserted = self._task._app.store.insert(new, self._options.get("conn"))
-        return Job(self._task._app, inserted.record(new), deduplicated=inserted.existing is not None)
+        app = self._task._app
+        inserted = (app._tracing or app.store).insert(new, self._options.get("conn"))
+        return Job(app, inserted.record(new), deduplicated=inserted.existing is not None)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         if "conn" in self._options:
             raise InvalidInput("a connection cannot follow into another thread: use enqueue with conn=")
-        self._task._app.store.refuse_nesting()
+        self._task._app.store.refuse_waiting_for_itself()
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -224,7 +227,7 @@ class BoundTask(Generic[P, R]):
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
         app, conn = self._task._app, self._options.get("conn")
-        ids = app.store.insert_many(self.new_job(""), payloads, conn)
+        ids = (app._tracing or app.store).insert_many(self.new_job(""), payloads, conn)
         if app._inline is not None:
             app._inline.enqueued(app, ids, conn)
         return ids

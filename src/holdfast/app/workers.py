@@ -5,9 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..clock import SECOND
+from ..clock import SECOND, as_datetime
 from ..model import WorkerRecord
-from . import checks
 
 
 class WorkerInfo(Struct, frozen=True):
@@ -40,8 +39,8 @@ class WorkerInfo(Struct, frozen=True):
             tasks=record.tasks,
             concurrency=record.concurrency,
             lease=record.lease / SECOND,
-            started_at=checks.as_datetime(record.started_at),
-            heartbeat_at=checks.as_datetime(record.heartbeat_at),
-            ended_at=None if record.ended_at is None else checks.as_datetime(record.ended_at),
+            started_at=as_datetime(record.started_at),
+            heartbeat_at=as_datetime(record.heartbeat_at),
+            ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
             ending="stopped" if record.ending == "stopped" else None if record.ending is None else "lost",
         )

@@ -26,6 +26,14 @@ class Database:
         url = _given(self._ctx, "db")
         return url or (None if _given(self._ctx, "reference") else os.environ.get("HOLDFAST_URL") or None)
 
+    def place(self) -> tuple[str, str] | None:
+        """The URL and the prefix, to look at what may be in any state; None with `--app`, which has its own."""
+        if _given(self._ctx, "reference") is not None:
+            return None
+        if self.url is None:
+            raise click.UsageError("no database was named: pass --db app.db, or set HOLDFAST_URL", self._ctx)
+        return self.url, _given(self._ctx, "prefix") or DEFAULT_PREFIX
+
     def open(self, *, migrate: bool = False, **options: Any) -> Holdfast:
         """Without `migrate`, no file is made and no table is changed."""
         reference, prefix = _given(self._ctx, "reference"), _given(self._ctx, "prefix")

@@ -13,7 +13,7 @@ from .complete import complete_jobs
 from .database import Database
 from .deeds import Action, Consent, Report, by_filters, check_which
 from .operate import takes_jobs
-from .options import example
+from .options import Signature, example
 from .output import note
 from .text import plural
 
@@ -36,7 +36,7 @@ def delete(
     ids: tuple[int, ...],
     filters: Filters,
     consent: Consent,
-    actor: str | None,
+    signature: Signature,
     whole: bool,
     cascade: bool,
 ) -> None:
@@ -52,13 +52,13 @@ def delete(
     report = Report(DELETE, consent)
     with database.open() as app:
         if ids:
-            _ById(app, report, consent, whole, cascade, actor).delete(ids)
+            _ById(app, report, consent, whole, cascade, signature).delete(ids)
         else:
-            _by_filters(app, report, consent, filters, actor)
+            _by_filters(app, report, consent, filters, signature)
     report.end()
 
 
-def _by_filters(app: Holdfast, report: Report, consent: Consent, filters: Filters, actor: str | None) -> None:
+def _by_filters(app: Holdfast, report: Report, consent: Consent, filters: Filters, signature: Signature) -> None:
     def count(**wanted: Any) -> int:
         can_go = app.store.count_deletable(criteria(wanted))  # type: ignore[arg-type]
         left = app.jobs.count(**wanted) - can_go
@@ -67,17 +67,17 @@ def _by_filters(app: Holdfast, report: Report, consent: Consent, filters: Filter
             note(f"{jobs}: others wait for them, or not all of their chain fits")
         return can_go
 
-    by_filters(functools.partial(app.jobs.delete, actor=actor), count, filters, report, DELETE, consent)
+    by_filters(functools.partial(app.jobs.delete, **signature), count, filters, report, DELETE, consent)
 
 
 class _ById:
     """One after the other. What went with one of them need not go again."""
 
     def __init__(
-        self, app: Holdfast, report: Report, consent: Consent, whole: bool, cascade: bool, actor: str | None
+        self, app: Holdfast, report: Report, consent: Consent, whole: bool, cascade: bool, signature: Signature
     ) -> None:
         self._app, self._report, self._dry_run = app, report, consent.dry_run
-        self._whole, self._cascade, self._actor = whole, cascade, actor
+        self._whole, self._cascade, self._signature = whole, cascade, signature
         self._gone: set[int] = set()
 
     def delete(self, ids: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ class _ById:
         """It may have changed since it was looked at."""
         act = self._app.chains.delete if self._whole else self._app.jobs.delete
         try:
-            done = act(id, cascade=self._cascade, actor=self._actor)
+            done = act(id, cascade=self._cascade, **self._signature)
         except StillAwaited as error:
             self._refuse_awaited(id, error.waiting, length)
             return False

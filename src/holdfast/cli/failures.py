@@ -28,6 +28,7 @@ class Exit(IntEnum):
     NOT_FOUND = 4
     INTERRUPTED = 130
     PIPE_CLOSED = 141
+    TERMINATED = 143
 
 
 # The first kind that fits decides.

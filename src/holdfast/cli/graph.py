@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from ..app.batches import BatchProgress
-from ..app.checks import as_datetime
 from ..app.job import Job
+from ..clock import as_datetime
 from ..errors import BatchNotFound
 from ..process import Holdfast
 from ..store.circumstances import Blocker, ChainLink

@@ -8,7 +8,7 @@ import msgspec
 
 from ..app.job import Job
 from ..app.jobs import MAX_PAGE, Filters
-from ..errors import InvalidPayload
+from ..errors import BlobError, BlobMissing, InvalidPayload
 from .database import Database, takes_database
 from .options import cursor_text, example, takes_filters
 from .output import Cell, Column, document, json_option, note, state, table
@@ -80,7 +80,7 @@ def payload_text(job: Job[Any]) -> str:
     """Its payload as it is stored, or why it cannot be shown."""
     try:
         return msgspec.json.encode(job.args).decode()
-    except InvalidPayload as error:
+    except (InvalidPayload, BlobMissing, BlobError) as error:
         return f"({error})"
 
 
@@ -116,5 +116,5 @@ def as_data(job: Job[Any], *, with_args: bool = False, with_result: bool = False
 def _private(job: Job[Any], name: str) -> dict[str, Any]:
     try:
         return {name: getattr(job, name)}
-    except InvalidPayload as error:
+    except (InvalidPayload, BlobMissing, BlobError) as error:
         return {name: None, f"{name}_error": str(error)}

@@ -6,17 +6,26 @@ from .. import __version__
 from .completion import completion
 from .cron import cron
 from .deleting import delete
+from .doctor import doctor
+from .events import events
 from .explain import explain
+from .failing import failures
 from .failures import Root
+from .health import health
 from .jobs import jobs
 from .migrate import migrate
 from .operate import cancel, retry, run_now
 from .options import example
+from .prune import prune
 from .queues import queues
 from .send import send
 from .settle import complete, fail
 from .show import show
+from .stats import stats
+from .top import top
+from .vacuum import vacuum
 from .worker import worker
+from .workers import workers
 
 
 @click.group(
@@ -34,7 +43,7 @@ def main() -> None:
 
 COMMANDS = (
     worker, send, jobs, show, explain, retry, cancel, run_now, complete, fail, delete, queues, cron, migrate,
-    completion,
+    stats, top, events, failures, workers, doctor, health, prune, vacuum, completion,
 )  # fmt: skip
 
 for command in COMMANDS:

@@ -10,7 +10,7 @@ from ..app.jobs import Filters
 from .complete import complete_ended, complete_scheduled, complete_unfinished
 from .database import Database, takes_database
 from .deeds import Action, Consent, operate
-from .options import actor_option, duration, example, job_id, takes_filters
+from .options import Signature, duration, example, job_id, signed, takes_filters
 from .output import json_option
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +27,7 @@ def takes_jobs(complete: Any) -> Callable[[F], F]:
     def decorate(command: F) -> F:
         @click.argument("ids", nargs=-1, metavar="[ID]…", type=job_id, shell_complete=complete)
         @takes_filters
-        @actor_option
+        @signed
         @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
         @click.option("--dry-run", "-n", is_flag=True, help="Only say how many it would be.")
         @takes_database
@@ -57,14 +57,14 @@ def retry(
     consent: Consent,
     attempts: int,
     delay: float,
-    actor: str | None,
+    signature: Signature,
 ) -> None:
     """Run failed or cancelled jobs again.
 
     Name them by ID, or by filters: then all failed ones that fit. Add --status cancelled for those.
     """
     with database.open() as app:
-        act = functools.partial(app.jobs.retry, attempts=attempts, delay=delay, actor=actor)
+        act = functools.partial(app.jobs.retry, attempts=attempts, delay=delay, **signature)
         operate(app, RETRY, act, ids, filters, consent)
 
 
@@ -74,20 +74,21 @@ def retry(
         "holdfast cancel --queue mail --db app.db",
     )
 )
-@click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
 @takes_jobs(complete_unfinished)
 def cancel(
-    database: Database, ids: tuple[int, ...], filters: Filters, consent: Consent, reason: str, actor: str | None
+    database: Database, ids: tuple[int, ...], filters: Filters, consent: Consent, signature: Signature
 ) -> None:
     """Cancel jobs that have not ended. What a running attempt does after that is not recorded."""
     with database.open() as app:
-        act = functools.partial(app.jobs.cancel, reason=reason, actor=actor)
+        act = functools.partial(app.jobs.cancel, **signature)
         operate(app, CANCEL, act, ids, filters, consent)
 
 
 @click.command("run-now", epilog=example("holdfast run-now 42 --db app.db"))
 @takes_jobs(complete_scheduled)
-def run_now(database: Database, ids: tuple[int, ...], filters: Filters, consent: Consent, actor: str | None) -> None:
+def run_now(
+    database: Database, ids: tuple[int, ...], filters: Filters, consent: Consent, signature: Signature
+) -> None:
     """Make scheduled jobs ready, without waiting for their time."""
     with database.open() as app:
-        operate(app, RUN_NOW, functools.partial(app.jobs.run_now, actor=actor), ids, filters, consent)
+        operate(app, RUN_NOW, functools.partial(app.jobs.run_now, **signature), ids, filters, consent)

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypedDict, TypeVar, cast, get_args
 
 import click
 
@@ -73,6 +73,25 @@ def example(*lines: str) -> str:
 
 
 actor_option = click.option("--actor", metavar="NAME", help="Who does it, for the history.  [default: your login]")
+
+
+class Signature(TypedDict):
+    """Who does it, and why: as it is passed to what changes something, for the history."""
+
+    actor: str | None
+    reason: str
+
+
+def signed(command: F) -> F:
+    """Adds --actor and --reason, and passes them as `signature`."""
+
+    @actor_option
+    @click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
+    @functools.wraps(command)
+    def with_signature(*args: Any, actor: str | None, reason: str, **given: Any) -> Any:
+        return command(*args, signature=Signature(actor=actor, reason=reason), **given)
+
+    return cast(F, with_signature)
 
 
 def takes_filters(command: F) -> F:

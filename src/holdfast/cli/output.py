@@ -13,6 +13,7 @@ from .text import clean, clean_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import Progress, ProgressColumn
 
 UNLIMITED = 100_000
 GAP = 2
@@ -88,6 +89,12 @@ def document(value: Any) -> None:
     _write("".join(map(_json_safe, text)) + "\n" if not text.isprintable() else text + "\n")
 
 
+def json_lines(values: Iterable[Any]) -> None:
+    """One JSON document on each line."""
+    texts = [msgspec.json.encode(value).decode() for value in values]
+    _write("".join(f"{text if text.isprintable() else ''.join(map(_json_safe, text))}\n" for text in texts))
+
+
 def _json_safe(character: str) -> str:
     """msgspec escapes what JSON demands; a terminal acts on more than that."""
     if character.isprintable() or character == "\n":
@@ -100,6 +107,14 @@ def _write(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     # Rich and _json_safe have decided about colours and escapes: click must not once more.
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, color=True)
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """On stderr, and gone when it has ended."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)
 
 
 # --- tables ---
@@ -124,6 +139,16 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> No
     for row in cells:
         drawn.add_row(*(Text(row[index].text, style=row[index].style) for index in shown))
     _print(console, drawn)
+
+
+def lines(rows: Iterable[Sequence[Cell | str]], *, wrap: bool = False, gap: int = GAP) -> None:
+    """Cells side by side, cut at the edge of a terminal, or wrapped; into a pipe, they go in full."""
+    from rich.console import Group
+    from rich.text import Text
+
+    between = Text(" " * gap, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
+    drawn = [between.join(Text(cell.text, style=cell.style) for cell in map(_cell, row)) for row in rows]
+    _print(_console(), Group(*drawn))
 
 
 def fields(pairs: Sequence[tuple[str, Cell | str]]) -> None:

@@ -6,7 +6,7 @@ from ..model import QueueOverview
 from .complete import complete_queues
 from .database import Database, takes_database
 from .deeds import ask, end
-from .options import actor_option, duration, example
+from .options import Signature, duration, example, signed
 from .output import Cell, Column, document, json_option, note, state, table
 from .text import plural, span
 
@@ -64,26 +64,26 @@ def _row(queue: QueueOverview) -> list[Cell | str]:
 
 @queues.command(epilog=example("holdfast queues pause mail --db app.db"))
 @name_argument
-@actor_option
+@signed
 @takes_database
 @json_option
-def pause(database: Database, name: str, actor: str | None, as_json: bool) -> None:
+def pause(database: Database, name: str, signature: Signature, as_json: bool) -> None:
     """Nothing is taken from the queue any more, by anyone. What runs goes on."""
     with database.open() as app:
-        changed = app.queue(name).pause(actor=actor)
+        changed = app.queue(name).pause(**signature)
     sentence = f"{name} is paused." if changed else f"{name} was paused already: nothing has changed."
     end({"queue": name, "paused": True, "changed": changed}, sentence, changed, as_json)
 
 
 @queues.command(epilog=example("holdfast queues resume mail --db app.db"))
 @name_argument
-@actor_option
+@signed
 @takes_database
 @json_option
-def resume(database: Database, name: str, actor: str | None, as_json: bool) -> None:
+def resume(database: Database, name: str, signature: Signature, as_json: bool) -> None:
     """End a pause."""
     with database.open() as app:
-        changed = app.queue(name).resume(actor=actor)
+        changed = app.queue(name).resume(**signature)
     sentence = f"{name} is resumed." if changed else f"{name} was not paused: nothing has changed."
     end({"queue": name, "paused": False, "changed": changed}, sentence, changed, as_json)
 
@@ -92,13 +92,13 @@ def resume(database: Database, name: str, actor: str | None, as_json: bool) -> N
 @name_argument
 @click.option("--attempts", type=int, default=3, show_default=True, metavar="N", help="How many more each gets.")
 @click.option("--delay", type=duration, default="0s", metavar="DURATION", help="Not before 10s, 5m, 1h, … from now.")
-@actor_option
+@signed
 @takes_database
 @json_option
-def requeue(database: Database, name: str, attempts: int, delay: float, actor: str | None, as_json: bool) -> None:
+def requeue(database: Database, name: str, attempts: int, delay: float, signature: Signature, as_json: bool) -> None:
     """Deliver the queue's dead letters again: its failed messages, not its tasks."""
     with database.open() as app:
-        count = app.queue(name, max_attempts=attempts).requeue(delay=delay, actor=actor)
+        count = app.queue(name, max_attempts=attempts).requeue(delay=delay, **signature)
     end({"queue": name, "requeued": count}, f"{plural(count, 'message')} requeued.", count, as_json)
 
 
@@ -106,10 +106,10 @@ def requeue(database: Database, name: str, attempts: int, delay: float, actor: s
 @name_argument
 @click.option("--dead-only", is_flag=True, help="Only the dead letters.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@actor_option
+@signed
 @takes_database
 @json_option
-def purge(database: Database, name: str, dead_only: bool, yes: bool, actor: str | None, as_json: bool) -> None:
+def purge(database: Database, name: str, dead_only: bool, yes: bool, signature: Signature, as_json: bool) -> None:
     """Delete the queue's messages, those in flight too. Its tasks stay, and so do acknowledged messages."""
     with database.open() as app:
         queue = app.queue(name)
@@ -117,5 +117,5 @@ def purge(database: Database, name: str, dead_only: bool, yes: bool, actor: str 
         count = stats.failed if dead_only else stats.total
         if count:
             ask(f"Delete {plural(count, 'message')} of {name}?", yes)
-            count = queue.purge(dead_only=dead_only, actor=actor)
+            count = queue.purge(dead_only=dead_only, **signature)
     end({"queue": name, "purged": count}, f"{plural(count, 'message')} deleted.", count, as_json)

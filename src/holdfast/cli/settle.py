@@ -9,7 +9,7 @@ from ..process import Holdfast
 from .complete import complete_unfinished
 from .database import Database, takes_database
 from .deeds import end
-from .options import actor_option, example, job_id
+from .options import Signature, actor_option, example, job_id, signed
 from .output import json_option
 from .send import parse
 
@@ -24,10 +24,10 @@ id_argument = click.argument("id", type=job_id, shell_complete=complete_unfinish
 )
 @id_argument
 @click.option("--result", metavar="JSON", help='What it results in; "-" reads it from standard input.')
-@actor_option
+@signed
 @takes_database
 @json_option
-def complete(database: Database, id: int, result: str | None, actor: str | None, as_json: bool) -> None:
+def complete(database: Database, id: int, result: str | None, signature: Signature, as_json: bool) -> None:
     """End a job as succeeded, from outside.
 
     An external one, which waits for somebody, or any other that has not ended. What a running attempt does after
@@ -35,7 +35,7 @@ def complete(database: Database, id: int, result: str | None, actor: str | None,
     """
     value = None if result is None else _parsed(result)
     with database.open() as app:
-        done = app.jobs.complete(id, value, actor=actor)
+        done = app.jobs.complete(id, value, **signature)
         _say(app, id, done, as_json)
 
 

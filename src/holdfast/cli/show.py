@@ -9,7 +9,7 @@ import msgspec
 
 from ..app.job import Job
 from ..app.jobs import HistoryEntry
-from ..errors import InvalidPayload
+from ..errors import BlobError, BlobMissing, InvalidPayload
 from ..process import Holdfast
 from .complete import complete_jobs
 from .database import Database, takes_database
@@ -163,5 +163,5 @@ def _traceback(app: Holdfast, history: Sequence[HistoryEntry]) -> str | None:
 def _result_text(job: Job[Any]) -> str:
     try:
         return msgspec.json.encode(job.result).decode()
-    except InvalidPayload as error:
+    except (InvalidPayload, BlobMissing, BlobError) as error:
         return f"({error})"

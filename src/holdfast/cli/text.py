@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from ..app.wording import clean, plural, span
+from ..wording import clean, plural, span
 
 __all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span"]
 

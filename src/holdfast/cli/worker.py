@@ -1,9 +1,15 @@
 """`holdfast worker`: the options of the process that runs tasks."""
 
+from typing import TYPE_CHECKING
+
 import click
 
+from ..errors import InvalidInput
 from .complete import complete_queues
 from .options import duration, example, size
+
+if TYPE_CHECKING:
+    from ..process.command import ServeMetrics
 
 
 @click.command(
@@ -12,6 +18,7 @@ from .options import duration, example, size
         "holdfast worker tasks.py --queues mail=4,default --concurrency 20",
         "holdfast worker tasks:app --processes 4 --max-memory 512M --log json",
         "holdfast worker tasks:app --until-idle        # for a cron job, or a test",
+        "holdfast worker tasks:app --metrics-port 9464",
     )
 )
 @click.argument("app", metavar="APP")
@@ -49,6 +56,14 @@ from .options import duration, example, size
 @click.option(
     "--max-memory", type=size, metavar="SIZE", help="Replace a process that has grown to this, such as 512M."
 )
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+    help="Serve metrics for Prometheus here, from the first process.",
+)  # fmt: skip
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    help="Where the metrics can be reached; 0.0.0.0 for anyone who can reach this machine.",
+)  # fmt: skip
 @click.pass_context
 def worker(
     ctx: click.Context,
@@ -64,6 +79,8 @@ def worker(
     log: str,
     max_jobs: int | None,
     max_memory: int | None,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run the tasks of APP: module:app, a module with one app in it, or a file such as ./tasks.py.
 
@@ -83,5 +100,15 @@ def worker(
         log=log,
         max_jobs=max_jobs,
         max_memory=max_memory,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
-    ctx.exit(run_worker(app, settings))
+    ctx.exit(run_worker(app, settings, None if metrics_port is None else _metrics()))
+
+
+def _metrics() -> "ServeMetrics":
+    try:
+        from ..contrib.prometheus import serve
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"--metrics-port: {error}") from None
+    return serve

@@ -80,5 +80,5 @@ def _run(claimed: Claimed, places: Places, tasks: dict[str, Task[..., Any]], pip
     app = task.app
     attempt = _Told(claimed, task, 0)
     attempt.pipe = pipe
-    executor = Executor(Settler(app.error_table, Random()), SystemClock(), app.middlewares, app.store, app.backing)
+    executor = Executor(Settler(app.error_table, Random()), SystemClock(), app._layers(), app.store, app.backing)
     return Ended(executor.run(attempt))

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import threading
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, Protocol
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from ..errors import WorkerStuck
 from ..failure import shorten
 from ..run.worker import Worker
 from .crew import LIFELINE, Crew
+from .holdfast import Holdfast
 from .load import load_app
 from .logs import write_logs_to_stderr
 
@@ -39,18 +41,30 @@ class WorkerSettings(Struct, frozen=True):
     log: str = "text"
     max_jobs: int | None = None
     max_memory: int | None = None
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
 
-def run_worker(reference: str, settings: WorkerSettings) -> int:
-    """Run until told to stop; returns the exit code."""
+class MetricsServer(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+ServeMetrics = Callable[[Holdfast, int, str], MetricsServer]
+
+
+def run_worker(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None = None) -> int:
+    """Run until told to stop; returns the exit code. serve_metrics: for when there is a port for them."""
     write_logs_to_stderr(settings.log)
     if settings.processes > 1 or settings.reload:
         command = [sys.executable, "-m", "holdfast", "worker", *_arguments(reference, settings)]
-        return Crew(command, settings.processes, settings.reload, settings.grace).run()
-    return _run_here(reference, settings)
+        return Crew(command, settings.processes, settings.reload, settings.grace, _of_the_first(settings)).run()
+    return _run_here(reference, settings, serve_metrics)
 
 
-def _run_here(reference: str, settings: WorkerSettings) -> int:
+def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None) -> int:
     app = load_app(reference)
     worker = app.worker(
         settings.queues,
@@ -65,6 +79,7 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
     if os.environ.get(LIFELINE):
         _stop_without_parent(worker)
     keep_memory_together()
+    metrics = _serve(app, settings, serve_metrics)
     # This process is the worker's own. Threads that compute hand over sooner, so that no commit waits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
@@ -88,11 +103,21 @@ def _run_here(reference: str, settings: WorkerSettings) -> int:
         report.retried,
         report.interrupted,
     )
+    if metrics is not None:
+        metrics.close()
     code = INTERRUPTED_EXIT if report.interrupted else 0
     if report.stuck:  # threads that cannot be ended must not keep the process
         _leave(code)
     app.close()
     return code
+
+
+def _serve(app: Holdfast, settings: WorkerSettings, serve_metrics: ServeMetrics | None) -> MetricsServer | None:
+    if settings.metrics_port is None or serve_metrics is None:
+        return None
+    server = serve_metrics(app, settings.metrics_port, settings.metrics_host)
+    log.info("metrics are at %s", server.url)
+    return server
 
 
 def keep_memory_together() -> None:
@@ -132,3 +157,10 @@ def _arguments(reference: str, settings: WorkerSettings) -> list[str]:
     }
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
     return [reference, *given, *(["--until-idle"] if settings.until_idle else [])]
+
+
+def _of_the_first(settings: WorkerSettings) -> list[str]:
+    """What only one of them gets: a port can be had once, and the metrics of all of them are in the database."""
+    if settings.metrics_port is None:
+        return []
+    return [f"--metrics-port={settings.metrics_port}", f"--metrics-host={settings.metrics_host}"]

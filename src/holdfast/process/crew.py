@@ -62,8 +62,10 @@ class Member:
 
 
 class Crew:
-    def __init__(self, command: Sequence[str], size: int, reload: bool, grace: float) -> None:
-        self._members = [Member(command) for _ in range(size)]
+    def __init__(
+        self, command: Sequence[str], size: int, reload: bool, grace: float, of_the_first: Sequence[str] = ()
+    ) -> None:
+        self._members = [Member([*command, *of_the_first]), *(Member(command) for _ in range(size - 1))]
         self._reload, self._grace = reload, grace
         self._until_idle = "--until-idle" in command
         self._bell = Doorbell()

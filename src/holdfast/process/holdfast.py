@@ -3,6 +3,7 @@
 from __future__ import annotations  # so that they cost nothing at import
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..app import App, checks
@@ -10,12 +11,18 @@ from ..clock import SECOND
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
     from ..app.task import Seconds
+    from ..observe import Observe
+    from ..retention import Retention
     from ..run.queues import Queues
     from ..run.worker import Worker
+    from ..upkeep.asked import PruneReport
+    from ..upkeep.findings import Checkup
+    from ..upkeep.vacuum import VacuumReport
 
 SHORTEST_LEASE_SECONDS = 1
 POOL = "holdfast-pool"  # the name of its processes
@@ -23,6 +30,93 @@ POOL = "holdfast-pool"  # the name of its processes
 
 class Holdfast(App):
     __doc__ = App.__doc__
+
+    @cached_property
+    def observe(self) -> Observe:
+        """How it is doing: counts, rates, failures, workers, the log."""
+        from ..observe import Observe
+
+        return Observe(lambda: self.store, self.clock)
+
+    def check(self, *, deep: bool = False, repair: bool = False) -> Checkup:
+        """Look the database over: its file, settings, tables, rows, jobs, workers and times. Reads only, and shortly.
+
+        deep: look at every row and every page, however long that takes.
+        repair: then mend what can be mended without losing anything, and look again.
+        """
+        from ..upkeep.doctor import check
+
+        deep, repair = checks.flag(deep, "deep"), checks.flag(repair, "repair")
+        return check(self.store, deep=deep, repair=repair)
+
+    @property
+    def retention(self) -> Retention:
+        """How long things are kept: as this program said, or the last one that did, or else by default."""
+        from ..upkeep.policy import in_force
+
+        found = in_force(self.store, self._retention)
+        if found is None:
+            raise InvalidInput(
+                "the rules in this database were written by another version of Holdfast, which this one cannot read: "
+                "pass retention=Retention(…)"
+            )
+        return found
+
+    def prune(
+        self,
+        *,
+        dry_run: bool = False,
+        retention: Retention | None = None,
+        archive: str | os.PathLike[str] | None = None,
+        actor: str | None = None,
+        reason: str = "",
+        hurry: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> PruneReport:
+        """Delete what is older than the rules allow, now. Workers do it by themselves.
+
+        retention: other rules, this once.
+        archive: a file, *.jsonl.gz, to which jobs are written, and flushed, before they are deleted.
+        hurry: without pauses in which others have the database.
+        progress: called again and again with the number of jobs that are gone.
+        """
+        from ..upkeep.asked import Order, prune
+
+        order = Order(
+            actor=checks.actor(actor),
+            reason=checks.text(reason, "reason"),
+            archive=None if archive is None else os.fspath(archive),
+            dry_run=checks.flag(dry_run, "dry_run"),
+            hurry=checks.flag(hurry, "hurry"),
+        )
+        rules = checks.retention(retention) or self.retention
+        return prune(self.store, self.clock, rules, order, progress or (lambda _: None))
+
+    def vacuum(
+        self,
+        *,
+        full: bool = False,
+        actor: str | None = None,
+        reason: str = "",
+        hurry: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> VacuumReport:
+        """Give the space that pruning has freed back to the system, a little at a time.
+
+        full: write the whole file anew, which makes it as small as it can be. Until that has ended nobody can write,
+            so no worker may be at work; and it takes twice the room.
+        hurry: without pauses in which others have the database.
+        progress: called again and again with the pages that are done, and the pages in all.
+        """
+        from ..upkeep.vacuum import vacuum
+
+        who, why = checks.actor(actor), checks.text(reason, "reason")
+        report = vacuum(
+            self.store, checks.flag(full, "full"), checks.flag(hurry, "hurry"), progress or (lambda *_: None)
+        )
+        detail = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
+        self.store.note_vacuum(who, detail | ({"reason": why} if why else {}))
+        return report
 
     def worker(
         self,
@@ -53,6 +147,7 @@ class Holdfast(App):
         from ..run.queues import parse_queues
         from ..run.scheduler import Scheduler
         from ..run.worker import Worker
+        from ..upkeep.caretaker import Caretaker
 
         if current_process().name == POOL:
             raise InvalidInput(
@@ -80,10 +175,11 @@ class Holdfast(App):
             handlers=self.tasks,
             errors=self.error_table,
             random=self.random,
-            middleware=self.middlewares,
+            middleware=self._layers(),
             backing=self.backing,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
+            upkeep=Caretaker(self.store, self.clock, self._retention),
         )
         return Worker(parts, options)
 

@@ -3,7 +3,7 @@
 from time import monotonic_ns
 from typing import Any
 
-from ..clock import Clock
+from ..clock import SECOND, Clock
 from ..context import Backing, Complete, Context, LastError
 from ..model import Claimed, Settlement
 from .handler import Handler
@@ -67,6 +67,8 @@ class Attempt:
             reporting=self,
             backing=backing,
             complete=complete,
+            trace=claimed.origin,
+            waited=max(0, self.started_at - claimed.run_at) / SECOND,
         )
 
     def tell_completing(self, completing: bool) -> None:

@@ -136,7 +136,7 @@ class Duties:
         if self._is_time("heartbeat", HEARTBEAT_NS, now):
             self._heartbeat()
         if not draining:
-            delay = min(delay, self._parts.scheduler.fire_due())
+            delay = min(delay, self._parts.scheduler.fire_due(), self._parts.upkeep.do_some())
             self._return_hoarded(now)
         return min(delay, self._pace())
 

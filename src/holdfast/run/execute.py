@@ -8,13 +8,15 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from ..blobs import is_reference
 from ..clock import Clock
 from ..context import Backing, Completion, Context
-from ..errors import LeaseLost, TransactionError
+from ..errors import BlobError, BlobMissing, LeaseLost, PayloadTooLarge, StoreError, TransactionError
 from ..model import Settlement, Then
 from ..store.base import Store
 from .attempt import Attempt
 from .handler import Middleware
+from .journal import sample_of
 from .outcome import Settler
 
 log = logging.getLogger("holdfast.worker")
@@ -33,6 +35,10 @@ class Executor:
         self._middleware, self._store, self._backing = middleware, store, backing
 
     def run(self, attempt: Attempt) -> Settlement:
+        settlement = self._run(attempt)
+        return self._keep_apart(attempt, settlement) if self._is_large(attempt, settlement) else settlement
+
+    def _run(self, attempt: Attempt) -> Settlement:
         try:
             call = self._prepare(attempt)
             if isinstance(call, Settlement):
@@ -44,7 +50,19 @@ class Executor:
 
     async def run_async(self, attempt: Attempt) -> Settlement:
         try:
-            call = self._prepare(attempt)
+            settlement = await self._run_async(attempt)
+            if not self._is_large(attempt, settlement):
+                return settlement
+            return await self._backing.in_thread(partial(self._keep_apart, attempt, settlement))
+        except BaseException as error:  # noqa: BLE001  a cancellation
+            return self._of_error(attempt, error)
+
+    async def _run_async(self, attempt: Attempt) -> Settlement:
+        try:
+            if attempt.claimed.args_blob is None:
+                call = self._prepare(attempt)
+            else:  # reading it would hold up the loop
+                call = await self._backing.in_thread(partial(self._prepare, attempt))
             if isinstance(call, Settlement):
                 return call
             return self._of_value(attempt, await call())
@@ -79,6 +97,22 @@ class Executor:
         )
         return attempt.completed
 
+    def _is_large(self, attempt: Attempt, settlement: Settlement) -> bool:
+        if settlement.result is None and settlement.then is None:
+            return False
+        return attempt.completed is None and self._store.is_large(settlement)
+
+    def _keep_apart(self, attempt: Attempt, settlement: Settlement) -> Settlement:
+        """Before it is settled with others, so that it fails alone if it cannot be kept."""
+        try:
+            return self._store.keep_apart(settlement)
+        except (BlobError, PayloadTooLarge) as error:
+            return self._settler.of_unkept(attempt, settlement, error)
+        except (
+            StoreError
+        ):  # a full disk: the work is done, so it is settled when that has passed, in its row if need be
+            return settlement
+
     @contextmanager
     def _complete(self, attempt: Attempt, result: Any) -> Iterator[Completion]:
         """A transaction in which the attempt settles itself. Its lease is looked at first, and by the settling."""
@@ -96,8 +130,10 @@ class Executor:
                         yield transaction
                     except Then as then:  # it may be raised as well as returned
                         transaction.result = raised = then
-                settlement = self._settler.success(attempt, transaction.result)
-                if attempt.cancelled or not self._store.settle(settlement, transaction):
+                settlement = self._store.keep_apart(self._settler.success(attempt, transaction.result))
+                if attempt.cancelled or not self._store.settle(
+                    settlement, transaction, sample_of(attempt, settlement)
+                ):
                     raise LeaseLost(lost)
             attempt.completed = settlement
         finally:
@@ -110,8 +146,13 @@ class Executor:
         handler = attempt.handler
         wanted = handler.wants_context or self._middleware
         context = attempt.context(self._backing, partial(self._complete, attempt)) if wanted else None
+        claimed, data = attempt.claimed, attempt.claimed.args
         try:
-            args, kwargs = handler.bind(attempt.claimed.args, context)
+            if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
+                data = self._store.fetch(claimed.args_blob)
+            args, kwargs = handler.bind(data, context)
+        except (BlobMissing, StoreError) as error:
+            return self._settler.of_unreadable(attempt, error)
         except Exception as error:  # noqa: BLE001  the types of the parameters may be the user's
             return self._settler.of_bad_payload(attempt, error)
         call = partial(handler.function, *args, **kwargs)

@@ -5,6 +5,7 @@ from collections import Counter
 
 from ..clock import SECOND
 from ..model import Settlement, Transition
+from ..rollup import Sample
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -29,6 +30,28 @@ WORDS = {
 WELL = {"succeeded", "snoozed", "cancelled", "returned"}
 AGAIN = {"retry_scheduled", "snoozed"}
 QUIET = {"returned"}
+
+
+ENDED = {"succeeded", "failed", "cancelled"}
+NOT_COUNTED = {"interrupted", "returned"}
+
+
+def sample_of(attempt: Attempt, settlement: Settlement) -> Sample | None:
+    """What is counted of it, beside others of its minute."""
+    outcome = _outcome(attempt, settlement)
+    if outcome in NOT_COUNTED:
+        return None
+    claimed = attempt.claimed
+    began = settlement.started_at or settlement.finished_at
+    return Sample(
+        queue=claimed.queue,
+        task=claimed.task or "",
+        what=outcome,
+        at=settlement.finished_at,
+        waited=max(0, began - claimed.run_at),
+        ran=settlement.finished_at - began,
+        attempt=claimed.attempt if outcome in ENDED and settlement.then is None else None,
+    )
 
 
 class Journal:

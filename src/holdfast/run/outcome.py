@@ -6,7 +6,7 @@ from typing import Any
 
 from ..clock import SECOND
 from ..codec import encode_result
-from ..errors import HoldfastError, InvalidInput, InvalidPayload, PayloadTooLarge
+from ..errors import BlobMissing, HoldfastError, InvalidInput, InvalidPayload, PayloadTooLarge
 from ..failure import ErrorTable, Failure, check_code, shorten
 from ..model import Cancel, Fail, Outcome, Retry, Settlement, Snooze, Then
 from ..retry import MAX_DELAY_SECONDS, backoff
@@ -87,6 +87,21 @@ class Settler:
         except BaseException:  # noqa: BLE001  user code: the payload's own type raised it
             detail = ""
         return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", detail))
+
+    def of_unreadable(self, attempt: Attempt, error: Exception) -> Settlement:
+        """Its payload, which is kept by reference. One that is gone will not come back; anything else may pass."""
+        if isinstance(error, BlobMissing):
+            return self._failed(attempt, Failure(self._errors.code_for(error), shorten(str(error))))
+        return self.retry(attempt, Failure("RESOURCE:BLOB_STORE", shorten(str(error))))
+
+    def of_unkept(self, attempt: Attempt, settlement: Settlement, error: Exception) -> Settlement:
+        """Its result, or the payload of what its chain goes on with, could not be put where large ones are kept."""
+        detail = shorten(str(error))
+        if not isinstance(error, PayloadTooLarge):
+            return self.retry(attempt, Failure("RESOURCE:BLOB_STORE", detail))
+        if settlement.then is not None:
+            return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", detail))
+        return self._failed(attempt, Failure("RESULT:TOO_LARGE", detail.replace("payload", "result")))
 
     def retry(self, attempt: Attempt, failure: Failure) -> Settlement:
         """By the task's policy. Attempts that were snoozed or interrupted do not count."""

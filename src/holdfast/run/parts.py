@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -30,6 +31,18 @@ class WorkerOptions(Struct, frozen=True):
     max_memory: int | None = None
 
 
+class Upkeep(Protocol):
+    """What keeps the database small, a little at a time."""
+
+    def do_some(self) -> float:
+        """Returns the seconds until it wants to be asked again."""
+        ...
+
+    def end(self) -> None:
+        """Let another do it."""
+        ...
+
+
 class Parts(Struct, frozen=True):
     """What a worker is built from."""
 
@@ -42,6 +55,7 @@ class Parts(Struct, frozen=True):
     backing: Backing
     spawn: Spawn
     scheduler: Scheduler
+    upkeep: Upkeep
 
 
 class WorkerReport(Struct, frozen=True):

@@ -212,6 +212,7 @@ class Shift:
         for lane in (self._threads, self._loop, self._pool, self._children):
             lane.close()
         duties.interrupt_all()  # a claim that was under way may have come in since
+        self._parts.upkeep.end()
         try:
             self._store.retire(self.id)
         except StoreError as error:

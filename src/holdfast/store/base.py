@@ -26,13 +26,19 @@ from ..model import (
     Wanted,
     WorkerRecord,
 )
+from ..observations import Count, EventRecord, FailureRecord, HistogramRecord, RunningJob, Slice, StorageRecord
+from ..rollup import Sample
 from ..schedule import NewSchedule, Plan, ScheduleRecord
+from ..tally import Tallies
+from .apart import Apart
 from .circumstances import Blocker, Blockers, ChainLink, LiveWorker, Removal, Situation, Taken
+from .examination import Examined
+from .keeping import Keeping
 
 OperatorAction = Literal["requeue", "cancel", "run_now", "complete", "fail_outside", "delete", "purge"]
 
 
-class Store(Protocol):
+class Store(Apart, Examined, Keeping, Protocol):
     """Delays and leases are microseconds. `conn` is the user's own connection, to take part in its transaction."""
 
     @property
@@ -67,8 +73,13 @@ class Store(Protocol):
         """This job of a task, if it is ready and its queue not paused."""
         ...
 
-    def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
-        """Settle what has ended and claim what comes next, in one transaction."""
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Wanted], samples: Sequence[Sample | None] = ()
+    ) -> Exchanged:
+        """Settle what has ended and claim what comes next, in one transaction.
+
+        samples: of each settlement, what is to be counted if it was not lost.
+        """
         ...
 
     # --- out of running: False where the lease was lost, and then nothing happened ---
@@ -77,7 +88,7 @@ class Store(Protocol):
         """Whether it is held still, as the transaction sees it; and then it is until that ends."""
         ...
 
-    def settle(self, settlement: Settlement, conn: Any) -> bool:
+    def settle(self, settlement: Settlement, conn: Any, sample: Sample | None = None) -> bool:
         """Within a transaction, together with what else it does."""
         ...
 
@@ -173,9 +184,9 @@ class Store(Protocol):
         """Do it to every job that fits and is in a state that allows it; returns how many."""
         ...
 
-    def pause(self, queue: str, actor: str) -> bool: ...
+    def pause(self, queue: str, actor: str, reason: str = "") -> bool: ...
 
-    def resume(self, queue: str, actor: str) -> bool: ...
+    def resume(self, queue: str, actor: str, reason: str = "") -> bool: ...
 
     # --- chains and batches ---
 
@@ -195,7 +206,7 @@ class Store(Protocol):
         """Unfinished jobs that wait for this chain, or waited for it and may read its result. ended: all that did."""
         ...
 
-    def delete_chain(self, chain_id: int, cascade: bool, actor: str) -> Deletion:
+    def delete_chain(self, chain_id: int, cascade: bool, actor: str, reason: str = "") -> Deletion:
         """The whole chain, unless others wait for it; with `cascade` those, too. All or nothing."""
         ...
 
@@ -311,6 +322,55 @@ class Store(Protocol):
 
     def count(self, criteria: Criteria) -> int: ...
 
+    # --- how it is doing ---
+
+    def counts(self) -> builtins.list[Count]:
+        """How many there are of each state, by queue and task."""
+        ...
+
+    def longest_running(self, limit: int) -> builtins.list[RunningJob]: ...
+
+    def slices(self, since_minute: int, step_minutes: int) -> builtins.list[Slice]:
+        """What happened since a minute, summed up over so many minutes each."""
+        ...
+
+    def rollup(
+        self, since_minute: int, task: str | None = None, queue: str | None = None
+    ) -> builtins.list[HistogramRecord]:
+        """What is kept since a minute, by queue and task: how attempts ended (bucket 0), how long they waited and
+        ran, and with which attempt jobs ended."""
+        ...
+
+    def top_failures(self, since: int, limit: int) -> builtins.list[FailureRecord]:
+        """What failed since then, the most frequent first."""
+        ...
+
+    def running_by_worker(self) -> dict[str, int]: ...
+
+    def storage(self) -> StorageRecord:
+        """How big it is."""
+        ...
+
+    def events_after(self, after: int, limit: int, job_id: int | None = None) -> builtins.list[EventRecord]:
+        """The log, of all or of one job, from a place in it: an event's id."""
+        ...
+
+    def last_events(self, limit: int, job_id: int | None = None) -> builtins.list[EventRecord]:
+        """The end of the log, of all or of one job, in order."""
+        ...
+
+    def last_event(self) -> int:
+        """The place where the log ends now."""
+        ...
+
+    def tallies(self) -> Tallies:
+        """What was counted from the beginning on, and only counts up."""
+        ...
+
+    def oldest_ready(self, ids: Sequence[int]) -> dict[str, int]:
+        """Of these jobs, as far as they are ready: since when the first of each queue has been due."""
+        ...
+
     # --- waiting ---
 
     def commits_seen(self) -> int:
@@ -345,8 +405,9 @@ class Store(Protocol):
         """Seconds for which a thread of this process has had a transaction open, so that no other can write; or 0."""
         ...
 
-    def refuse_nesting(self) -> None:
-        """Raise TransactionError if this thread has a transaction open, for whose end a write would wait for ever."""
+    def refuse_waiting_for_itself(self) -> None:
+        """Raise TransactionError if this thread, or coroutine, has a transaction open: before another thread is to
+        write for it, and would wait for the end of that."""
         ...
 
     def checkpoint(self) -> tuple[int, int]: ...

@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..app import App, checks
 from ..app.job import Job
 from ..app.task import OPTION_CHECKS, BoundTask, Task
-from ..clock import SECOND
+from ..clock import SECOND, as_datetime
 from ..codec import decoder, encode
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload
 from ..failure import shorten
@@ -43,7 +43,7 @@ FOUND: dict[str, Callable[[Job[Any]], Any]] = {
 # From the checked values that `task.using(…)` keeps.
 _FROM_USING: dict[str, Callable[[Any], Any]] = {
     "delay": lambda value: value / SECOND,
-    "run_at": checks.as_datetime,
+    "run_at": as_datetime,
     "timeout": lambda value: None if value is None else value / SECOND,
     "tags": lambda value: msgspec.json.decode(value),
 }

@@ -15,7 +15,7 @@ from ..errors import NeverIdle
 from ..model import Claimed, Outcome, Report, Settlement, Transition
 from ..run.attempt import Attempt
 from ..run.execute import Executor
-from ..run.journal import Journal
+from ..run.journal import Journal, sample_of
 from ..run.outcome import Settler
 from .clock import FakeClock
 
@@ -78,14 +78,18 @@ def lease_of(app: App) -> int:
 def run_claimed(app: App, claimed: Claimed) -> Ran:
     """Run the attempt and settle it. What is meant for the test, such as a Ctrl-C, is raised after that."""
     witness = _Witness(app.error_table, app.random)
-    executor = Executor(witness, app.clock, app.middlewares, app.store, app.backing)
+    executor = Executor(witness, app.clock, app._layers(), app.store, app.backing)
     attempt = _AttemptHere(claimed, app.tasks[claimed.task or ""], monotonic_ns())
     attempt.app = app
     settlement = _execute(executor, attempt)
     if attempt.touched:
         progress = Report(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
         app.store.report([progress], lease_of(app))
-    lost = app.store.exchange([settlement], []).lost if attempt.completed is None else []
+    lost = (
+        app.store.exchange([settlement], [], [sample_of(attempt, settlement)]).lost
+        if attempt.completed is None
+        else []
+    )
     Journal().settled([(attempt, settlement)], set(map(id, lost)))
     if witness.raised is not None and _is_for_the_test(witness.raised):
         raise witness.raised

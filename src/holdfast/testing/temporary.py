@@ -40,7 +40,8 @@ def on_temporary_database(
         app.clock, app.random = clock or FakeClock(), Random(0)  # the same chance in every run
         try:
             # What a power cut would take from it is of no interest.
-            app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0)
+            # Nor is it to put anything where the program keeps what is large.
+            app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None)
             stack.callback(app.store.close)
             store_declared(app)
             yield app

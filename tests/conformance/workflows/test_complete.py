@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flow import Events, Flow, Sql
 
-from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then
+from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then, codec
 from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge, TransactionError
 from shift import attempts, drain, outcomes
 
@@ -232,8 +232,15 @@ def test_an_outcome_that_is_raised_in_the_block_undoes_it_and_counts(
 )
 @pytest.mark.parametrize("where", ["before", "in the block"])
 def test_what_is_no_success_is_told_to_the_handler_and_undoes_the_block(
-    app: Holdfast, define: Define, sql: Sql, result: Any, error: type[Exception], where: str
+    app: Holdfast,
+    define: Define,
+    sql: Sql,
+    result: Any,
+    error: type[Exception],
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(codec, "MAX_BYTES", 1024 * 1024)
     caught: list[type[Exception]] = []
 
     def body(ctx: Context) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flow import Events, Flow, statuses
 
-from holdfast import Context, Holdfast, Then
+from holdfast import Context, Holdfast, Then, codec
 from holdfast.app import checks
 from holdfast.errors import InvalidInput, InvalidPayload, JobFailed, JobNotFound
 from holdfast.model import Claimed
@@ -127,7 +127,8 @@ def test_bad_input_is_refused(app: Holdfast, flow: Flow, wrong: dict[str, Any]) 
     assert app.jobs.count() == 0
 
 
-def test_bad_settlings_are_refused(app: Holdfast) -> None:
+def test_bad_settlings_are_refused(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_BYTES", 1024 * 1024)
     approve = app.external("approve")
     message = app.queue("inbox").send("hello")
     for settle in (app.jobs.complete, lambda id: app.jobs.fail(id, "A:B")):

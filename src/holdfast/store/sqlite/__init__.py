@@ -1,5 +1,1 @@
-"""The store on SQLite, with the standard library's `sqlite3`."""
-
-from .store import SqliteStore, open_store
-
-__all__ = ["SqliteStore", "open_store"]
+"""The store on SQLite, with the standard library's `sqlite3`. `store` puts it together; some need only a part of it."""

@@ -5,12 +5,11 @@ import socket
 import sqlite3
 from typing import Any
 
-import msgspec
-
-from ...model import Lease, WorkerLimits, WorkerRecord
+from ...model import Lease, WorkerRecord
 from .criteria import as_json
 from .linking import Linking
 from .presence import LockFile, Slot, is_stopped, lock_file, lock_path
+from .rollcall import as_worker
 
 log = logging.getLogger("holdfast.worker")
 
@@ -145,13 +144,3 @@ def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
         "lease": worker.lease,
         "started_at": worker.started_at,
     }
-
-
-def as_worker(id: str, pid: int, host: str, queues: str | None, tasks: str, *rest: Any) -> WorkerRecord:
-    *plain, limits = rest
-    plain.append(WorkerLimits() if limits is None else msgspec.json.decode(limits, type=WorkerLimits))
-    return WorkerRecord(id, pid, host, _texts(queues), _texts(tasks) or (), *plain)
-
-
-def _texts(stored: str | None) -> tuple[str, ...] | None:
-    return None if stored is None else tuple(msgspec.json.decode(stored, type=list[str]))

@@ -24,8 +24,15 @@ def size_of(file: Path) -> int:
 class Checkpointer:
     """Not for several threads at once: only the thread that leads the writer calls it."""
 
-    def __init__(self, guard: sqlite3.Connection, worker: sqlite3.Connection, log: Path) -> None:
-        self._guard, self._worker, self._log = guard, worker, log
+    def __init__(
+        self,
+        guard: sqlite3.Connection,
+        worker: sqlite3.Connection,
+        log: Path,
+        tell: Callable[[int, int], None] = lambda *_: None,
+    ) -> None:
+        """tell: what each checkpoint has achieved."""
+        self._guard, self._worker, self._log, self._tell = guard, worker, log, tell
         self._changes = 0
         self._next_look = 1  # at the first commit already: a program may not live for many
 
@@ -47,4 +54,5 @@ class Checkpointer:
             if self._guard.in_transaction:
                 self._guard.execute("ROLLBACK")
         self._changes, self._next_look = 0, CHANGES_PER_LOOK
+        self._tell(pages, moved)
         return pages, moved

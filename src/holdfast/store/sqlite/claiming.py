@@ -77,4 +77,20 @@ def _in_order(rows: list[Any]) -> "list[Claimed]":
     """RETURNING gives rows in any order: by priority, then by id."""
     if len(rows) > 1:
         rows.sort(key=lambda row: (-row[8], row[0]))
-    return [Claimed(*row[:8]) for row in rows]
+    return [_claimed(*row) for row in rows]
+
+
+def _claimed(
+    id: int,
+    attempt: int,
+    max_attempts: int,
+    queue: str,
+    task: str | None,
+    args: bytes,
+    timeout: int | None,
+    history: int,
+    _priority: int,
+    trace: bytes | None,
+    args_blob: str | None,
+) -> Claimed:
+    return Claimed(id, attempt, max_attempts, queue, task, args, timeout, history, trace=trace, args_blob=args_blob)

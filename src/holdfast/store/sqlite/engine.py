@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from ...blobs import LARGE_BYTES, BlobStore
 from ...clock import Clock
 from ...errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ..statements import Statements
@@ -19,6 +20,7 @@ from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sql
 from .faults import translate
 from .files import FreeSpace, prepare_file
 from .forks import leak
+from .loghold import LogWatch
 from .migrate import Migrations
 from .patience import Patience
 from .watch import Watcher
@@ -40,6 +42,8 @@ class Options(Struct, frozen=True):
     busy_timeout: float
     min_free_bytes: int
     guard_connections: bool
+    blobs: BlobStore | None = None  # None: files beside the database
+    blob_bytes: int | None = LARGE_BYTES  # what is larger goes there; None: nothing does
 
 
 class Engine:
@@ -80,7 +84,8 @@ class Engine:
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = Watcher(options.path, lambda: self.patience.run(lambda: connect(options.path, "NORMAL")))
-        checkpointer = Checkpointer(self._connect(), self._connect(), self._log)
+        self.log_watch = LogWatch(options.path)
+        checkpointer = Checkpointer(self._connect(), self._connect(), self._log, self.log_watch.look)
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
         )
@@ -140,6 +145,15 @@ class Engine:
                         self._spoilt.add(connection)
             self.writer.count_changes(connection.total_changes - before)
         self.watcher.notify()
+
+    def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """On a connection that is closed afterwards, outside of any transaction; threads that write wait."""
+        try:
+            with self.writer.owned(), self._reader() as connection:
+                self._spoilt.add(connection)
+                return self.patience.run(lambda: work(connection))
+        except sqlite3.Error as error:
+            self.writer.raise_for(error)
 
     def _execute(self, connection: sqlite3.Connection, statement: str) -> None:
         try:

@@ -2,9 +2,14 @@
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
+from ...blobs import PLACEHOLDER
+from ...errors import BlobCollected
 from ...model import Inserted, NewJob
 from .criteria import as_json
 from .guest import take_part
@@ -21,10 +26,21 @@ BATCH_CHARACTERS = 1024 * 1024
 
 class Enqueuing(Linking):
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
+        if len(job.args) > self._vault.surely_small and self._vault.is_large(job.args):
+            return self._insert_large(job, conn)
         if conn is None and job.key is None and job.links is None:
             self._require_space(len(job.args))
             return self._run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
         return self._write(lambda connection: self._insert_one(connection, job), conn, len(job.args))
+
+    def _insert_large(self, job: NewJob, conn: Any) -> Inserted:
+        while True:
+            kept = self._with_args_apart(job)
+            work = partial(self._insert_one, job=kept)
+            try:
+                return self._write(work, conn, len(kept.args))
+            except BlobCollected:
+                continue
 
     def _insert_one(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
         if job.key is None:
@@ -34,15 +50,17 @@ class Enqueuing(Linking):
         if live is not None:
             if job.on_conflict == "replace":
                 self._replace(connection, live[0], job)
-            return self._existing(connection, live[0])
+            return self._existing(connection, live[0], job)
         if job.key_window is not None:
             since = {"since": self._clock.now() - job.key_window}
             ended = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
             if ended is not None:
-                return self._existing(connection, ended[0])
+                return self._existing(connection, ended[0], job)
         return self._insert_new(connection, job)
 
-    def _existing(self, connection: sqlite3.Connection, job_id: int) -> Inserted:
+    def _existing(self, connection: sqlite3.Connection, job_id: int, instead_of: NewJob) -> Inserted:
+        if instead_of.args_blob is not None:  # which was put for nothing, most likely
+            connection.execute(self._sql.let_go, (instead_of.args_blob,))
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
 
     def _insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
@@ -56,48 +74,74 @@ class Enqueuing(Linking):
 
     def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:
         now = self._clock.now()
+        if job.args_blob is not None:
+            self._require_blob(connection, job.args_blob)
         values = {
             "id": job_id,
             "args": job.args,
+            "args_blob": job.args_blob,
             "status": job.first_status(now),
             "run_at": job.due(now),
             "priority": job.priority,
             "max_attempts": job.max_attempts,
             "timeout": job.timeout,
+            "trace": job.trace,
             "actor": self._actor,
             "now": now,
         }
         connection.execute(self._sql.replace, values)
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
-        waiting = _in_batches(payloads)
+        waiting = self._gathered(payloads)
         first = list(islice(waiting, 2))  # most often all there is, and encoded before the lock is taken
+        while len(first) > 1 and first[-1].blobs and (another := next(waiting, None)) is not None:
+            first.append(another)  # large ones take long to be put away, and little room then
 
         def work(connection: sqlite3.Connection) -> list[int]:
             return self._insert_all(connection, like, chain(first, waiting))
 
-        size = sum(len(payload) for batch in first for payload in batch)
+        size = sum(len(payload) for batch in first for payload in batch.payloads)
         if conn is not None or len(first) < 2:
             return self._write(work, conn, size)
         # There is more to come, and what makes it is the caller's: it runs in the caller's thread.
         self._require_space(size)
         return self._with_engine(lambda engine: engine.writer.run_here(work))
 
-    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: Iterable[list[str]]) -> list[int]:
+    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: "Iterable[_Batch]") -> list[int]:
         _, *alike = self._values(like, self._clock.now())
         statement, links = self._sql.insert_many, like.links
         if links is not None:
             self._require_open_batch(connection, links)
             statement, alike = self._sql.insert_many_linked, [*alike, *link_values(links)]
         ids: list[int] = []
-        for payloads in batches:
-            self._require_space(sum(map(len, payloads)))
-            values = (*alike, as_json(payloads))
+        for batch in batches:
+            self._require_space(sum(map(len, batch.payloads)))
+            values = (*alike, as_json(batch.payloads))
             # RETURNING gives rows in any order.
-            ids += sorted(row[0] for row in connection.execute(statement, values).fetchall())
+            made = sorted(row[0] for row in connection.execute(statement, values).fetchall())
+            for place, name in batch.blobs.items():
+                self._refer(connection, made[place], name)
+            ids += made
         if links is not None:
             self._link(connection, ids, links)
         return ids
+
+    def _gathered(self, payloads: Iterable[str]) -> "Iterator[_Batch]":
+        """So many at a time as memory and a statement can bear. Large ones are put away at once."""
+        small = self._vault.surely_small
+        batch, blobs, size = list[str](), dict[int, str](), 0
+        for payload in payloads:
+            if len(payload) > small and self._vault.is_large(payload):
+                blobs[len(batch)] = self._put(payload, reserve=True)
+                batch.append(PLACEHOLDER)
+            else:
+                batch.append(payload)
+                size += len(payload)
+            if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+                yield _Batch(batch, blobs)
+                batch, blobs, size = [], {}, 0
+        if batch:
+            yield _Batch(batch, blobs)
 
     def _write(self, work: Callable[[sqlite3.Connection], T], conn: Any, size: int) -> T:
         """In the user's transaction, or in one of our own that is on disk when this returns."""
@@ -116,18 +160,11 @@ class Enqueuing(Linking):
         (self._engine or self._ready()).space.require(size)
 
 
-def _in_batches(payloads: Iterable[str]) -> Iterator[list[str]]:
-    """So many at a time as memory and a statement can bear."""
-    batch: list[str] = []
-    size = 0
-    for payload in payloads:
-        batch.append(payload)
-        size += len(payload)
-        if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+class _Batch(Struct):
+    """Payloads of one statement. Of those that are kept by reference, their names, by place."""
+
+    payloads: list[str]
+    blobs: dict[int, str]
 
 
 class _Insertion(Joinable[Inserted]):

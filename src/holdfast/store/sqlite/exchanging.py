@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model import Claimed, Exchanged, Lease, Report, Settlement, Wanted
+from ...rollup import Sample
 from .claiming import Claiming
 from .criteria import as_json
 from .places import Look, Places, Share
@@ -24,16 +25,20 @@ class Exchanging(Claiming, Settling):
         each = None if queues is None else [(queue, limit) for queue in queues]
         return self.exchange((), [Wanted(tasks, limit, lease, worker, each)]).claimed
 
-    def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Wanted], samples: Sequence[Sample | None] = ()
+    ) -> Exchanged:
         shares = self._look_and_sweep(wants) if wants else []
         if not shares and not settlements:  # nothing to write, so the write lock is not taken
             return Exchanged([], [])
 
-        at_once, unresolved = _is_one_statement(settlements, shares), False
+        at_once, unresolved = not samples and _is_one_statement(settlements, shares), False
 
         def work(connection: sqlite3.Connection) -> Exchanged:
             nonlocal unresolved
             lost = self._settle_all(connection, settlements) if settlements else []
+            if samples:
+                self._count(connection, settlements, samples, lost)
             unresolved = bool(settlements) and self._has_endings(connection)
             if unresolved and not at_once:
                 self.resolve_here(connection)
@@ -46,6 +51,23 @@ class Exchanging(Claiming, Settling):
         if unresolved and at_once:
             self.resolve()
         return exchanged
+
+    def _count(
+        self,
+        connection: sqlite3.Connection,
+        settlements: Sequence[Settlement],
+        samples: Sequence[Sample | None],
+        lost: list[Settlement],
+    ) -> None:
+        """Those that were settled, in the minute in which they ended."""
+        gone = set(map(id, lost))
+        counted = [
+            sample
+            for settlement, sample in zip(settlements, samples, strict=True)
+            if sample is not None and id(settlement) not in gone
+        ]
+        if counted:
+            self.add_to_minutes(connection, counted)
 
     def claim_one(self, job_id: int, lease: int, worker: str) -> Claimed | None:
         def work(connection: sqlite3.Connection) -> list[Claimed]:
@@ -128,11 +150,14 @@ def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[Want
 def _is_plain_success(one: Settlement) -> bool:
     if one.transition != "succeed" or one.then is not None or not one.lease.history:
         return False
-    return one.result is None or len(one.result) <= LARGE_RESULT_CHARACTERS
+    return one.result_blob is None and (one.result is None or len(one.result) <= LARGE_RESULT_CHARACTERS)
 
 
 def _is_plain_continuation(one: Settlement) -> bool:
-    return one.then is not None and one.then.links is None and len(one.then.args) <= LARGE_RESULT_CHARACTERS
+    then = one.then
+    if then is None or then.links is not None or then.args_blob is not None:
+        return False
+    return len(then.args) <= LARGE_RESULT_CHARACTERS
 
 
 def _details(one: Report) -> tuple[int, float | None, str | None]:

@@ -7,11 +7,12 @@ from typing import Any
 
 from ...model import Criteria, JobRecord
 from ..circumstances import Blocker, Blockers, ChainLink, LiveWorker, Removal, Situation, Taken
-from .attending import Attending, as_worker
+from .attending import Attending
 from .criteria import as_json, where
 from .places import START, WINDOW
 from .presence import Slot, is_stopped
 from .reading import get_record
+from .rollcall import as_worker
 
 MOST_WALKED = 10_000
 MOST_RUNNING = 20_000

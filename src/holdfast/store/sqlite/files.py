@@ -5,12 +5,23 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import CannotOpen, DatabaseMissing, DiskFull, InvalidInput, ReadOnlyDatabase, UnsupportedFileSystem
+from ...errors import (
+    CannotOpen,
+    CannotVacuum,
+    DatabaseMissing,
+    DiskFull,
+    InvalidInput,
+    ReadOnlyDatabase,
+    UnsupportedFileSystem,
+)
+from .migrate import DEFAULT_PREFIX
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
-_UNSAFE_FILE_SYSTEMS = {
+UNSAFE_FILE_SYSTEMS = {
     0x6969: "NFS",
     0xFF534D42: "CIFS",
     0xFE534D42: "SMB2",
@@ -55,17 +66,35 @@ def database_path(url: str) -> Path:
         raise CannotOpen(f"this path cannot be used: {error}") from None
 
 
+def blob_folder(path: Path, prefix: str) -> Path:
+    """Beside the database, and one for each prefix in it: what one of them has no use for may be another's."""
+    return Path(f"{path}-{'' if prefix == DEFAULT_PREFIX else prefix}blobs")
+
+
 def prepare_file(path: Path, create: bool) -> None:
     """Check that a database can live here, and create the file with private permissions if there is none."""
+    with _explained(path):
+        _require_place(path, create)
+        _require_writable(path)
+
+
+def require_file(path: Path) -> None:
+    """Check that there is one, for those who only read it."""
+    with _explained(path):
+        _require_place(path, create=False)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        _prepare(path, create)
+        yield
     except OSError as error:
         raise CannotOpen(
             f"{path.name[:100]} cannot be opened: {error.strerror}. Check the path and its permissions"
         ) from error
 
 
-def _prepare(path: Path, create: bool) -> None:
+def _require_place(path: Path, create: bool) -> None:
     if path.is_dir():
         raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
     folder = path.parent
@@ -80,7 +109,10 @@ def _prepare(path: Path, create: bool) -> None:
         _create(path)
     elif not path.is_file():
         raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")
-    for target in (path, folder):
+
+
+def _require_writable(path: Path) -> None:
+    for target in (path, path.parent):
         if not os.access(target, os.W_OK):
             raise ReadOnlyDatabase(
                 f"{target} cannot be written: SQLite needs to write both the file and its folder (for -wal and "
@@ -105,7 +137,7 @@ def _create(path: Path) -> None:
 
 
 def refuse_unsafe_file_system(folder: Path) -> None:
-    name = _UNSAFE_FILE_SYSTEMS.get(file_system_type(folder))
+    name = UNSAFE_FILE_SYSTEMS.get(file_system_type(folder))
     if name is not None:
         raise UnsupportedFileSystem(
             f"{folder} is on {name}, where SQLite's locks do not hold and commits can be lost: "
@@ -124,6 +156,31 @@ def file_system_type(folder: Path) -> int:
     return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
 
 
+def require_room(path: Path, size: int) -> None:
+    """Raise unless there is room to write so many bytes anew: to a temporary file first, then to the log."""
+    temporary = _temporary_folder()
+    needed = dict.fromkeys((path.parent, temporary), size)
+    if os.stat(temporary).st_dev == os.stat(path.parent).st_dev:  # noqa: PTH116
+        needed = {path.parent: 2 * size}
+    for folder, bytes_needed in needed.items():
+        usage = os.statvfs(folder)
+        free = usage.f_bavail * usage.f_frsize
+        if free < bytes_needed:
+            raise CannotVacuum(
+                f"to write {size:,} bytes anew takes {bytes_needed:,} of free space below {folder}, and there are "
+                f"{free:,}: free some, or shrink it in steps, without --full"
+            )
+
+
+def _temporary_folder() -> Path:
+    """Where SQLite puts temporary files."""
+    given = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")
+    for name in given:
+        if name and os.access(name, os.W_OK | os.X_OK):
+            return Path(name)
+    return Path()
+
+
 class FreeSpace:
     """Refuses new work while the disk is nearly full, so that running work can still settle."""
 
@@ -131,20 +188,20 @@ class FreeSpace:
         self._folder, self._reserve = folder, reserve_bytes
         self._checked_until, self._allowance = 0.0, 0
 
-    def require(self, size: int) -> None:
+    def require(self, size: int, written_per_byte: int = WRITTEN_PER_BYTE) -> None:
         """Raise unless there is room for so many bytes of payload above the reserve."""
-        self._allowance -= WRITTEN_PER_BYTE * size + WRITTEN_PER_JOB
+        self._allowance -= written_per_byte * size + WRITTEN_PER_JOB
         if self._allowance < 0 or time.monotonic() >= self._checked_until:
-            self._look(size)
+            self._look(written_per_byte * size)
 
-    def _look(self, size: int) -> None:
+    def _look(self, written: int) -> None:
         try:
             usage = os.statvfs(self._folder)
         except OSError as error:
             raise CannotOpen(f"the folder {self._folder} cannot be read any more: {error.strerror}") from error
         free = usage.f_bavail * usage.f_frsize
         # A payload is written to the log and, at a checkpoint, to the database.
-        room = free - self._reserve - (WRITTEN_PER_BYTE * size if self._reserve else 0)
+        room = free - self._reserve - (written if self._reserve else 0)
         if room < 0:
             raise DiskFull(
                 f"{free:,} bytes are free below {self._folder}, too few beside the reserve of {self._reserve:,} that "

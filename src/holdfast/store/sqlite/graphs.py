@@ -32,7 +32,7 @@ class Graphs(Enqueuing):
         rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
         return [JobRecord(*row) for row in rows]
 
-    def delete_chain(self, chain_id: int, cascade: bool, actor: str) -> Deletion:
+    def delete_chain(self, chain_id: int, cascade: bool, actor: str, reason: str = "") -> Deletion:
         def work(connection: sqlite3.Connection) -> Deletion:
             values: dict[str, Any] = {"chain": chain_id}
             others = [row[0] for row in connection.execute(self._sql.chains_waiting, values).fetchall()]
@@ -53,7 +53,7 @@ class Graphs(Enqueuing):
             ids = sorted(job_id for job_id, _ in jobs)
             deleted = connection.execute(self._sql.delete_jobs, {"batch": as_json(ids)}).rowcount
             if deleted:
-                self._note_deletion(connection, "deleted", deleted, ids, actor)
+                self._note_deletion(connection, "deleted", deleted, ids, actor, reason)
             self.resolve_here(connection)
             return Deletion(deleted=deleted)
 
@@ -62,6 +62,7 @@ class Graphs(Enqueuing):
     # --- batches ---
 
     def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int:
+        self._require_inline(*(None if one is None else one.args for one in (on_success, on_done)))
         callbacks = {"on_success": _written(on_success), "on_done": _written(on_done)}
 
         def work(connection: sqlite3.Connection) -> int:

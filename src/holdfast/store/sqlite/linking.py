@@ -16,8 +16,8 @@ from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, Job
 from ...graph import Links
 from ...model import Inserted, NewJob
 from .criteria import as_json
-from .part import Part
 from .reading import get_record
+from .referring import Referring
 
 log = logging.getLogger("holdfast.worker")
 
@@ -28,7 +28,7 @@ MOST_AT_ONCE = 2000
 _read_callback = msgspec.json.Decoder(NewJob).decode
 
 
-class Linking(Part):
+class Linking(Referring):
     # --- making ---
 
     def _insert_new(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
@@ -36,11 +36,15 @@ class Linking(Part):
         if job.links is None:
             job_id = connection.execute(self._sql.insert, self._values(job, now)).lastrowid
             assert job_id is not None
+            if job.args_blob is not None:
+                self._refer(connection, job_id, job.args_blob)
             return Inserted(job_id, now)
         self._require_open_batch(connection, job.links)
         values = (*self._values(job, now), *link_values(job.links))
         job_id = connection.execute(self._sql.insert_linked, values).lastrowid
         assert job_id is not None
+        if job.args_blob is not None:
+            self._refer(connection, job_id, job.args_blob)
         self._link(connection, [job_id], job.links)
         return Inserted(job_id, now, linked=get_record(connection, self._sql, job_id))
 
@@ -59,6 +63,7 @@ class Linking(Part):
             job.key,
             job.tags,
             job.history,
+            job.trace,
             job.actor or self._actor,
         )
 
@@ -100,9 +105,15 @@ class Linking(Part):
         return chains
 
     def _note_deletion(
-        self, connection: sqlite3.Connection, event: str, count: int, ids: Sequence[int], actor: str
+        self,
+        connection: sqlite3.Connection,
+        event: str,
+        count: int,
+        ids: Sequence[int],
+        actor: str,
+        reason: str | None = None,
     ) -> None:
-        detail = as_json({"count": count, "among": [ids[0], ids[-1]]})
+        detail = as_json({"count": count, "among": [ids[0], ids[-1]]} | ({"reason": reason} if reason else {}))
         values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": detail}
         connection.execute(self._sql.note, values)
 
@@ -170,7 +181,7 @@ class Linking(Part):
         connection.execute("SAVEPOINT calling_back")
         job_id = None
         try:
-            job_id = self._insert_new(connection, _read_callback(callback)).id
+            job_id = self._insert_new(connection, self._apart_if_possible(_read_callback(callback))).id
         except (msgspec.DecodeError, sqlite3.IntegrityError) as error:
             connection.execute("ROLLBACK TO calling_back")
             log.error("batch %d has ended, and its callback cannot be enqueued: %s", batch, error)

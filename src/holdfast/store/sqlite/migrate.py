@@ -37,7 +37,7 @@ class Migrations:
         return f"holdfast migrate --db {quote(path)}{prefix}"
 
     def pending(self) -> list[str]:
-        applied = self._applied()
+        applied = self.applied()
         unknown = sorted(applied - self._known.keys())
         if unknown:
             raise SchemaTooNew(
@@ -84,7 +84,10 @@ class Migrations:
             "(name TEXT PRIMARY KEY, applied_at INTEGER NOT NULL) WITHOUT ROWID"
         )
 
-    def _applied(self) -> set[str]:
+    def known(self) -> list[str]:
+        return list(self._known)
+
+    def applied(self) -> set[str]:
         table = f"{self._prefix}migrations"
         found = self._connection.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)

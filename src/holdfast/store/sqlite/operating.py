@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from ...blobs import PLACEHOLDER
 from ...failure import Failure
 from ...model import Criteria
 from ..base import OperatorAction
@@ -29,7 +30,9 @@ class Operating(Linking):
         failure: Failure = NO_FAILURE,
     ) -> int:
         clause, wanted = where(criteria, self._options.prefix)
-        changed, after = 0, 0
+        changed, after, name = 0, 0, None
+        if result is not None and self._vault.is_large(result):
+            result, name = PLACEHOLDER, self._put(result)
         judged = set[int]()
         while ids := self._ids_after(after, clause, wanted):
             after = ids[-1]
@@ -39,11 +42,15 @@ class Operating(Linking):
                 "attempts": attempts,
                 "actor": actor,
                 "reason": reason or None,
+                "note": as_json(reason) if reason else None,
                 "result": result,
+                "result_blob": name,
                 "failure_code": failure.code,
                 "failure_detail": failure.detail or None,
             }
             changed += self._operate_on(action, clause, values, ids, judged)
+        if name is not None and not changed:
+            self._run(lambda connection: connection.execute(self._sql.let_go, (name,)).rowcount)
         return changed
 
     def _ids_after(self, after: int, clause: str, wanted: dict[str, Any]) -> list[int]:
@@ -62,11 +69,13 @@ class Operating(Linking):
             now = self._clock.now()
             given = values | {"now": now, "run_at": now + values["delay"]}
             changed = self._requeue_waiting(connection, statement, given) if action == "requeue" else 0
+            if values["result_blob"] is not None:
+                self._require_blob(connection, values["result_blob"])
             changed += connection.execute(statement, given).rowcount
             if action == "delete":
                 changed += self._delete_chains(connection, clause, given, judged)
             if changed and action in ("delete", "purge"):
-                self._note_deletion(connection, f"{action}d", changed, ids, values["actor"])
+                self._note_deletion(connection, f"{action}d", changed, ids, values["actor"], values["reason"])
             self.resolve_here(connection)
             return changed
 
@@ -99,18 +108,18 @@ class Operating(Linking):
         values["batch"] = as_json(sorted(ids))
         return changed
 
-    def pause(self, queue: str, actor: str) -> bool:
-        return self._set_paused(self._sql.pause, "paused", queue, actor)
+    def pause(self, queue: str, actor: str, reason: str = "") -> bool:
+        return self._set_paused(self._sql.pause, "paused", queue, actor, reason)
 
-    def resume(self, queue: str, actor: str) -> bool:
-        return self._set_paused(self._sql.resume, "resumed", queue, actor)
+    def resume(self, queue: str, actor: str, reason: str = "") -> bool:
+        return self._set_paused(self._sql.resume, "resumed", queue, actor, reason)
 
-    def _set_paused(self, statement: str, event: str, queue: str, actor: str) -> bool:
+    def _set_paused(self, statement: str, event: str, queue: str, actor: str, reason: str) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             values = {"queue": queue, "actor": actor, "now": self._clock.now()}
             changed = connection.execute(statement, values).rowcount == 1
             if changed:
-                note = {"event": event, "detail": as_json({"queue": queue})}
+                note = {"event": event, "detail": as_json({"queue": queue} | ({"reason": reason} if reason else {}))}
                 connection.execute(self._sql.note, values | note)
             return changed
 

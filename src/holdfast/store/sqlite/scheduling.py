@@ -4,6 +4,9 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from ...blobs import PLACEHOLDER
 from ...errors import InvalidInput
 from ...schedule import NewSchedule, Plan, ScheduleRecord
 from .criteria import as_json
@@ -33,6 +36,7 @@ class Scheduling(Enqueuing):
             self._note_schedule(connection, "schedule_changed", schedule.name, actor, schedule)
             return True
 
+        self._require_inline(schedule.args)
         self._require_space(len(schedule.args))
         return self._run(work, durable=True, wakes=True)
 
@@ -110,20 +114,30 @@ class Scheduling(Enqueuing):
             places = {"handled_at": plan.handled_at, "next_at": plan.next_at}
             if connection.execute(self._sql.advance_schedule, values | places).rowcount == 0:
                 return []  # another worker was faster, or an operator
-            found = [self._fire_one(connection, schedule, moment) for moment in plan.moments]
+            found = [self._fire_one(connection, schedule, moment, name) for moment in plan.moments]
             if found:
                 connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
             return [job_id for job_id in found if job_id is not None]
 
-        self._require_space(len(schedule.args) * len(plan.moments))
+        is_large = bool(plan.moments) and self._vault.is_large(schedule.args)
+        name = self._put(schedule.args, reserve=True) if is_large else None
+        self._require_space(0 if name is not None else len(schedule.args) * len(plan.moments))
         return self._run(work, durable=bool(plan.moments), wakes=True)
 
-    def _fire_one(self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int) -> int | None:
-        """The id of the new job. None if this occurrence has fired before, or its key is taken."""
+    def _fire_one(
+        self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
+    ) -> int | None:
+        """The id of the new job. None if this occurrence has fired before, or its key is taken.
+
+        blob: by which its payload is kept, if it is large.
+        """
         values: dict[str, Any] = {"name": schedule.name, "fire_at": fire_at}
         if connection.execute(self._sql.add_fire, values).rowcount == 0:
             return None
-        inserted = self._insert_one(connection, schedule.job(fire_at))
+        job = schedule.job(fire_at)
+        inserted = self._insert_one(
+            connection, job if blob is None else replace(job, args=PLACEHOLDER, args_blob=blob)
+        )
         values["job_id"] = inserted.id
         connection.execute(self._sql.name_job_of_fire, values)
         connection.execute(self._sql.name_last_job, values)

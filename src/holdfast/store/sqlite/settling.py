@@ -6,9 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ... import tally
+from ...blobs import PLACEHOLDER
 from ...errors import HoldfastError
 from ...failure import Failure, shorten
 from ...model import Lease, NewJob, Settlement, Transition
+from ...rollup import Sample, rows
 from .criteria import as_json
 from .linking import Linking, link_values
 from .reading import get_record
@@ -30,6 +33,11 @@ class Settling(Linking):
     # The clocks are read inside the work, which runs when the write lock is there.
 
     def succeed(self, lease: Lease, result: str | None = None) -> bool:
+        if result is not None and self._vault.is_large(result):
+            name, now = self._put(result), self._clock.now()
+            large = Settlement(lease, "succeed", None, now, PLACEHOLDER, result_blob=name)
+            return self._run(lambda connection: self.settle_here(connection, large))
+
         def keep(connection: sqlite3.Connection) -> bool:
             values = (self._clock.now(), result, lease.id, lease.attempt, lease.queue, None)
             return connection.execute(self._sql.succeed, values).rowcount == 1
@@ -76,6 +84,7 @@ class Settling(Linking):
 
     def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         """In a transaction that is open: the transition that a worker's attempt has come to."""
+        one = self._unless_collected(connection, one)
         if one.then is not None:
             return self._continue_here(connection, one, one.then)
         if one.transition == "succeed":
@@ -90,7 +99,11 @@ class Settling(Linking):
         lease = one.lease
         kept = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
         if connection.execute(self._sql.succeed, kept).rowcount == 1:
+            if one.result_blob is not None:
+                connection.execute(self._sql.refer_result, (one.result_blob, lease.id))
             return True
+        if one.result_blob is not None:
+            connection.execute(self._sql.let_go, (one.result_blob,))
         return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
 
     def holds(self, lease: Lease, conn: Any) -> bool:
@@ -98,7 +111,7 @@ class Settling(Linking):
         rows = as_json([(lease.id, lease.attempt)])
         return self._take_part(conn, lambda connection: bool(connection.execute(self._sql.held, (rows,)).fetchall()))
 
-    def settle(self, one: Settlement, conn: Any) -> bool:
+    def settle(self, one: Settlement, conn: Any, sample: Sample | None = None) -> bool:
         """In the transaction that `conn` is: what else it does, and this, happen together."""
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -106,10 +119,16 @@ class Settling(Linking):
                 settled = not self.continue_all(connection, [one])
             else:
                 settled = self.settle_here(connection, one)
+            if settled and sample is not None:
+                self.add_to_minutes(connection, [sample])
             self.resolve_here(connection)
             return settled
 
         return self._take_part(conn, work)
+
+    def add_to_minutes(self, connection: sqlite3.Connection, samples: Sequence[Sample]) -> None:
+        connection.execute(self._sql.add_to_minutes, (as_json(rows(samples)),))
+        connection.executemany(self._sql.add_to_tallies, tally.rows(samples))
 
     def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> bool:
         """Where the chain cannot go on with it, the attempt has failed."""
@@ -132,6 +151,8 @@ class Settling(Linking):
             large = some[0].then.args if len(some) == 1 and some[0].then is not None else None
             rows = as_json([_next_row(one, now, large) for one in some if one.lease.id in settled])
             made = connection.execute(self._sql.insert_next, (rows, large, now)).fetchall()
+            if made and len(some) == 1 and some[0].then is not None and some[0].then.args_blob is not None:
+                self._refer(connection, made[0][0], some[0].then.args_blob)
             links = some[0].then.links if len(some) == 1 and some[0].then is not None else None
             if links is not None and made:
                 job_id = made[0][0]
@@ -176,6 +197,7 @@ def _next_row(one: Settlement, now: int, large: str | None) -> tuple[Any, ...]:
         then.timeout,
         then.tags,
         policy,
+        then.trace,
     )
 
 

@@ -8,34 +8,45 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ...blobs import BlobStore
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
+from ..blob_files import FileBlobs
 from ..statements import Statements
+from ..vault import Vault
 from .engine import Engine, Options
+from .examining import Examining
 from .exchanging import Exchanging
 from .explaining import Explaining
-from .files import database_path
+from .files import blob_folder, database_path
 from .forks import watch_forks
 from .graphs import Graphs
+from .mending import Mending
 from .migrate import DEFAULT_PREFIX
+from .observing import Observing
 from .operating import Operating
 from .part import Hurry
 from .places import Places
 from .presence import lock_path
+from .pruning import Pruning
 from .reading import Reading
 from .scheduling import Scheduling
+from .tallying import Tallying
 from .transaction import Completion, T, Transaction, handed_out
 
 FORK_PATIENCE_SECONDS = 1.0
 
 
-class SqliteStore(Scheduling, Exchanging, Operating, Graphs, Explaining, Reading):
+class SqliteStore(
+    Scheduling, Exchanging, Operating, Pruning, Graphs, Observing, Tallying, Examining, Mending, Explaining, Reading
+):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self._options, self._clock, self._random, self._token = options, clock, random, token
         self._actor = f"{os.getpid()}-{token}"
         self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self._places = Places(self._sql)
-        self._slots = {}
+        self._vault = Vault(options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes)
+        self._slots, self._own_slot = {}, {}
         self._hurry = Hurry()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
@@ -78,8 +89,8 @@ class SqliteStore(Scheduling, Exchanging, Operating, Graphs, Explaining, Reading
         engine = self._engine
         return 0.0 if engine is None else engine.writer.held_for()
 
-    def refuse_nesting(self) -> None:
-        self._ready().writer.refuse_nesting()
+    def refuse_waiting_for_itself(self) -> None:
+        self._ready().writer.refuse_waiting_for_itself()
 
     def checkpoint(self) -> tuple[int, int]:
         return self._with_engine(lambda engine: engine.writer.checkpoint())
@@ -104,7 +115,7 @@ class SqliteStore(Scheduling, Exchanging, Operating, Graphs, Explaining, Reading
         engine, self._engine = self._engine, None
         self._opening = threading.Lock()
         self._actor = f"{os.getpid()}-{self._token}"
-        self._slots = {}
+        self._slots, self._own_slot = {}, {}
         if engine is not None:  # somebody was using it: this child can never safely use the file
             engine.abandon()
             self._stranded = True
@@ -141,6 +152,8 @@ def open_store(
     busy_timeout: float,
     min_free_bytes: int,
     guard_connections: bool,
+    blobs: BlobStore | None,
+    blob_bytes: int | None,
     clock: Clock,
     random: Random,
     token: str,
@@ -153,5 +166,7 @@ def open_store(
         busy_timeout=busy_timeout,
         min_free_bytes=min_free_bytes,
         guard_connections=guard_connections,
+        blobs=blobs,
+        blob_bytes=blob_bytes,
     )
     return SqliteStore(options, clock, random, token)

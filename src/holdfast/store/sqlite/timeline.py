@@ -12,7 +12,7 @@ def timeline(events: list[Any], attempts: list[Any]) -> list[TimelineEntry]:
     spans = {row[0]: _attempt(row) for row in attempts}
     entries: list[TimelineEntry] = []
     for at, event, attempt, actor, detail in events:
-        entries.append(TimelineEntry(at, "event", event, attempt or 0, actor, _detail(detail)))
+        entries.append(TimelineEntry(at, "event", event, attempt or 0, actor, read_detail(detail)))
         if event == "claimed" and attempt in spans:
             entries.append(spans.pop(attempt))
     return entries + list(spans.values())  # what is left was made by hand, without its event
@@ -31,7 +31,7 @@ def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
     return TimelineEntry(claimed_at, "attempt", outcome or "running", attempt, worker, detail)
 
 
-def _detail(text: str | None) -> dict[str, Any]:
+def read_detail(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:

@@ -40,7 +40,8 @@ WHERE id IN (
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT ?5
 )
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
+          CAST(args_blob AS TEXT)
 
 -- name: claim_message_at_once
 -- ready -> running, the next message of a queue unless it is paused, or something else must be swept first
@@ -54,7 +55,8 @@ WHERE id = (
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
     ORDER BY priority DESC, id LIMIT 1
 )
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority
+RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
+          CAST(args_blob AS TEXT)
 
 -- name: ready_pairs
 -- First, whether something is due (1), and whether something has ended that was not worked off yet, or is out of time
@@ -113,7 +115,7 @@ WHERE id IN (
     ORDER BY job.priority DESC, job.id LIMIT :limit
 )
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-          error_detail, run_at, priority
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT), priority
 
 -- name: claim_one
 -- ready -> running, one job of a task by its id, unless its queue is paused
@@ -124,7 +126,7 @@ UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
 WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
   AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-          error_detail, run_at, priority
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT), priority
 
 -- name: next_due
 -- when the next scheduled job is due, or the time of an external one is over (wall clock), and when the next lease

@@ -2,14 +2,14 @@
 
 -- name: insert
 INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, actor)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     history, trace, actor)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_many
 -- All values but `args` are the same for every row, so one statement takes a thousand of them.
 INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, actor)
-SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
+                     history, trace, actor)
+SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
 RETURNING id
 
 -- name: find_live_key
@@ -37,7 +37,7 @@ SELECT id FROM (
 -- waiting -> waiting, with other arguments and another time
 UPDATE {p}jobs SET
     status = CASE WHEN status = 'blocked' THEN status ELSE :status END,
-    args = :args, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),
-    timeout = :timeout,
+    args = :args, args_blob = :args_blob, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),
+    timeout = :timeout, trace = :trace,
     transition = 'replaced', actor = :actor, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status IN ('ready', 'scheduled', 'blocked')

@@ -3,13 +3,13 @@
 -- name: insert_linked
 -- into `blocked`, `ready` or `scheduled`
 INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, actor, on_blocker_failure, batch_id, external, timeout_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                     history, trace, actor, on_blocker_failure, batch_id, external, timeout_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_many_linked
 INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, actor, on_blocker_failure, batch_id, external, timeout_at)
-SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
+                     history, trace, actor, on_blocker_failure, batch_id, external, timeout_at)
+SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
 RETURNING id
 
 -- name: chains_to_wait_for

@@ -41,12 +41,12 @@ RETURNING id
 -- What a chain goes on with: rows of the id and attempt that led to it, then the new job. It is made once, however
 -- often this is tried. A large payload is given by itself: SQLite would parse it several times.
 INSERT INTO {p}jobs (chain_id, chain_index, batch_id, actor, queue, task, args, status, run_at, priority, max_attempts,
-                     timeout, tags, on_blocker_failure, created_at)
+                     timeout, tags, on_blocker_failure, created_at, trace)
 SELECT coalesce(before.chain_id, before.id), before.chain_index + 1, before.batch_id, before.worker,
        json_extract(new.value, '$[2]'), json_extract(new.value, '$[3]'), coalesce(?2, json_extract(new.value, '$[4]')),
        json_extract(new.value, '$[5]'), json_extract(new.value, '$[6]'), json_extract(new.value, '$[7]'),
        json_extract(new.value, '$[8]'), json_extract(new.value, '$[9]'), json_extract(new.value, '$[10]'),
-       json_extract(new.value, '$[11]'), ?3
+       json_extract(new.value, '$[11]'), ?3, coalesce(json_extract(new.value, '$[12]'), before.trace)
 FROM json_each(?1) AS new CROSS JOIN {p}jobs AS before ON before.id = json_extract(new.value, '$[0]')
 WHERE before.status = 'succeeded' AND before.continued AND before.attempt = json_extract(new.value, '$[1]')
 ORDER BY new.key

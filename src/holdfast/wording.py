@@ -4,14 +4,14 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Sequence
 
-from ..clock import SECOND
-from ..failure import shorten
-from . import checks
+from .clock import SECOND, as_datetime
+from .failure import shorten
 
 LONGEST_NAME = 80
 LONGEST_DETAIL = 200
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_SIZES = ("KiB", "MiB", "GiB", "TiB")
 
 
 def clean(text: str) -> str:
@@ -70,7 +70,7 @@ def whole(microseconds: int) -> str:
 
 
 def moment(microseconds: int) -> str:
-    return f"{checks.as_datetime(microseconds):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{as_datetime(microseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def ahead(microseconds: int, now: int) -> str:
@@ -87,3 +87,13 @@ def listed(parts: Sequence[str], mark: str = ",") -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{f'{mark} '.join(parts[:-1])}{mark if mark != ',' else ''} and {parts[-1]}"
+
+
+def size(count: int) -> str:
+    """`512 bytes`, `4.2 MiB`."""
+    if count < 1000:
+        return plural(count, "byte")
+    value, unit = float(count), -1
+    while value >= 1000 and unit < len(_SIZES) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.{0 if value >= 100 else 1}f} {_SIZES[unit]}"

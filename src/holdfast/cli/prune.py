@@ -1,0 +1,153 @@
+"""`holdfast prune`: delete what is older than the rules allow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from ..process import Holdfast
+from ..retention import ENDED, Retention, Rule
+from .complete import complete_queues, complete_tasks
+from .database import Database, takes_database
+from .deeds import ask
+from .options import Signature, duration, example, signed, size
+from .output import document, json_option, progress_bar, say
+from .text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..upkeep.asked import PruneReport
+
+
+class _Rules(NamedTuple):
+    """What the options say, instead of the rules of the app."""
+
+    status: tuple[str, ...]
+    queue: tuple[str, ...]
+    task: tuple[str, ...]
+    age: float | None
+    newest: int | None
+    max_bytes: int | None
+
+    def retention(self) -> Retention | None:
+        if self.age is None and self.newest is None and self.max_bytes is None:
+            if self.status or self.queue or self.task:
+                raise click.UsageError("--status, --queue and --task go with --older-than or --keep")
+            return None
+        if self.max_bytes is not None and (self.queue or self.task or self.status):
+            raise click.UsageError("--max-size is about the whole file: it goes without --status, --queue and --task")
+        age = None if self.age is None else timedelta(seconds=self.age)
+        given: dict[str, Any] = dict.fromkeys((*ENDED, "rollups", "failures", "audit"))
+        if self.queue or self.task:
+            given["rules"] = [
+                Rule(queue=queue, task=task, status=self.status or None, age=age, newest=self.newest)
+                for queue in self.queue or (None,)
+                for task in self.task or (None,)
+            ]
+        elif self.newest is not None and self.status:
+            raise click.UsageError("--keep with --status needs --queue or --task")
+        else:
+            given |= dict.fromkeys(self.status or ENDED, age) | {"newest": self.newest}
+        return Retention(**given, max_bytes=self.max_bytes)
+
+
+@click.command(
+    epilog=example(
+        "holdfast prune --db app.db",
+        "holdfast prune --dry-run --db app.db",
+        "holdfast prune --archive jobs.jsonl.gz --db app.db",
+        "holdfast prune --older-than 7d --task ping --db app.db",
+    )
+)
+@click.option("--dry-run", "-n", is_flag=True, help="Only say how many it would be.")
+@click.option(
+    "--archive", type=click.Path(dir_okay=False), metavar="FILE", help="Write them to this .jsonl.gz first."
+)
+@click.option("--older-than", type=duration, metavar="DURATION", help="By this age, instead of the app's rules.")
+@click.option(
+    "--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N of each, instead of these rules."
+)
+@click.option("--max-size", type=size, metavar="SIZE", help="While there is more than this in the file, such as 2G.")
+@click.option(
+    "--status", "-s", multiple=True, type=click.Choice(ENDED), metavar="STATUS", help="Of those, only these."
+)
+@click.option("--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Of this queue.")
+@click.option("--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Of this task.")
+@click.option("--hurry", is_flag=True, help="Without pauses in which others have the database.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@signed
+@takes_database
+@json_option
+def prune(
+    database: Database,
+    dry_run: bool,
+    archive: str | None,
+    older_than: float | None,
+    keep: int | None,
+    max_size: int | None,
+    status: tuple[str, ...],
+    queue: tuple[str, ...],
+    task: tuple[str, ...],
+    hurry: bool,
+    yes: bool,
+    signature: Signature,
+    as_json: bool,
+) -> None:
+    """Delete jobs that ended long ago, with their history.
+
+    By the rules of the app, which its workers follow by themselves. It goes on in small steps while others work, and
+    can be interrupted and run again. With --older-than, --keep or --max-size it asks first.
+    """
+    rules = _Rules(status, queue, task, older_than, keep, max_size).retention()
+    with database.open() as app:
+        report = _count(app, rules) if dry_run else None
+        if report is None and rules is not None and not yes:
+            found = _count(app, rules)
+            ask(f"Delete {plural(found.jobs, 'job')} ({found.retention})?", yes)
+        if report is None:
+            with _progress(app, rules, as_json) as progress:
+                report = app.prune(retention=rules, archive=archive, hurry=hurry, progress=progress, **signature)
+    _tell(report, as_json)
+
+
+def _count(app: Holdfast, rules: Retention | None) -> PruneReport:
+    return app.prune(dry_run=True, retention=rules)
+
+
+@contextmanager
+def _progress(app: Holdfast, rules: Retention | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
+    """A bar, on a terminal."""
+    if as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("Pruning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with progress_bar(*columns) as bar:
+        total = _count(app, rules).jobs
+        one = bar.add_task("prune", total=total)
+        yield lambda done: bar.update(one, completed=done, total=max(total, done))
+
+
+def _tell(report: PruneReport, as_json: bool) -> None:
+    if as_json:
+        document({"action": "prune", "jobs": report.jobs, **msgspec.structs.asdict(report)})
+        return
+    parts = [f"{getattr(report, status):,} {status}" for status in ENDED if getattr(report, status)]
+    which = f": {', '.join(parts)}" if parts else ""
+    verb = "would be" if report.dry_run else "was" if report.jobs == 1 else "were"
+    say(f"{plural(report.jobs, 'job')} {verb} pruned{which}.")
+    say(f"Kept: {report.retention}.")
+    others = ("batches", "minutes", "failures", "tracebacks", "audit", "blobs")
+    rest = [f"{getattr(report, name):,} {name}" for name in others if getattr(report, name)]
+    if rest:
+        say(f"Also pruned: {', '.join(rest)}.")
+    if report.archived:
+        say(f"{plural(report.archived, 'job')} {'was' if report.archived == 1 else 'were'} written to the archive.")

@@ -1,0 +1,209 @@
+"""What is measured, under which names, and how it is read: the same for Prometheus and for OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+from ..clock import SECOND
+from ..process import Holdfast
+from ..tally import ABOVE_ALL, BOUNDS, ERROR, Tally
+
+MOST_PLACES = 500
+MOST_CODES = 200
+OTHERS = "_others"
+
+RETRIES = ("retry_scheduled", "recovered")
+
+BOUNDS_SECONDS = tuple(bound / SECOND for bound in BOUNDS if bound != ABOVE_ALL)
+
+T = TypeVar("T")
+
+Place = tuple[str, str]
+Labels = tuple[str, ...]
+
+
+class Measure(Struct, frozen=True):
+    name: str  # without the _total of counters
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    labels: Labels = ()
+    unit: str = "1"  # as OpenTelemetry writes it
+
+
+JOBS = Measure("holdfast_jobs", "gauge", "Jobs and messages, by state.", ("state", "queue", "task"))
+OLDEST = Measure(
+    "holdfast_oldest_ready_age_seconds",
+    "gauge",
+    "For how long the first of a queue's ready jobs has been due; 0 if none is ready.",
+    ("queue",),
+    "s",
+)
+PAUSED = Measure("holdfast_queue_paused", "gauge", "1 for a queue that is paused.", ("queue",))
+ENQUEUED = Measure("holdfast_enqueued", "counter", "Jobs and messages that were ever enqueued.")
+ATTEMPTS = Measure(
+    "holdfast_attempts", "counter", "Attempts that ended, by how they ended.", ("queue", "task", "outcome")
+)
+RETRIED = Measure(
+    "holdfast_retries", "counter", "Attempts that failed or were lost, with another one to come.", ("queue", "task")
+)
+FAILURES = Measure(
+    "holdfast_failures", "counter", "Attempts and jobs that failed, by error code.", ("queue", "task", "code")
+)
+RUN = Measure(
+    "holdfast_attempt_run_seconds", "histogram", "For how long attempts ran.", ("queue", "task"), "s"
+)  # fmt: skip
+WAIT = Measure(
+    "holdfast_attempt_wait_seconds",
+    "histogram",
+    "For how long attempts waited, from when they were due to when they began.",
+    ("queue", "task"),
+    "s",
+)
+WORKERS = Measure("holdfast_workers", "gauge", "Workers whose process is there, by state.", ("state",))
+CAPACITY = Measure("holdfast_worker_capacity", "gauge", "How many jobs these workers run at a time, together.")
+TAKEN = Measure("holdfast_worker_jobs", "gauge", "Jobs that these workers have taken.")
+DATABASE = Measure("holdfast_database_bytes", "gauge", "Size of the database file.", unit="By")
+UNUSED = Measure(
+    "holdfast_database_unused_bytes", "gauge", "Of the database file, what a vacuum would give back.", unit="By"
+)
+WAL = Measure("holdfast_wal_bytes", "gauge", "Size of the write-ahead log.", unit="By")
+DISK = Measure("holdfast_disk_free_bytes", "gauge", "Room left on the disk of the database.", unit="By")
+
+MEASURES = (
+    JOBS, OLDEST, PAUSED, ENQUEUED, ATTEMPTS, RETRIED, FAILURES, RUN, WAIT, WORKERS, CAPACITY, TAKEN, DATABASE,
+    UNUSED, WAL, DISK,
+)  # fmt: skip
+
+
+class Histogram(Struct, frozen=True):
+    """How many were at most as long as each of BOUNDS_SECONDS, and how many there were; and their sum."""
+
+    counts: list[int]
+    sum: float
+
+
+class Reading:
+    """All measures at one time: of each, the values by the values of its labels."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[Labels, float]] = {one.name: {} for one in MEASURES}
+        self.histograms: dict[str, dict[Labels, Histogram]] = {RUN.name: {}, WAIT.name: {}}
+
+    def put(self, measure: Measure, value: float, *labels: str) -> None:
+        self.values[measure.name][labels] = value
+
+    def add(self, measure: Measure, value: float, *labels: str) -> None:
+        values = self.values[measure.name]
+        values[labels] = values.get(labels, 0) + value
+
+
+class Reader:
+    """Reads them from the store. Each reading is a handful of short reads.
+
+    Names that come up when there are `most_places` of them already are counted together, as _others.
+    """
+
+    def __init__(self, app: Holdfast, most_places: int = MOST_PLACES) -> None:
+        self._app = app
+        self._places = _Known[Place](most_places, (OTHERS, OTHERS))
+        self._queues = _Known[str](most_places, OTHERS)
+        self._codes = _Known[str](MOST_CODES, OTHERS)
+
+    def read(self) -> Reading:
+        reading = Reading()
+        self._read_jobs(reading)
+        self._read_tallies(reading)
+        self._read_workers(reading)
+        storage = self._app.observe.storage()
+        reading.put(DATABASE, storage.database_bytes)
+        reading.put(UNUSED, storage.free_bytes_in_file)
+        reading.put(WAL, storage.wal_bytes)
+        reading.put(DISK, storage.disk_free_bytes)
+        return reading
+
+    def _read_jobs(self, reading: Reading) -> None:
+        store, now = self._app.store, self._app.clock.now()
+        counts = store.counts()
+        for one in counts:
+            queue, task = self._places.of((one.queue, one.task or ""))
+            reading.add(JOBS, one.count, one.status, queue, task)
+            reading.put(OLDEST, 0, self._queues.of(one.queue))
+        first = [one.oldest_id for one in counts if one.status == "ready" and one.oldest_id is not None]
+        for queue, since in store.oldest_ready(first).items():
+            name, age = self._queues.of(queue), max(0.0, (now - since) / SECOND)
+            reading.put(OLDEST, max(age, reading.values[OLDEST.name].get((name,), 0)), name)
+
+    def _read_tallies(self, reading: Reading) -> None:
+        found = self._app.store.tallies()
+        reading.put(ENQUEUED, found.enqueued)
+        for (name,) in reading.values[OLDEST.name]:
+            reading.put(PAUSED, 0, name)
+        for name in found.paused:
+            reading.put(PAUSED, 1, self._queues.of(name))
+        ran, waited = _Sums(), _Sums()
+        for one in found.rows:
+            place = self._places.of((one.queue, one.task))
+            if one.what.startswith(ERROR):
+                reading.add(FAILURES, one.count, *place, self._codes.of(one.what.removeprefix(ERROR)))
+                continue
+            reading.add(ATTEMPTS, one.count, *place, one.what)
+            if one.what in RETRIES:
+                reading.add(RETRIED, one.count, *place)
+            if one.ran_upto:
+                ran.add(place, one.ran_upto, one)
+                waited.add(place, one.waited_upto, one)
+        for place in ran.counts:
+            reading.histograms[RUN.name][place] = ran.histogram(place, ran.ran[place])
+            reading.histograms[WAIT.name][place] = waited.histogram(place, waited.waited[place])
+
+    def _read_workers(self, reading: Reading) -> None:
+        store = self._app.store
+        living = store.live_workers()
+        taken = store.running_by_worker()
+        stopped = sum(one.is_stopped for one in living)
+        reading.put(WORKERS, len(living) - stopped, "alive")
+        reading.put(WORKERS, stopped, "stopped")
+        reading.put(CAPACITY, sum(one.record.concurrency for one in living))
+        reading.put(TAKEN, sum(taken.get(one.record.id, 0) for one in living))
+
+
+class _Sums:
+    """Of one histogram, at each place."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Place, Counter[int]] = {}
+        self.ran: Counter[Place] = Counter()
+        self.waited: Counter[Place] = Counter()
+
+    def add(self, place: Place, bound: int, one: Tally) -> None:
+        self.counts.setdefault(place, Counter())[bound] += one.count
+        self.ran[place] += one.ran
+        self.waited[place] += one.waited
+
+    def histogram(self, place: Place, microseconds: int) -> Histogram:
+        return Histogram(list(_up_to_each_bound(self.counts[place])), microseconds / SECOND)
+
+
+def _up_to_each_bound(counts: Counter[int]) -> Iterable[int]:
+    return accumulate(counts[bound] for bound in BOUNDS)
+
+
+class _Known(Generic[T]):
+    """The first so many names that came up; the rest are one. A name is never moved, or counters would jump."""
+
+    def __init__(self, most: int, others: T) -> None:
+        self._most, self._others = most, others
+        self._names: set[T] = set()
+
+    def of(self, name: T) -> T:
+        if name in self._names:
+            return name
+        if len(self._names) >= self._most:
+            return self._others
+        self._names.add(name)
+        return name

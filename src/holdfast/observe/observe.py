@@ -1,0 +1,263 @@
+"""`app.observe`: how many, stuck on whom, tried how often, failing why, how big; and how fast."""
+
+from __future__ import annotations  # so that they cost nothing at import
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from ..clock import SECOND, Clock, as_datetime, as_microseconds
+from ..errors import InvalidInput
+from ..model import JobRecord, WorkerRecord
+from ..observations import Count, EventRecord
+from ..rollup import ATTEMPTS, MINUTE, RUN, WAIT, percentile
+from ..store.base import Store
+from .answers import (
+    CountInfo,
+    Counts,
+    Event,
+    FailureInfo,
+    Latency,
+    OldestJob,
+    Percentiles,
+    Snapshot,
+    Storage,
+    TaskAttempts,
+    ThroughputPoint,
+    WorkerHealth,
+)
+
+Since = timedelta | datetime
+
+HOUR = timedelta(hours=1)
+MOST = 1000
+
+# From the names of transitions to what a chart calls them.
+OUTCOMES = {
+    "succeeded": "succeeded",
+    "completed": "succeeded",
+    "failed": "failed",
+    "retry_scheduled": "retried",
+    "recovered": "retried",
+    "released": "retried",
+    "cancelled": "cancelled",
+}
+
+Kept = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
+
+
+class Observe:
+    """Each answer is a short read, by an index or of a table that stays small, however many jobs there are."""
+
+    def __init__(self, store: Callable[[], Store], clock: Clock) -> None:
+        self._find_store, self._clock = store, clock
+
+    @property
+    def _store(self) -> Store:
+        return self._find_store()
+
+    def snapshot(self) -> Snapshot:
+        """The five answers at once; what is about a time, of the last hour."""
+        workers, counted = self.workers(), self._store.counts()
+        kept = self._kept(HOUR)
+        return Snapshot(
+            at=as_datetime(self._clock.now()),
+            counts=_counts(counted),
+            oldest=self._oldest(10, workers, counted),
+            attempts=_attempts(kept),
+            failures=self.failures(),
+            workers=workers,
+            latency=_latency(kept),
+            storage=self.storage(),
+        )
+
+    def counts(self) -> Counts:
+        """How many jobs there are, in each state, by queue and task."""
+        return _counts(self._store.counts())
+
+    def oldest(self, limit: int = 10) -> list[OldestJob]:
+        """What has been running, ready or blocked the longest, and on which worker."""
+        return self._oldest(_whole(limit, "limit"), self.workers(), self._store.counts())
+
+    def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
+        """How often jobs were tried; the task that fails most, first."""
+        return _attempts(self._kept(since))
+
+    def failures(
+        self, since: Since | None = None, limit: int = 20, with_tracebacks: bool = True
+    ) -> list[FailureInfo]:
+        """Why they fail: the most frequent error codes, each place of failure apart, with its traceback."""
+        begin = 0 if since is None else self._moment(since)
+        store = self._store
+        return [
+            FailureInfo(
+                error_code=one.error_code,
+                queue=one.queue,
+                task=one.task,
+                count=one.count,
+                first_seen=as_datetime(one.first_seen),
+                last_seen=as_datetime(one.last_seen),
+                last_job_id=one.last_job_id,
+                fingerprint=one.fingerprint,
+                traceback=store.traceback(one.fingerprint) if with_tracebacks and one.fingerprint else None,
+            )
+            for one in store.top_failures(begin, _whole(limit, "limit"))
+        ]
+
+    def workers(self) -> list[WorkerHealth]:
+        """Those that are there, and the last ones that were. The newest first."""
+        store = self._store
+        living = {one.record.id: one.is_stopped for one in store.live_workers()}
+        taken = store.running_by_worker()
+        return [_health(record, living, taken) for record in store.workers()]
+
+    def throughput(self, since: Since = HOUR, step: timedelta = timedelta(minutes=1)) -> list[ThroughputPoint]:
+        """How many ended in each step of time, by queue and task. Steps in which nothing ended are left out."""
+        minutes = max(1, round(step.total_seconds() / 60)) if isinstance(step, timedelta) else 0
+        if not minutes:
+            raise InvalidInput(f"step is a timedelta of at least a minute, not {type(step).__qualname__}")
+        points: dict[tuple[int, str, str | None], dict[str, int]] = {}
+        for one in self._store.slices(self._minute(since) // minutes * minutes, minutes):
+            if one.what in OUTCOMES:
+                counted = points.setdefault((one.minute, one.queue, one.task), {})
+                name = OUTCOMES[one.what]
+                counted[name] = counted.get(name, 0) + one.count
+        return [
+            ThroughputPoint(as_datetime(minute * MINUTE), queue, task, **counted)
+            for (minute, queue, task), counted in sorted(points.items(), key=lambda item: (item[0][0], str(item[0])))
+        ]
+
+    def latency(self, task: str | None = None, queue: str | None = None, since: Since = HOUR) -> list[Latency]:
+        """How long attempts waited and ran: of one task, of one queue, or of all."""
+        return _latency(self._kept(since, task, queue))
+
+    def storage(self) -> Storage:
+        """How big the file is, and its log, and how much room there is."""
+        found = self._store.storage()
+        return Storage(
+            found.database_bytes, found.wal_bytes, found.free_bytes_in_file, found.page_size, found.disk_free_bytes
+        )
+
+    def events(self, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
+        """The log, from a cursor on: the id of the last event that was seen."""
+        found = self._store.events_after(_whole(after, "after"), min(_whole(limit, "limit"), MOST), job)
+        return list(map(_event, found))
+
+    def last_events(self, limit: int = 20, job: int | None = None) -> list[Event]:
+        """The end of the log, in order."""
+        return list(map(_event, self._store.last_events(min(_whole(limit, "limit"), MOST), job)))
+
+    def last_event(self) -> int:
+        """Where the log ends now: a cursor to follow it from."""
+        return self._store.last_event()
+
+    def _oldest(self, limit: int, workers: list[WorkerHealth], counted: list[Count]) -> list[OldestJob]:
+        store, now = self._store, self._clock.now()
+        by_id = {worker.id: worker for worker in workers}
+        ids = [one.id for one in store.longest_running(limit)]
+        ids += [one.oldest_id for one in counted if one.status in ("ready", "blocked") and one.oldest_id]
+        records = [record for job_id in dict.fromkeys(ids) if (record := store.get(job_id)) is not None]
+        found = [
+            OldestJob(
+                job_id=record.id,
+                status=record.status,
+                queue=record.queue,
+                task=record.task,
+                since=as_datetime(_since(record)),
+                age=max(0.0, (now - _since(record)) / SECOND),
+                attempt=record.attempt,
+                worker=by_id.get(record.worker or ""),
+            )
+            for record in records
+        ]
+        return sorted(found, key=lambda one: (-one.age, one.job_id))[:limit]
+
+    def _kept(self, since: Since, task: str | None = None, queue: str | None = None) -> Kept:
+        found: Kept = {}
+        for one in self._store.rollup(self._minute(since), task, queue):
+            found.setdefault((one.queue, one.task), {})[one.what] = one.buckets
+        return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
+
+    def _moment(self, since: Since) -> int:
+        if isinstance(since, timedelta):
+            return self._clock.now() - round(since.total_seconds() * SECOND)
+        if isinstance(since, datetime) and since.utcoffset() is not None:
+            return as_microseconds(since)
+        raise InvalidInput("since is a timedelta, such as timedelta(hours=1), or a datetime with a time zone")
+
+    def _minute(self, since: Since) -> int:
+        return self._moment(since) // MINUTE
+
+
+def _counts(counted: list[Count]) -> Counts:
+    return Counts([CountInfo(one.status, one.queue, one.task, one.count) for one in counted])
+
+
+def _attempts(kept: Kept) -> list[TaskAttempts]:
+    found: list[TaskAttempts] = []
+    for (queue, task), kinds in kept.items():
+        ended = dict.fromkeys(OUTCOMES.values(), 0)
+        for what, name in OUTCOMES.items():
+            ended[name] += sum(kinds.get(what, {}).values())
+        del ended["cancelled"]
+        found.append(TaskAttempts(queue, task, dict(sorted(kinds.get(ATTEMPTS, {}).items())), **ended))
+    return sorted(found, key=lambda one: -(one.retried + one.failed))
+
+
+def _latency(kept: Kept) -> list[Latency]:
+    return [
+        Latency(
+            queue=queue,
+            task=task,
+            count=sum(kinds.get(RUN, {}).values()),
+            wait=_percentiles(kinds.get(WAIT, {})),
+            run=_percentiles(kinds.get(RUN, {})),
+        )
+        for (queue, task), kinds in kept.items()
+        if RUN in kinds
+    ]
+
+
+def _events(records: list[EventRecord]) -> list[Event]:
+    return [
+        Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, one.detail)
+        for one in records
+    ]
+
+
+def _since(record: JobRecord) -> int:
+    """When it came to be as it is: claimed, or due."""
+    if record.status == "running" and record.claimed_at is not None:
+        return record.claimed_at
+    return max(record.created_at, record.run_at) if record.status == "ready" else record.created_at
+
+
+def _health(record: WorkerRecord, living: dict[str, bool], taken: dict[str, int]) -> WorkerHealth:
+    return WorkerHealth(
+        id=record.id,
+        pid=record.pid,
+        host=record.host,
+        alive=record.id in living,
+        stopped=living.get(record.id, False),
+        started_at=as_datetime(record.started_at),
+        heartbeat_at=as_datetime(record.heartbeat_at),
+        running=taken.get(record.id, 0),
+        concurrency=record.concurrency,
+        queues=record.queues,
+        ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
+        ending=None if record.ending is None else "stopped" if record.ending == "stopped" else "lost",
+    )
+
+
+def _percentiles(histogram: dict[int, int]) -> Percentiles:
+    p50, p95, p99 = (percentile(histogram, share) for share in (0.50, 0.95, 0.99))
+    return Percentiles(*(None if one is None else one / SECOND for one in (p50, p95, p99)))
+
+
+def _event(one: EventRecord) -> Event:
+    return Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, one.detail)
+
+
+def _whole(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInput(f"{what} is a whole number from 0, not {type(value).__qualname__}")
+    return value

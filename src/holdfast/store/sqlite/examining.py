@@ -1,0 +1,35 @@
+"""A store looks itself over, on a connection of its own for reading."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from ..examination import Examination, Vitals
+from ..vault import Vault
+from .look import Look, blank
+from .part import Part
+from .surroundings import locks_on
+
+
+class Examining(Part):
+    _vault: Vault
+
+    def examine(self, deep: bool = False) -> Examination:
+        """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
+        options = self._options
+        locks = locks_on(options.path)
+
+        def work(connection: sqlite3.Connection) -> Examination:
+            found = blank(options.path, options.prefix, options.min_free_bytes, self._clock, deep, locks)
+            look = Look(connection, self._sql, options.path, self._clock, self._vault.listed)
+            look.examine(found, is_open=True)
+            return found
+
+        return self._read(work)
+
+    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
+        """What a health check asks: what waits longest, how attempts ended since a minute, and who is there."""
+        return self._read(
+            lambda connection: Look(connection, self._sql, self._options.path, self._clock).vitals(
+                since_minute, queues
+            )
+        )

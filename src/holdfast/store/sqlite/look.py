@@ -1,0 +1,262 @@
+"""Looking the database over. Each question is a short read with a bound; what cannot be answered is told as such."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...blobs import ListedBlobs
+from ...clock import SECOND, Clock
+from ...errors import HoldfastError, StoreBusy
+from ..examination import (
+    Attendance,
+    Blobs,
+    Examination,
+    Held,
+    Integrity,
+    Pause,
+    Question,
+    Settings,
+    Some,
+    Tally,
+    Times,
+    Vitals,
+    Waiting,
+    Why,
+)
+from ..statements import Statements
+from .blob_look import look_at_blobs
+from .criteria import as_json
+from .drift import compare
+from .faults import code_of, is_busy
+from .rollcall import attendance
+from .surroundings import Locks, survey
+
+T = TypeVar("T")
+
+MOST = 1000  # that are counted of anything
+NAMED = 10  # that are named
+WINDOW = 20_000  # rows at either end of an index
+NEWEST = 1000
+MOST_BLOBS = 2000
+SECONDS_EACH = 0.25  # for one question
+LARGEST_CHECKED_BYTES = 64 * 1024 * 1024
+STEPS_PER_LOOK = 10_000  # of SQLite's machine
+GRACE = 10 * SECOND  # a sweep may come that late
+SLACK = 60 * SECOND  # between the clocks of two machines
+FAR = 10 * 365 * 86_400 * SECOND
+FIRST_TIME = 1_000_000_000 * SECOND  # 2001: nobody made a job before
+VITAL_KINDS, VITAL_EACH = 500, 50  # of queues, tasks and priorities; in line of each
+
+TABLES = ("attempts", "events", "tags", "blockers")
+
+
+class Look:
+    """One look at the database, on a connection that nobody else uses meanwhile."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        sql: Statements,
+        path: Path,
+        clock: Clock,
+        kept: ListedBlobs | None = None,
+    ) -> None:
+        """kept: what keeps large payloads, if that can be asked."""
+        self._connection, self._sql, self._path, self._clock, self._kept = connection, sql, path, clock, kept
+        self._deadline = float("inf")
+
+    def examine(self, found: Examination, is_open: bool) -> None:
+        """Fills in what can be known. is_open: whether the journal mode shows."""
+        deep = found.deep
+        window = -1 if deep else WINDOW
+        with self._watched():
+            found.settings = self._ask(found, "settings", lambda: self._settings(is_open))
+            found.schema = self._ask(found, "schema", lambda: compare(self._connection, self._sql, found.prefix))
+            self._look_at_rows(found, window)
+            self._look_at_jobs(found, window)
+            found.times = self._ask(found, "times", self._times)
+            found.blobs = self._ask(found, "large payloads", lambda: self._blobs(found))
+            found.integrity = self._integrity(found)
+
+    def vitals(self, since_minute: int, queues: Sequence[str] | None) -> Vitals:
+        now = self._clock.now()
+        values: dict[str, Any] = {
+            "queues": None if queues is None else as_json(queues),
+            "since": since_minute,
+            "now": now,
+            "most": VITAL_KINDS,
+            "each": VITAL_EACH,
+        }
+        row = self._all("longest_waiting", values)
+        oldest_id, since = row[0] if row else (None, None)
+        return Vitals(now, since, oldest_id, dict(self._all("ended_since", values)), self._workers())
+
+    # --- the questions ---
+
+    def _look_at_rows(self, found: Examination, window: int) -> None:
+        values = {"window": window, "most": MOST}
+        found.orphans = self._ask(
+            found, "orphaned rows", lambda: {table: self._some(f"orphaned_{table}", values) for table in TABLES}
+        )
+        found.rootless = self._ask(found, "chains", lambda: self._some("rootless_chains", values))
+        found.batchless = self._ask(found, "batches", lambda: self._some("batchless_jobs", values))
+        found.tallies = self._ask(found, "totals", lambda: self._tallies("wrong_totals"))
+        if found.tallies is None:
+            found.tallies = self._ask(None, "totals", lambda: self._tallies("negative_totals"))
+        if found.deep:
+            found.broken_keys = self._ask(found, "foreign keys", self._broken_keys)
+
+    def _look_at_jobs(self, found: Examination, window: int) -> None:
+        now, boot_now = self._clock.now(), self._clock.boot_now()
+        found.workers = self._ask(found, "workers", self._workers)
+        dead = [one.record.id for one in found.workers or () if one.presence == "dead"]
+        live = [one.record.id for one in found.workers or () if one.presence != "dead"]
+        values = {"window": window, "most": MOST, "live": as_json(live), "dead": as_json(dead)}
+        found.overdue = self._ask(
+            found, "leases", lambda: self._some("overdue", values | {"before": boot_now - GRACE})
+        )
+        found.abandoned = self._ask(found, "leases", lambda: self._some("abandoned", values))
+        found.unheld = self._ask(found, "blocked jobs", lambda: self._some("unheld", values))
+        found.held = self._ask(found, "blocked jobs", lambda: self._held(values))
+        found.endings = self._ask(found, "endings", lambda: int(self._all("endings_left", values)[0][0]))
+        found.waiting = self._ask(found, "ready jobs", lambda: self._waiting(values))
+        found.late = self._ask(found, "scheduled jobs", lambda: self._some("late", values | {"before": now - SLACK}))
+        found.pauses = self._ask(
+            found, "queues", lambda: [Pause(name, at, bool(ready)) for name, at, ready in self._all("pauses", values)]
+        )
+
+    def _settings(self, is_open: bool) -> Settings:
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        return Settings(
+            journal_mode=str(self._pragma("journal_mode")) if is_open else None,
+            page_size=self._pragma("page_size"),
+            pages=self._pragma("page_count"),
+            free_pages=self._pragma("freelist_count"),
+            auto_vacuum=self._pragma("auto_vacuum"),
+            encoding=self._pragma("encoding"),
+            foreign_keys=bool(self._pragma("foreign_keys")),
+        )
+
+    def _tallies(self, statement: str) -> list[Tally]:
+        return [Tally(*row) for row in self._all(statement, {"most": MOST})]
+
+    def _broken_keys(self) -> list[tuple[str, int]]:
+        """Rows of whatever table, the user's own too, that refer to nothing."""
+        counts: dict[str, int] = {}
+        for table, *_ in self._connection.execute("PRAGMA foreign_key_check").fetchmany(MOST):
+            counts[table] = counts.get(table, 0) + 1
+        return sorted(counts.items())
+
+    def _workers(self) -> list[Attendance]:
+        return attendance(self._connection, self._sql, self._path)
+
+    def _held(self, values: dict[str, Any]) -> list[Held]:
+        return [
+            Held(id, policy, succeeded, failed, gone, tuple(msgspec.json.decode(ids)) if ids else ())
+            for id, policy, succeeded, failed, gone, ids in self._all("held_by_ended", values)
+        ]
+
+    def _waiting(self, values: dict[str, Any]) -> list[Waiting]:
+        rows = self._all("waiting_pairs", values)
+        return [Waiting(queue, task, count, count >= MOST) for queue, task, count in rows]
+
+    def _times(self) -> Times:
+        now = self._clock.now()
+        values = {"most": MOST, "newest": NEWEST, "slack": SLACK}
+        stored = self._connection.execute(self._sql.get_meta, ("boot_id",)).fetchone()
+        steps, largest = self._all("steps_back", values)[0]
+        return Times(
+            boot_id=None if stored is None else stored[0],
+            current_boot_id=self._clock.boot_id(),
+            created_ahead=self._some("created_ahead", values | {"after": now + SLACK}),
+            far_ahead=self._some("far_ahead", values | {"after": now + FAR}),
+            wrong_unit=self._some("wrong_unit", values | {"before": FIRST_TIME}),
+            steps_back=steps,
+            largest_step=largest,
+        )
+
+    def _blobs(self, found: Examination) -> Blobs | None:
+        kept_by = self._connection.execute(self._sql.get_meta, ("blob_store",)).fetchone()
+        if kept_by is None:
+            return None
+        if self._kept is None or kept_by[0] != type(self._kept).__qualname__:
+            found.unanswered.append(Question("large payloads", "elsewhere", str(kept_by[0])))
+            return None
+        most = -1 if found.deep else MOST_BLOBS
+        return look_at_blobs(self._connection, self._sql, self._kept, most, self._deadline)
+
+    def _integrity(self, found: Examination) -> Integrity | None:
+        size = found.surroundings.database_bytes + found.surroundings.log_bytes
+        if not found.deep and size > LARGEST_CHECKED_BYTES:
+            found.unanswered.append(Question("integrity", "large", str(size)))
+            return None
+        began = time.monotonic()
+        check = "integrity_check" if found.deep else "quick_check"
+        rows = self._ask(
+            found, "integrity", lambda: self._connection.execute(f"PRAGMA {check}({NAMED})").fetchmany(NAMED)
+        )
+        if rows is None:
+            return None
+        problems = [str(row[0]) for row in rows if row[0] != "ok"]
+        return Integrity(problems, found.deep, time.monotonic() - began)
+
+    # --- how they are asked ---
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A question that takes too long is ended."""
+        self._connection.set_progress_handler(lambda: int(time.monotonic() > self._deadline), STEPS_PER_LOOK)
+        try:
+            yield
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+    def _ask(self, found: Examination | None, name: str, question: Callable[[], T]) -> T | None:
+        self._deadline = time.monotonic() + SECONDS_EACH if found is not None and not found.deep else float("inf")
+        try:
+            return question()
+        except (sqlite3.Error, HoldfastError, msgspec.DecodeError) as error:
+            if found is not None:
+                found.unanswered.append(Question(name, _why(error), str(error)))
+            return None
+
+    def _some(self, statement: str, values: dict[str, Any]) -> Some:
+        ids = [row[0] for row in self._all(statement, values)]
+        return Some(len(ids), tuple(sorted(ids[:NAMED])), len(ids) >= MOST)
+
+    def _all(self, statement: str, values: dict[str, Any]) -> list[Any]:
+        return self._connection.execute(getattr(self._sql, statement), values).fetchall()
+
+    def _pragma(self, name: str) -> Any:
+        return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _why(error: Exception) -> Why:
+    if isinstance(error, sqlite3.Error):
+        code = code_of(error)
+        if code == sqlite3.SQLITE_INTERRUPT:
+            return "slow"
+        if is_busy(error):
+            return "busy"
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return "damaged"
+        return "schema" if code == sqlite3.SQLITE_ERROR else "other"
+    return "busy" if isinstance(error, StoreBusy) else "other"
+
+
+def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, locks: Locks) -> Examination:
+    """An examination of which only what is around the file is known."""
+    return Examination(
+        prefix=prefix,
+        now=clock.now(),
+        sqlite_version=sqlite3.sqlite_version,
+        sqlite_version_info=sqlite3.sqlite_version_info,
+        surroundings=survey(path, min_free_bytes, locks),
+        deep=deep,
+        unanswered=[],
+    )

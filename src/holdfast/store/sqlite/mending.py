@@ -1,0 +1,64 @@
+"""Repairs that lose nothing: what is left over is removed, what is missing is made, what is wrong is recounted."""
+
+import secrets
+import sqlite3
+
+from .criteria import as_json
+from .drift import compare, expected
+from .look import MOST, TABLES
+from .part import Part
+
+RECOUNT = "recount"  # in the table `meta`: who recounts
+
+
+class Mending(Part):
+    def restore_schema(self) -> list[str]:
+        """Make the indexes and triggers that are missing; returns their names. What was changed is left as it is."""
+
+        def work(connection: sqlite3.Connection) -> list[str]:
+            wanted = expected(self._sql, self._options.prefix)
+            drift = compare(connection, self._sql, self._options.prefix).drift
+            names = [one.name for one in drift if one.how == "missing" and one.kind in ("index", "trigger")]
+            for name in names:
+                connection.execute(wanted[name].sql)
+            return names
+
+        return self._run(work)
+
+    def delete_leftovers(self) -> int:
+        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have; returns how many."""
+        deleted = 0
+        for table in TABLES:
+            while ids := self._left_over(table):
+                deleted += self._delete_leftovers(table, ids)
+        return deleted
+
+    def _left_over(self, table: str) -> list[int]:
+        statement = getattr(self._sql, f"orphaned_{table}")
+        values = {"window": -1, "most": MOST}
+        return [row[0] for row in self._read(lambda connection: connection.execute(statement, values).fetchall())]
+
+    def _delete_leftovers(self, table: str, ids: list[int]) -> int:
+        statement = self._sql.delete_leftovers.replace("{table}", f"{self._options.prefix}{table}")
+        return self._run(lambda connection: connection.execute(statement, {"jobs": as_json(ids)}).rowcount)
+
+    def recount_totals(self) -> int:
+        """Correct the totals that are wrong; returns how many. Jobs end meanwhile: only differences are added."""
+        token = secrets.token_hex(8)
+        self._run(lambda connection: connection.execute(self._sql.set_meta, (RECOUNT, token)) and None)
+        values = {"most": -1}
+        rows = self._read(lambda connection: connection.execute(self._sql.wrong_totals, values).fetchall())
+        changes = as_json([[status, queue, task, counted - kept] for status, queue, task, kept, counted in rows])
+
+        def work(connection: sqlite3.Connection) -> int:
+            # Of two who recount at once, one must not add to what the other has corrected.
+            if connection.execute(self._sql.get_meta, (RECOUNT,)).fetchone() != (token,):
+                return 0
+            connection.execute(self._sql.forget_meta, (RECOUNT,))
+            return connection.execute(self._sql.correct_totals, {"changes": changes}).rowcount if rows else 0
+
+        return self._run(work)
+
+    def note_missed_endings(self) -> int:
+        """Note again what has ended, for those that still wait for it; `resolve` sees to the rest."""
+        return self._run(lambda connection: connection.execute(self._sql.note_missed, {"most": MOST}).rowcount)

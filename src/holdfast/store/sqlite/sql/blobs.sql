@@ -1,0 +1,61 @@
+-- Which job refers to which large payload or result, and which of those nobody refers to.
+
+-- name: refer_args
+UPDATE {p}jobs SET args_blob = ? WHERE id = ?
+
+-- name: refer_result
+UPDATE {p}jobs SET result_blob = ? WHERE id = ?
+
+-- name: is_unused_blob
+-- it may have been deleted since it was put
+SELECT 1 FROM {p}unused_blobs WHERE name = ?
+
+-- name: reuse_blob
+DELETE FROM {p}unused_blobs WHERE name = ?
+
+-- name: let_go
+INSERT INTO {p}unused_blobs (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL
+
+-- name: let_all_go
+-- of these names, those that no job refers to
+INSERT INTO {p}unused_blobs (name) SELECT found.value FROM json_each(:names) AS found
+WHERE NOT EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = found.value)
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = found.value)
+ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL
+
+-- name: not_referred_to
+SELECT found.value FROM json_each(:names) AS found
+WHERE NOT EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = found.value)
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = found.value)
+
+-- name: note_unused_blobs
+UPDATE {p}unused_blobs SET noted_at = :now
+WHERE name IN (SELECT name FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NULL LIMIT :limit)
+
+-- name: unused_blobs
+-- those that were noted and not deleted yet, each with whether a job refers to it after all
+SELECT name, EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = name)
+          OR EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = name)
+FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NOT NULL LIMIT ?
+
+-- name: any_unused_blob
+-- whether there are some that were not noted; some to delete; some to forget
+SELECT EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NULL),
+       EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at IS NULL),
+       EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at < ?)
+
+-- name: blob_gone
+UPDATE {p}unused_blobs SET gone_at = ? WHERE name = ?
+
+-- name: forget_gone_blobs
+DELETE FROM {p}unused_blobs WHERE gone_at < ?
+
+-- name: args_blobs_after
+-- each name once, in their order, with the first job that refers to it
+SELECT args_blob, min(id) FROM {p}jobs WHERE args_blob IS NOT NULL AND args_blob > ? GROUP BY args_blob LIMIT ?
+
+-- name: result_blobs_after
+SELECT result_blob, min(id) FROM {p}jobs WHERE result_blob IS NOT NULL AND result_blob > ? GROUP BY result_blob LIMIT ?
+
+-- name: name_blob_store
+INSERT INTO {p}meta (name, value) VALUES ('blob_store', ?) ON CONFLICT (name) DO NOTHING

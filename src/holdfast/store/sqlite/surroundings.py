@@ -1,0 +1,223 @@
+"""The database as a file: who has it open, what is around it. Nothing here opens it.
+
+Closing a descriptor of the file would drop the locks that SQLite holds on it in this process. So all is by name:
+stat, and on Linux the links below /proc and the kernel's list of locks.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from ..examination import Opener, Surroundings
+from .checkpoint import size_of
+from .files import UNSAFE_FILE_SYSTEMS, file_system_type
+
+FILE_SYSTEMS = {
+    0xEF53: "ext4",
+    0x58465342: "XFS",
+    0x9123683E: "Btrfs",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlay",
+    0x2FC12FC1: "ZFS",
+    0xF2F52010: "F2FS",
+    0xCA451A4E: "bcachefs",
+    0x4D44: "FAT",
+    0x2011BAB0: "exFAT",
+}
+
+# Bytes of the -shm file that SQLite locks: https://sqlite.org/walformat.html
+WRITE_LOCK = 120
+READ_LOCKS = range(123, 128)
+OPEN_LOCK = 128  # shared by all who have the database open
+
+COMMAND_LENGTH = 60
+DELETED = " (deleted)"
+WRITING_SECONDS, NAP_SECONDS = 0.3, 0.005
+
+Locks = dict[int, set[int]]  # by process, the bytes
+
+
+def survey(path: Path, min_free_bytes: int, before: Locks) -> Surroundings:
+    """before: `locks_on` of some moments ago; only what is held still is a reader, or a writer, that matters."""
+    kind, trouble = _kind(path)
+    folder = path.parent
+    magic = file_system_type(folder)
+    companions = [path, _log(path), _shared(path)] if kind == "file" else []
+    modes = {file.name: mode for file in companions if (mode := _mode(file)) is not None}
+    openers = list(_openers(path, before)) if kind in ("file", "missing") else []
+    return Surroundings(
+        path=str(path),
+        kind=kind,
+        trouble=trouble,
+        modes=modes,
+        file_system=UNSAFE_FILE_SYSTEMS.get(magic) or FILE_SYSTEMS.get(magic) or (hex(magic) if magic else ""),
+        unsafe=magic in UNSAFE_FILE_SYSTEMS,
+        free_bytes=_free(folder),
+        min_free_bytes=min_free_bytes,
+        database_bytes=_size(path),
+        log_bytes=_size(_log(path)),
+        not_writable=[str(one) for one in (*companions, folder) if one.exists() and not os.access(one, os.W_OK)]
+        if kind == "file"
+        else [],
+        openers=openers,
+        pid=os.getpid(),
+        openers_known=Path("/proc/self/fd").exists(),
+    )
+
+
+def locks_on(path: Path) -> Locks:
+    """Which bytes of the -shm file are locked by whom, as the kernel tells."""
+    held: Locks = {}
+    try:
+        shared = _shared(path).stat()
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return held
+    for line in lines:
+        parts = line.split()
+        # 1: POSIX ADVISORY READ 5084 fe:00:2663437 124 124; those who wait for it have an arrow in the second place.
+        if len(parts) != 8 or parts[1] != "POSIX" or parts[7] == "EOF":
+            continue
+        pid, (device, _, inode) = int(parts[4]), parts[5].rpartition(":")
+        if pid <= 0 or inode != str(shared.st_ino):
+            continue
+        # Btrfs tells another device than stat does; then the process must have the file, or it is another one.
+        if device != f"{os.major(shared.st_dev):02x}:{os.minor(shared.st_dev):02x}" and not _has(pid, path):
+            continue
+        held.setdefault(pid, set()).update(range(int(parts[6]), min(int(parts[7]), OPEN_LOCK) + 1))
+    return held
+
+
+def _has(pid: int, path: Path) -> bool:
+    return str(path) in _links(f"/proc/{pid}/fd")
+
+
+def has_companion(path: Path) -> bool:
+    """Whether somebody has it open, or had it when they died: then there is a log or a journal."""
+    return _log(path).exists() or Path(f"{path}-journal").exists()
+
+
+def openers_of(path: Path) -> list[int]:
+    """Other processes than this one."""
+    return [one.pid for one in _openers(path, {}) if one.pid != os.getpid()]
+
+
+def _openers(path: Path, before: Locks) -> Iterator[Opener]:
+    now = locks_on(path)
+    mine = os.getpid()
+    with_file = dict(_with_file(path))
+    for pid in sorted({*with_file, *now}):
+        still = now.get(pid, set()) & before.get(pid, set())
+        if pid == mine and not any(byte in still for byte in READ_LOCKS):
+            continue
+        yield Opener(
+            pid=pid,
+            command=command_of(pid),
+            deleted=with_file.get(pid, False),
+            has_holdfast=_has_holdfast(pid),
+            reads=any(byte in still for byte in READ_LOCKS),
+            writes=WRITE_LOCK in still and _keeps_writing(path, pid),
+        )
+
+
+def _keeps_writing(path: Path, pid: int) -> bool:
+    """Whether it does not let go of the write lock for a while: one that commits, does, again and again."""
+    until = time.monotonic() + WRITING_SECONDS
+    while time.monotonic() < until:
+        time.sleep(NAP_SECONDS)
+        if WRITE_LOCK not in locks_on(path).get(pid, set()):
+            return False
+    return True
+
+
+def _with_file(path: Path) -> Iterator[tuple[int, bool]]:
+    """The processes that have it open, as far as this user may see; and whether what they have was deleted since."""
+    names = {str(path): False, f"{path}{DELETED}": True}
+    for entry in _scan("/proc"):
+        if not entry.isdigit():
+            continue
+        found = {names[target] for target in _links(f"/proc/{entry}/fd") if target in names}
+        if found:
+            yield int(entry), False not in found
+
+
+def _links(folder: str) -> Iterator[str]:
+    for name in _scan(folder):
+        try:
+            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115  there are thousands of them
+        except OSError:
+            continue
+
+
+def _scan(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:  # not Linux, another user's, or it has ended since
+        return []
+
+
+def command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(word for word in words if word).decode(errors="replace")
+    return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
+
+
+def _has_holdfast(pid: int) -> bool:
+    """By its command, or by the compiled module that Holdfast brings along: a good guess, and no more."""
+    if "holdfast" in command_of(pid):
+        return True
+    try:
+        return b"/msgspec/_core" in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
+Kind = Literal["file", "missing", "no folder", "folder", "other", "unreachable"]
+
+
+def _kind(path: Path) -> tuple[Kind, str]:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ("missing" if path.parent.is_dir() else "no folder"), ""
+    except OSError as error:
+        return "unreachable", error.strerror or str(error)
+    if stat.S_ISREG(mode):
+        return "file", ""
+    return ("folder" if stat.S_ISDIR(mode) else "other"), ""
+
+
+def _mode(file: Path) -> int | None:
+    try:
+        return stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _size(file: Path) -> int:
+    try:
+        return size_of(file)
+    except OSError:
+        return 0
+
+
+def _free(folder: Path) -> int:
+    try:
+        usage = os.statvfs(folder)
+    except OSError:
+        return 0
+    return usage.f_bavail * usage.f_frsize
+
+
+def _log(path: Path) -> Path:
+    return Path(f"{path}-wal")
+
+
+def _shared(path: Path) -> Path:
+    return Path(f"{path}-shm")

@@ -1,0 +1,127 @@
+"""A file of jobs that were deleted: JSON lines, compressed, only ever appended to.
+
+Each batch is a gzip member of its own, and all that read gzip read them as one. A member names its length in its
+header, so that one that a crash has cut short is found, and cut off, before the next is written: what lies behind a
+torn member could not be read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from ..errors import ArchiveError
+
+# RFC 1952: magic, deflate, FEXTRA; no time, no hints, unknown system; one extra field, called "HF", of eight bytes.
+_HEAD = struct.Struct("<4sIBBH2sHQ")
+_MAGIC = b"\x1f\x8b\x08\x04"
+_FIELD = b"HF"
+_TAIL = struct.Struct("<II")
+
+MEMBER_BYTES = 4 * 1024 * 1024
+
+
+class Archive:
+    """Open for appending, by one process at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.name.endswith(".gz"):
+            raise ArchiveError(f"{self.path} is to be compressed: give it a name such as jobs.jsonl.gz")
+        try:
+            is_new = not self.path.exists()
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ArchiveError(
+                f"the archive {self.path} cannot be opened: {error.strerror}. Nothing was deleted"
+            ) from error
+        try:
+            self._lock()
+            if is_new:
+                _flush_folder(self.path)
+            self._end = _end_of_members(self._file, self.path)
+            os.ftruncate(self._file, self._end)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ArchiveError(
+                f"another process writes to {self.path}: wait for it, or choose another file"
+            ) from None
+
+    def append(self, lines: Iterable[bytes]) -> int:
+        """On the disk when this returns. Returns how many there were."""
+        text, count = bytearray(), 0
+        try:
+            for line in lines:
+                text += line + b"\n"
+                count += 1
+                if len(text) > MEMBER_BYTES:
+                    self._write(_member(text))
+                    text.clear()
+            if text:
+                self._write(_member(text))
+            os.fsync(self._file)
+        except OSError as error:
+            raise ArchiveError(
+                f"the archive {self.path} cannot be written: {error.strerror}. What is not in it was not deleted"
+            ) from error
+        return count
+
+    def _write(self, member: bytes) -> None:
+        written = 0
+        while written < len(member):
+            written += os.pwrite(self._file, member[written:], self._end + written)
+        self._end += len(member)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _member(data: bytes | bytearray) -> bytes:
+    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = packer.compress(data) + packer.flush()
+    length = _HEAD.size + len(body) + _TAIL.size
+    head = _HEAD.pack(_MAGIC, 0, 0, 255, 12, _FIELD, 8, length)
+    return head + body + _TAIL.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
+
+
+def _end_of_members(file: int, path: Path) -> int:
+    """Where the last whole one ends."""
+    size, at = os.fstat(file).st_size, 0
+    while at < size:
+        head = os.pread(file, _HEAD.size, at)
+        if len(head) < _HEAD.size and _MAGIC.startswith(head[:4]):
+            break
+        magic, _, _, _, _, field, _, length = _HEAD.unpack(head.ljust(_HEAD.size))
+        if magic != _MAGIC or field != _FIELD or length <= _HEAD.size:
+            raise ArchiveError(f"{path} is there already, and is no archive of Holdfast's: choose another file")
+        if at + length > size:
+            break
+        at += length
+    return at
+
+
+def _flush_folder(path: Path) -> None:
+    folder = os.open(path.absolute().parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,126 @@
+"""What a worker does by itself, between jobs: prune what is old, a little at a time, and give space back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from time import monotonic
+
+from ..clock import Clock
+from ..errors import ArchiveError, StoreError
+from ..retention import Mark, Retention, written
+from ..store.base import Store
+from .archive import Archive
+from .pace import Courtesy
+from .policy import in_force
+from .prune import Run, TakenOver
+from .vacuum import worth_shrinking
+
+log = logging.getLogger("holdfast.upkeep")
+
+PASS_SECONDS = 60.0
+FULL_PASS_SECONDS = 3600.0
+AFTER_TROUBLE_SECONDS = 30.0
+LOOK_SECONDS = 0.01
+"""Between two steps that only read."""
+
+
+class Caretaker:
+    """One of all workers deletes at a time: who finds something takes the duty, and the others leave it at that."""
+
+    def __init__(self, store: Store, clock: Clock, retention: Retention | None, every: float = PASS_SECONDS) -> None:
+        self._store, self._clock, self._given, self._every = store, clock, retention, every
+        self._told = False
+        self._run: Run | None = None
+        self._steps: Iterator[float] | None = None
+        self._courtesy: Courtesy
+        self._archive: Archive | None = None
+        self._reached: dict[str, Mark] = {}
+        self._is_full = False
+        self._followed: Retention | None = None
+        self._next_at = self._full_at = monotonic()
+
+    def do_some(self) -> float:
+        """One step, if it is time for one. Returns the seconds until the next."""
+        now = monotonic()
+        if now < self._next_at:
+            return self._next_at - now
+        try:
+            self._next_at = now + self._step(now)
+        except StoreError:
+            self._next_at = now + AFTER_TROUBLE_SECONDS
+            self._steps = None  # what it began is ended the next time
+            raise
+        except ArchiveError as error:
+            log.error("nothing is pruned: %s", error)
+            self._finish(interrupted=True)
+            self._next_at = now + AFTER_TROUBLE_SECONDS
+        return self._next_at - now
+
+    def end(self) -> None:
+        """The worker stops: another may go on."""
+        with suppress(StoreError):
+            self._finish(interrupted=True)
+
+    def _step(self, now: float) -> float:
+        if self._steps is None:
+            self._finish(interrupted=True)  # one that ran into an error
+            return LOOK_SECONDS if self._start(now) else self._every
+        try:
+            return max(LOOK_SECONDS, self._courtesy.pause(next(self._steps)))
+        except TakenOver:
+            log.debug("another process prunes")
+            self._finish(interrupted=True)
+            return self._every
+        except StopIteration:
+            self._note_reached()
+            self._finish(interrupted=False)
+            return self._every
+
+    def _start(self, now: float) -> bool:
+        store = self._store
+        if not self._told and self._given is not None:
+            detail = {"retention": self._given.in_words()}
+            store.put_retention(written(self._given).decode(), store.actor, detail)
+        self._told = True
+        retention = in_force(store, None)
+        if retention is None or not retention.automatic:
+            return False
+        self._is_full = now >= self._full_at or retention != self._followed
+        self._followed = retention
+        if self._is_full:
+            self._full_at = now + FULL_PASS_SECONDS
+        path = retention.archive
+        archive = None if path is None else lambda: self._open_archive(path)
+        run = self._run = Run(store, self._clock, retention, lambda: self._begin(store, retention), archive=archive)
+        self._steps, self._courtesy = self._pass(run, store), Courtesy(store)
+        return True
+
+    def _pass(self, run: Run, store: Store) -> Iterator[float]:
+        yield from run.steps(None if self._is_full else self._reached)
+        if run.counts or self._is_full:
+            yield from worth_shrinking(store)
+
+    def _begin(self, store: Store, retention: Retention) -> str | None:
+        return store.begin_upkeep("worker", store.actor, {"retention": retention.in_words()})
+
+    def _open_archive(self, path: str) -> Archive:
+        if self._archive is None:
+            self._archive = Archive(path)
+        return self._archive
+
+    def _note_reached(self) -> None:
+        """Up to there all was looked at: what could not go yet is looked at again in the next full pass."""
+        assert self._run is not None
+        self._reached = (self._reached if not self._is_full else {}) | self._run.reached
+
+    def _finish(self, interrupted: bool) -> None:
+        run, self._run, self._steps = self._run, None, None
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            archive.close()
+        if run is not None:
+            if run.counts.total():
+                log.info("pruned %s", ", ".join(f"{n:,} {name}" for name, n in sorted(run.counts.items()) if n))
+            run.end(interrupted)

@@ -1,0 +1,91 @@
+"""Giving space back to the system: free pages at the end of the file, a few at a time; or the whole file anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic, sleep
+
+from msgspec import Struct
+
+from ..errors import CannotVacuum
+from ..store.base import Store
+from .pace import LOCK_SECONDS, Courtesy
+
+INCREMENTAL = 2
+MOST_PAGES = 4096
+PAGES_PER_CHECKPOINT = 4096
+SLACK_PAGES = 1024
+"""So many free pages are not worth the trouble: the next jobs fill them."""
+
+
+class VacuumReport(Struct, frozen=True):
+    """What `app.vacuum()` did."""
+
+    full: bool
+    before_bytes: int
+    """Of the file."""
+    after_bytes: int
+    free_bytes: int
+    """In the file, not given back."""
+    seconds: float
+
+
+Progress = Callable[[int, int], None]
+
+
+def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
+    """Until no more than so many free pages are left. Each step gives the seconds for which others had to wait."""
+    since, left = 0, store.pages().free - leave
+    while left > 0:
+        some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
+        since += some
+        if since >= PAGES_PER_CHECKPOINT:
+            store.checkpoint()
+            since = 0
+        yield taken
+        before, left = left, store.pages().free - leave
+        if left >= before:  # others fill the file with free pages as fast, or SQLite cannot move what is there
+            break
+    store.checkpoint()  # only then does the file shrink
+
+
+def worth_shrinking(store: Store) -> Iterator[float]:
+    """After pruning: what is free beyond a tenth of the file."""
+    pages = store.pages()
+    slack = max(SLACK_PAGES, pages.count // 10)
+    if pages.auto_vacuum == INCREMENTAL and pages.free > 2 * slack:
+        yield from shrinking(store, slack)
+
+
+def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumReport:
+    """progress: pages that are done, and pages in all."""
+    begun, before = monotonic(), store.pages()
+    if full:
+        _write_anew(store, progress)
+    elif before.auto_vacuum != INCREMENTAL:
+        raise CannotVacuum(
+            f"this file was not made to shrink in steps (its auto_vacuum is {before.auto_vacuum}): "
+            "write it anew once, with 'holdfast vacuum --full' or app.vacuum(full=True)"
+        )
+    else:
+        courtesy = Courtesy(store)
+        for seconds in shrinking(store):
+            progress(before.free - store.pages().free, before.free)
+            if not hurry:
+                sleep(courtesy.pause(seconds))
+    after = store.pages()
+    return VacuumReport(
+        full, before.count * before.size, after.count * after.size, after.free_bytes, monotonic() - begun
+    )
+
+
+def _write_anew(store: Store, progress: Progress) -> None:
+    at_work = store.live_workers()
+    if at_work:
+        pids = ", ".join(sorted({str(one.record.pid) for one in at_work}))
+        raise CannotVacuum(
+            f"{len(at_work)} worker{'s are' if len(at_work) > 1 else ' is'} at work (process {pids}), and nobody can "
+            "write while the file is written anew: stop them first, or leave out --full"
+        )
+    store.vacuum(lambda: progress(0, 0))
+    store.checkpoint()

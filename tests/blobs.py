@@ -1,0 +1,50 @@
+"""What tests of large payloads share: a text that is large, where its file is, and a blob store in memory."""
+
+import hashlib
+from pathlib import Path
+
+from holdfast.errors import BlobMissing
+
+LARGE = 64 * 1024
+
+
+def large(size: int = 2 * LARGE, letter: str = "x") -> str:
+    """A text of so many bytes as JSON, with its quotes."""
+    return letter * (size - 2)
+
+
+def name_of(body: str) -> str:
+    return hashlib.sha256(f'"{body}"'.encode()).hexdigest()
+
+
+def blob_files(database: str, folder: str = "-blobs") -> list[Path]:
+    return sorted(path for path in Path(f"{database}{folder}").rglob("*") if path.is_file())
+
+
+class MemoryBlobs:
+    """As an object store would be, with a protocol of what was asked of it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.trouble: Exception | None = None
+
+    def put(self, name: str, data: bytes) -> None:
+        self._ask("put")
+        self.kept[name] = data
+
+    def get(self, name: str) -> bytes:
+        self._ask("get")
+        try:
+            return self.kept[name]
+        except KeyError:
+            raise BlobMissing(f"there is no {name}") from None
+
+    def delete(self, name: str) -> None:
+        self._ask("delete")
+        self.kept.pop(name, None)
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.trouble is not None:
+            raise self.trouble

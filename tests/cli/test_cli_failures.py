@@ -1,0 +1,70 @@
+"""`holdfast failures`."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from click.testing import Result
+
+from holdfast import Fail, Holdfast
+from shift import drain
+
+Run = Callable[..., Result]
+Data = Callable[..., Any]
+
+
+def fail_often(app: Holdfast) -> None:
+    """Three times one way, once another."""
+
+    @app.task(queue="mail", max_attempts=3, retry=0)
+    def send_mail() -> None:
+        raise ConnectionError("refused")
+
+    @app.task
+    def crop() -> Fail:
+        return Fail("INVALID_INPUT:SIZE", "too large")
+
+    send_mail.enqueue()
+    crop.enqueue()
+    drain(app)
+
+
+def test_the_most_frequent_comes_first(app: Holdfast, on: Run) -> None:
+    fail_often(app)
+    header, first, second = on("failures").stdout.splitlines()
+    columns = re.split(r" {2,}", header)
+    assert columns == ["ERROR", "COUNT", "TASK", "QUEUE", "FIRST SEEN", "LAST SEEN", "LAST JOB", "FINGERPRINT"]
+    assert first.split()[:4] == ["DEPENDENCY:CONNECTION", "3", "send_mail", "mail"]
+    assert second.split()[:4] == ["INVALID_INPUT:SIZE", "1", "crop", "default"]
+
+
+def test_json_has_a_traceback_only_if_it_is_asked_for(app: Holdfast, data: Data) -> None:
+    fail_often(app)
+    plain, full = data("failures")["failures"], data("failures", "--traceback")["failures"]
+    assert list(plain[0]) == [
+        "error_code", "task", "queue", "count", "first_seen", "last_seen", "last_job_id", "fingerprint",
+    ]  # fmt: skip
+    assert (plain[0]["count"], plain[0]["last_job_id"]) == (3, 1) and plain[0]["first_seen"] <= plain[0]["last_seen"]
+    assert "ConnectionError: refused" in full[0]["traceback"] and full[1]["traceback"] is None
+
+
+def test_each_kind_has_its_traceback_below_it(app: Holdfast, on: Run) -> None:
+    fail_often(app)
+    text = on("failures", "--traceback").stdout
+    assert text.index("DEPENDENCY:CONNECTION") < text.index("    ConnectionError: refused")
+    assert text.index("INVALID_INPUT:SIZE") < text.index("    No traceback is kept.")
+    assert "No traceback" not in on("failures", "--traceback", "--limit", 1).stdout
+
+
+def test_since_leaves_out_what_was_not_seen_lately(app: Holdfast, on: Run, data: Data) -> None:
+    fail_often(app)
+    with app.transaction() as tx:
+        tx.execute("UPDATE holdfast_failures SET last_seen = last_seen - 7200000000 WHERE n = 3")
+    assert [one["count"] for one in data("failures", "--since", "1h")["failures"]] == [1]
+    assert [one["count"] for one in data("failures", "--since", "3h")["failures"]] == [3, 1]
+
+
+def test_no_failures(app: Holdfast, on: Run, data: Data) -> None:
+    result = on("failures")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No failures.\n")
+    assert data("failures") == {"failures": []}

@@ -1,0 +1,150 @@
+"""`holdfast prune` and `holdfast vacuum`."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import Run
+from ended import Ended
+from holdfast import Holdfast, Retention
+
+Data = Callable[..., Any]
+
+
+@pytest.fixture
+def old(app: Holdfast) -> list[int]:
+    """Jobs that ended 31 days ago, three of each kind, and one that ended now."""
+    ended = Ended(app)
+    ids = [ended.job(status) for status in ("succeeded", "failed", "cancelled") for _ in range(3)]
+    with app.transaction() as tx:
+        tx.execute("UPDATE holdfast_jobs SET finished_at = finished_at - 31 * 86400000000")
+    ended.job("succeeded", task="ping", queue="net")
+    return ids
+
+
+def count(app: Holdfast) -> int:
+    return app.jobs.count(status=["succeeded", "failed", "cancelled"])
+
+
+def test_it_prunes_by_the_rules_and_says_what(app: Holdfast, old: list[int], on: Run) -> None:
+    result = on("prune", "--actor", "ada", "--reason", "tidy")
+    assert result.exit_code == 0, result.output
+    assert "6 jobs were pruned: 3 succeeded, 3 cancelled." in result.stdout
+    assert "failed 90d" in result.stdout
+    assert count(app) == 4
+    event = app.observe.last_events(limit=1)[0]
+    assert (event.event, event.actor, event.detail["reason"]) == ("pruned", "ada", "tidy")
+    again = on("prune")
+    assert (again.exit_code, "0 jobs" in again.stdout) == (0, True)
+
+
+def test_a_dry_run_deletes_nothing(app: Holdfast, old: list[int], on: Run, data: Data) -> None:
+    assert "6 jobs would be pruned" in on("prune", "--dry-run").stdout
+    found = data("prune", "-n")
+    assert (found["action"], found["dry_run"], found["jobs"], found["failed"]) == ("prune", True, 6, 0)
+    assert count(app) == 10
+
+
+def test_it_writes_to_an_archive_first(app: Holdfast, old: list[int], on: Run, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.jsonl.gz"
+    result = on("prune", "--archive", file)
+    assert "6 jobs were written to the archive." in result.stdout
+    with gzip.open(file, "rt") as lines:
+        assert len({json.loads(line)["id"] for line in lines} & set(old)) == 6
+    assert on("prune", "--archive", tmp_path / "jobs.txt").exit_code == 1
+
+
+def test_the_rules_of_the_app_are_those_of_its_workers(
+    open_app: Callable[..., Holdfast], on: Run, data: Data
+) -> None:
+    app = open_app(retention=Retention(succeeded=None, failed=0))
+    ended = Ended(app)
+    app.store.put_retention('{"succeeded":null,"failed":0}', "test", {})
+    ended.job("failed")
+    ended.job("succeeded")
+    assert data("prune")["failed"] == 1
+    assert count(app) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--older-than", "30d"], 1),
+        (["--older-than", "30d", "--status", "failed"], 7),
+        (["--older-than", "0s", "--task", "ping"], 9),
+        (["--older-than", "0s", "--queue", "net", "--task", "work"], 10),
+        (["--keep", "2"], 6),
+        (["--keep", "1", "--task", "work"], 4),
+        (["--max-size", "1"], 0),
+    ],
+)
+def test_other_rules_can_be_given_for_once(
+    app: Holdfast, old: list[int], on: Run, options: list[str], left: int
+) -> None:
+    result = on("prune", *options, "--yes")
+    assert result.exit_code == 0, result.output
+    assert count(app) == left
+
+
+def test_with_other_rules_it_asks_first(
+    app: Holdfast, old: list[int], on: Run, url: str, terminal: Callable[..., tuple[str, int]]
+) -> None:
+    assert on("prune", "--older-than", "1d").exit_code == 2
+    seen, code = terminal("prune", "--older-than", "1d", "--db", url, typed="n\n")
+    assert "Delete 9 jobs" in seen and code == 1
+    assert count(app) == 10
+    seen, code = terminal("prune", "--older-than", "1d", "--db", url, typed="y\n")
+    assert code == 0 and "9 jobs were pruned" in seen
+    assert count(app) == 1
+
+
+def test_on_a_terminal_there_is_a_bar_and_it_is_gone_afterwards(
+    old: list[int], url: str, terminal: Callable[..., tuple[str, int]]
+) -> None:
+    seen, code = terminal("prune", "--db", url, columns=100)
+    assert code == 0
+    assert "Pruning" in seen and "6/6" in seen
+    assert seen.rstrip().splitlines()[-1].endswith("30d.")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--queue", "mail"],
+        ["--older-than", "soon"],
+        ["--keep", "-1"],
+        ["--max-size", "1G", "--task", "ping"],
+        ["--older-than", "1d", "--status", "ready"],
+        ["--keep", "5", "--status", "failed"],
+    ],
+)
+def test_what_it_does_not_understand_it_says(old: list[int], on: Run, options: list[str]) -> None:
+    result = on("prune", *options, "--yes")
+    assert result.exit_code == 2, result.output
+    assert "Error" in result.stderr
+
+
+def test_vacuum_gives_space_back(app: Holdfast, on: Run, data: Data) -> None:
+    ended = Ended(app)
+    for _ in range(100):
+        ended.job("succeeded", payload="x" * 2000)
+    app.prune(retention=Retention(succeeded=0))
+    result = on("vacuum", "--actor", "ada", "--reason", "room")
+    assert result.exit_code == 0 and "shrank from" in result.stdout, result.output
+    assert app.observe.last_events(limit=1)[0].detail["reason"] == "room"
+    found = data("vacuum", "--full")
+    assert (found["action"], found["full"], found["free_bytes"]) == ("vacuum", True, 0)
+    assert "nothing to give back" in on("vacuum").stdout
+
+
+def test_vacuum_shows_how_far_it_is_on_a_terminal(
+    app: Holdfast, url: str, terminal: Callable[..., tuple[str, int]]
+) -> None:
+    app.queue("inbox").send("hello")
+    for options, word in (([], "Shrinking"), (["--full"], "anew")):
+        seen, code = terminal("vacuum", *options, "--db", url)
+        assert code == 0 and word in seen, seen

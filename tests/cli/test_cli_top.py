@@ -1,0 +1,340 @@
+"""`holdfast top` on a terminal: what it shows, what its keys do, and how it leaves."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+from windows import Window
+
+from conftest import settle_mail
+from holdfast import Context, Holdfast
+from shift import Shift, eventually
+
+Run = Callable[..., Result]
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x08\u202e \x9b2J [red]red[/red] end"
+
+
+def top(url: str, *args: str, **options: Any) -> Window:
+    return Window("top", "--db", url, *args, **options)
+
+
+@pytest.fixture
+def failing(app: Holdfast) -> list[int]:
+    """Two dead letters of one kind, on a queue of their own."""
+    inbox = app.queue("inbox", max_attempts=1)
+    ids = inbox.send_many([1, 2])
+    for message in inbox.receive_many(2):
+        message.fail("REJECTED:SPAM", "no")
+    return ids
+
+
+def row(lines: list[str], begin: str) -> list[str]:
+    """The words of the line that begins so."""
+    return next(line.split() for line in lines if line.lstrip().startswith(begin))
+
+
+# --- what is seen ---
+
+
+def test_all_that_there_is_is_on_one_screen(jobs: dict[str, int], url: str) -> None:
+    with top(url) as window:
+        lines = window.until("quit")
+        assert "1 ready  1 running  1 scheduled  1 failed  1 cancelled  1 succeeded" in lines[1]
+        assert "▁" in lines[2] and "/min done" in lines[2]
+        assert row(lines, "mail")[:6] == ["mail", "·", "1", "1", "·", "1"]
+        assert row(lines, str(jobs["running"]))[1:3] == ["send_mail", "mail"]
+        assert row(lines, "INVALID_INPUT:VALUE")[1:4] == ["1", "send_mail", "mail"]
+        assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_running_job_has_a_bar_and_its_worker_a_line(app: Holdfast, url: str) -> None:
+    go_on, reported = threading.Event(), threading.Event()
+
+    @app.task
+    def encode(ctx: Context) -> None:
+        ctx.progress(0.5, "frame 12")
+        reported.set()
+        go_on.wait(30)
+
+    encode.enqueue()
+    with Shift(app, concurrency=3) as shift, top(url, columns=120) as window:
+        assert reported.wait(20)
+        lines = window.until("frame 12")
+        assert "█████·····  50% frame 12" in "\n".join(lines)
+        worker = row(lines, shift.worker.id)
+        assert worker[1:3] == ["alive", "1/3"] and str(os.getpid()) in worker
+        go_on.set()
+        window.until("frame 12", gone=True)
+
+
+def test_it_follows_what_others_commit(app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("Nothing waits")
+        app.queue("newcomer").send(1)
+        lines = window.until("newcomer")
+        assert "1 ready" in lines[1]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(200, 60), (80, 24), (60, 15), (40, 10), (20, 6), (10, 3), (1, 1)])
+def test_it_fits_any_terminal(
+    jobs: dict[str, int], failing: list[int], app: Holdfast, url: str, columns: int, rows: int
+) -> None:
+    app.queue("a-queue-with-a-very-long-name-" * 5).send(1)
+    app.queue("日本語のキュー" * 8).send(1)
+    with top(url, columns=90, rows=30) as window:
+        window.until("quit")
+        window.resize(columns, rows)
+        if columns > 10 and rows > 3:
+            window.until("holdfast top")
+        window.press("down", "down", "tab", "j")
+        window.press("q")
+        assert window.ended() == 0 and window.is_as_before
+
+
+def test_it_draws_anew_when_the_window_changes(jobs: dict[str, int], url: str) -> None:
+    with top(url, columns=80, rows=24) as window:
+        assert window.until("quit")[23].startswith("q quit")
+        window.resize(120, 40)
+        assert window.until("quit")[39].startswith("q quit")
+        window.resize(60, 12)
+        assert window.until("quit")[11].startswith("q quit")
+
+
+def test_the_selected_row_stays_in_sight(app: Holdfast, url: str) -> None:
+    for number in range(60):
+        app.queue(f"queue-{number:02}").send(1)
+    with top(url, rows=12) as window:
+        assert "+5" in "\n".join(window.until("queue-00"))
+        window.press(*["down"] * 40)
+        window.until("queue-40")
+        window.press("G")
+        window.until("queue-59")
+        window.press("g")
+        window.until("queue-00")
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_hostile_names_do_nothing_to_the_terminal(
+    jobs: dict[str, int], app: Holdfast, url: str, columns: int
+) -> None:
+    with app.transaction() as tx:
+        tx.execute(
+            "UPDATE holdfast_jobs SET queue = :evil, task = :evil, worker = :evil, error_code = :evil,"
+            " progress = 0.5, progress_text = :evil",
+            {"evil": HOSTILE},
+        )
+        tx.execute("UPDATE holdfast_failures SET queue = :evil, task = :evil, error_code = :evil", {"evil": HOSTILE})
+    with top(url, "--filter", "owned", columns=columns) as window:
+        assert "\\x1b[2J" in "\n".join(window.until("quit"))
+        for keys in (
+            ["enter", "escape"],
+            ["p", "n"],
+            ["tab", "c", "n"],
+            ["enter", "x"],
+            ["tab", "r"],
+            ["enter", "q"],
+        ):
+            window.press(*keys)
+        assert window.ended() == 0
+
+
+# --- keys ---
+
+
+def test_help_is_a_key_away(app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("quit")
+        window.press("?")
+        assert "retry all failed jobs" in "\n".join(window.until("asks first"))
+        window.press("x")
+        window.until("asks first", gone=True)
+
+
+def test_a_filter_shows_only_what_has_it_in_its_name(jobs: dict[str, int], url: str) -> None:
+    with top(url) as window:
+        window.until("inbox")
+        window.press("/", "Z", "backspace", *"SEND")
+        window.until("queue or task: SEND")
+        assert window.display.shows_cursor
+        window.press("enter")
+        lines = window.until("filter: SEND")
+        assert not any(line.startswith("inbox") for line in lines) and row(lines, "mail")
+        assert not window.display.shows_cursor and "1 ready" not in lines[1]
+        window.press("escape")
+        window.until("inbox")
+        window.press("/", *"nothing has this", "enter")
+        window.until("Nothing waits")
+
+
+def test_escape_leaves_the_filter_as_it_was(jobs: dict[str, int], url: str) -> None:
+    with top(url, "--filter", "inbox") as window:
+        window.until("filter: inbox")
+        window.press("/", "clear", *"xyz")
+        window.until("xyz")
+        window.press("escape")
+        window.until("xyz", gone=True)
+        window.until("filter: inbox")
+
+
+def test_a_failed_job_is_retried_when_the_answer_is_yes(app: Holdfast, failing: list[int], url: str) -> None:
+    with top(url) as window:
+        window.until("REJECTED:SPAM")
+        window.press("tab", "r")
+        window.until(f"Retry job {failing[-1]} (message), which is failed?")
+        window.press("n")
+        window.until("Nothing was done.")
+        assert app.jobs.get(failing[-1]).status == "failed"
+        window.press("r")
+        window.until("Retry job")
+        window.press("y")
+        window.until(f"Job {failing[-1]} is retried.")
+        assert [app.jobs.get(id).status for id in failing] == ["failed", "ready"]
+        window.press("r")
+        window.until("is ready by now: there is nothing to retry")
+
+
+def test_all_of_a_kind_are_retried_at_once(app: Holdfast, failing: list[int], url: str) -> None:
+    with top(url, "--actor", "kim", "--reason", "mended") as window:
+        window.until("REJECTED:SPAM")
+        window.press("tab", "R")
+        window.until("Retry 2 failed jobs of message on inbox with REJECTED:SPAM?")
+        window.press("y")
+        window.until("2 jobs retried.")
+    assert {app.jobs.get(id).status for id in failing} == {"ready"}
+    assert app.jobs.history(failing[0])[-1].actor == "kim"
+
+
+def test_a_running_job_is_cancelled(jobs: dict[str, int], app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("INVALID_INPUT:VALUE")
+        window.press("c")
+        window.until("Select a job to cancel it.")
+        window.press("tab", "r")
+        window.until("is running: there is nothing to retry")
+        window.press("c")
+        window.until(f"Cancel job {jobs['running']} (send_mail), which is running?")
+        window.press("y")
+        window.until("is cancelled.")
+    assert app.jobs.get(jobs["running"]).status == "cancelled"
+
+
+def test_a_queue_is_paused_and_resumed(jobs: dict[str, int], app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("inbox")
+        window.press("p")
+        window.until("Pause the queue inbox?")
+        window.press("y")
+        window.until("inbox is paused.")
+        assert row(window.until("STATE"), "inbox")[-1] == "paused"
+        assert app.queue("inbox").stats().paused
+        window.press("p", "y")
+        window.until("inbox is resumed.")
+    assert not app.queue("inbox").stats().paused
+
+
+def test_what_failed_is_read_in_full(jobs: dict[str, int], url: str) -> None:
+    with top(url) as window:
+        window.until("INVALID_INPUT:VALUE")
+        window.press("enter")
+        window.until("Select a job or a failure")
+        window.press("tab", "tab", "enter")
+        text = "\n".join(window.until("Traceback (most recent call last)"))
+        assert f"Job {jobs['failed']} (send_mail) has failed" in text and "INVALID_INPUT:VALUE, 1 time" in text
+        window.press("x")
+        window.until("Traceback", gone=True)
+
+
+# --- leaving ---
+
+
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [
+        (lambda window: window.press("q"), 0),
+        (lambda window: window.press("\x03"), 130),
+        (lambda window: window.process.send_signal(signal.SIGINT), 130),
+        (lambda window: window.process.send_signal(signal.SIGTERM), 143),
+        (lambda window: window.process.send_signal(signal.SIGHUP), 143),
+    ],
+    ids=["q", "Ctrl-C", "SIGINT", "SIGTERM", "SIGHUP"],
+)
+def test_the_terminal_is_as_before_whoever_ends_it(
+    jobs: dict[str, int], url: str, leave: Callable[[Window], None], code: int
+) -> None:
+    with top(url) as window:
+        window.until("quit")
+        assert window.display.is_alternate and not window.is_as_before
+        leave(window)
+        assert window.ended() == code and window.is_as_before
+        assert "Traceback" not in window.display.normal
+
+
+def test_an_error_is_told_on_the_screen_that_was_there_before(app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("quit")
+        with app.transaction() as tx:
+            tx.execute("ALTER TABLE holdfast_failures RENAME TO gone")
+        assert window.ended() == 3 and window.is_as_before
+        assert "Error: " in window.display.normal
+
+
+def test_ctrl_z_gives_the_terminal_back_for_a_while(jobs: dict[str, int], app: Holdfast, url: str) -> None:
+    # As from an interactive shell: only with somebody to continue it does the kernel stop a program.
+    with top(url, shell='set -m; "$@"; echo "it stopped"; read; fg >/dev/null') as window:
+        window.until("quit")
+        window.press("\x1a")
+        eventually(lambda: window.read(0.05) or "it stopped" in window.display.normal)
+        assert window.is_as_before
+        window.press("enter")
+        window.until("quit")
+        app.queue("meanwhile").send(1)
+        window.until("meanwhile")
+        window.press("q")
+        assert window.ended() == 0 and window.is_as_before
+
+
+def test_without_a_terminal_it_points_to_stats(app: Holdfast, on: Run, start: Any, url: str) -> None:
+    result = on("top")
+    assert result.exit_code == 2 and "use holdfast stats" in result.stderr
+    with top(url, TERM="dumb") as window:
+        assert window.ended() == 2 and "use holdfast stats" in window.display.normal
+
+
+def test_a_database_that_is_not_there_is_told_before_the_screen_is_taken(url: str) -> None:
+    with top(url) as window:
+        assert window.ended() == 3 and window.is_as_before and not window.display.flags.get("1049")
+
+
+def test_it_costs_next_to_nothing_while_nothing_happens(jobs: dict[str, int], url: str) -> None:
+    clocks: set[str] = set()
+
+    def ticks() -> int:
+        window.read(0.2)
+        clocks.add(window.display.lines[0][-12:])
+        return len(clocks)
+
+    with top(url) as window:
+        window.until("quit")
+        eventually(lambda: ticks() > 1)  # it has begun, and its clock goes
+        before = _cpu_seconds(window.process.pid)
+        eventually(lambda: ticks() > 4)
+        assert _cpu_seconds(window.process.pid) - before < 0.2  # in three seconds
+
+
+def _cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_job_that_ends_leaves_the_list(jobs: dict[str, int], app: Holdfast, url: str) -> None:
+    with top(url) as window:
+        window.until("INVALID_INPUT")
+        app.jobs.run_now(jobs["scheduled"])
+        settle_mail(app, lambda lease: app.store.succeed(lease))
+        window.until("2 succeeded")

@@ -1,0 +1,84 @@
+"""`holdfast workers`."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from holdfast import Holdfast
+from shift import Shift, drain, eventually
+
+Run = Callable[..., Result]
+Data = Callable[..., Any]
+
+KEYS = [
+    "id", "state", "alive", "halted", "running", "concurrency", "pid", "host", "queues", "started_at", "heartbeat_at",
+    "ended_at", "ending",
+]  # fmt: skip
+
+DIES = """
+import os, sys
+from holdfast import Holdfast
+app = Holdfast(sys.argv[1])
+@app.task
+def die(): os._exit(9)
+die.enqueue()
+app.worker().run()
+"""
+
+
+@pytest.fixture
+def work(app: Holdfast) -> Any:
+    @app.task(queue="mail")
+    def work() -> None: ...
+
+    return work
+
+
+def test_a_worker_that_is_there_is_listed_with_all_that_is_known_of_it(app: Holdfast, on: Run, data: Data) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.task(queue="mail")
+    def wait() -> None:
+        begun.set()
+        go_on.wait(30)
+
+    wait.enqueue()
+    with Shift(app, queues="mail,other", concurrency=3) as shift:
+        assert begun.wait(20)
+        header, line = on("workers").stdout.splitlines()
+        (found,) = data("workers")["workers"]
+        go_on.set()
+    assert header.split() == ["WORKER", "STATE", "RUNNING", "HEARTBEAT", "PID", "HOST", "UP", "QUEUES"]
+    assert line.split()[:3] == [shift.worker.id, "alive", "1/3"] and line.endswith("mail, other")
+    assert list(found) == KEYS
+    assert (found["state"], found["alive"], found["running"], found["pid"]) == ("alive", True, 1, os.getpid())
+
+
+def test_one_that_has_ended_is_listed_only_on_demand(app: Holdfast, work: Any, on: Run, data: Data) -> None:
+    work.enqueue()
+    drain(app)
+    result = on("workers")
+    assert (result.exit_code, result.stdout) == (0, "") and "1 worker that ended: add --all" in result.stderr
+    assert data("workers")["workers"] == []
+    (found,) = data("workers", "--all")["workers"]
+    assert (found["state"], found["alive"], found["running"]) == ("stopped", False, 0) and found["ended_at"]
+    assert "stopped" in on("workers", "--all").stdout and "all" in on("workers", "-a").stdout.splitlines()[1]
+
+
+def test_one_that_died_is_lost_whatever_its_heartbeat_says(app: Holdfast, url: str, data: Data) -> None:
+    ended = subprocess.run([sys.executable, "-c", DIES, url], timeout=60)
+    assert ended.returncode == 9
+    (found,) = eventually(lambda: data("workers")["workers"])
+    assert (found["state"], found["alive"], found["ended_at"]) == ("lost", False, None)
+
+
+def test_nobody_is_there(app: Holdfast, on: Run) -> None:
+    result = on("workers")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No workers: nothing runs. Start one: holdfast worker module:app.\n"

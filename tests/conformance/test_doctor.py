@@ -1,0 +1,359 @@
+"""`app.check()`: what it finds about jobs, rows, workers and times, what that means, and what a repair mends."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bystander import bystander, worker
+from holdfast import Holdfast
+from holdfast.clock import SECOND
+from holdfast.errors import InvalidInput
+from holdfast.model import Claimed, WorkerRecord
+from holdfast.testing import FakeClock
+from holdfast.upkeep.findings import Finding
+
+Sql = Callable[..., list[Any]]
+Claim = Callable[..., Claimed]
+
+DAY = 86_400
+
+
+@pytest.fixture
+def found(app: Holdfast) -> Callable[..., Finding]:
+    """The finding of this code, and of this severity."""
+
+    def one(code: str, severity: str, **options: Any) -> Finding:
+        checkup = app.check(**options)
+        finding = checkup.of(code)
+        assert finding is not None, [str(other) for other in checkup.findings]
+        assert finding.severity == severity and finding.meaning.endswith((".", "?"))
+        return finding
+
+    return one
+
+
+def codes(app: Holdfast, **options: Any) -> set[str]:
+    """Of what is worse than a note."""
+    return {one.code for one in app.check(**options).findings if one.severity in ("warning", "error")}
+
+
+@pytest.fixture
+def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
+    """A worker of this process, which does nothing."""
+    made: list[WorkerRecord] = []
+
+    def one(tasks: tuple[str, ...] = ("known",), queues: tuple[str, ...] | None = None) -> WorkerRecord:
+        name = f"{len(made):016d}"
+        record = WorkerRecord(name, os.getpid(), "host", queues, tasks, 10, 60 * SECOND, clock.now(), clock.now())
+        app.store.enlist(record)
+        made.append(record)
+        return record
+
+    yield one  # type: ignore[misc]
+    for record in made:
+        app.store.retire(record.id)
+
+
+# --- as a whole -----------------------------------------------------------------------------------
+
+
+def test_a_new_database_is_well(app: Holdfast) -> None:
+    checkup = app.check()
+    assert checkup.ok and checkup.severity in ("ok", "note") and checkup.repaired == []
+    assert "checks are fine." in checkup.summary
+
+
+def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
+    app.queue("slow").pause()
+    app.task(name="known")(lambda: None).enqueue()
+    checkup = app.check()
+    order = [one.severity for one in checkup.findings]
+    assert order == sorted(order, key=["error", "warning", "note", "ok"].index)
+    assert checkup.severity == "warning" and not checkup.ok
+    assert checkup.summary.startswith("1 warning, ")
+
+
+def test_every_finding_can_be_read_aloud_and_has_a_code(app: Holdfast) -> None:
+    for one in app.check(deep=True).findings:
+        assert one.code.isupper() and not one.meaning[0].islower() and one.meaning.endswith(".")
+        assert str(one).startswith(f"{one.severity}: {one.code}: ")
+
+
+@pytest.mark.parametrize("option", ["deep", "repair"])
+def test_options_are_checked(app: Holdfast, option: str) -> None:
+    with pytest.raises(InvalidInput, match=option):
+        app.check(**{option: "yes"})  # type: ignore[arg-type]
+
+
+def test_a_repair_of_a_sound_database_changes_nothing(app: Holdfast, sql: Sql) -> None:
+    app.task(name="known")(lambda: None).enqueue()
+    before = sql("SELECT * FROM holdfast_jobs"), sql("SELECT * FROM holdfast_events")
+    app.check(repair=True)
+    assert (sql("SELECT * FROM holdfast_jobs"), sql("SELECT * FROM holdfast_events")) == before
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_rows_of_jobs_that_are_gone_are_found_and_deleted(app: Holdfast, sql: Sql, found: Any, claim: Claim) -> None:
+    work = app.task(name="known")(lambda: None)
+    first = work.using(tags=["a"]).enqueue()
+    app.store.succeed(claim().lease)
+    waits = work.using(after=first).enqueue()
+    kept = work.using(tags=["b"]).enqueue()
+    sql("DELETE FROM holdfast_jobs WHERE id IN (?, ?)", (first.id, waits.id))  # foreign keys are off, as by default
+    one = found("ORPHANED_ROWS", "warning")
+    assert {name: some["jobs"] for name, some in one.detail.items()} == {
+        "attempts": 1, "events": 2, "tags": 1, "blockers": 1,
+    }  # fmt: skip
+    assert one.mend is not None and one.mend.startswith("holdfast doctor --repair")
+    assert found("FOREIGN_KEYS_BROKEN", "warning", deep=True).detail["tables"]["holdfast_tags"] == 1
+    assert any("rows of jobs that are gone" in sentence for sentence in app.check(repair=True).repaired)
+    assert found("ORPHANED_ROWS", "ok")
+    assert sql("SELECT job_id, tag FROM holdfast_tags") == [(kept.id, "b")]
+
+
+def test_a_chain_without_its_root_can_be_deleted(app: Holdfast, sql: Sql, found: Any) -> None:
+    sql("INSERT INTO holdfast_jobs (task, chain_id, chain_index) VALUES ('known', 77, 1), ('known', 77, 2)")
+    one = found("CHAINS_WITHOUT_ROOT", "warning")
+    assert one.detail == {"ids": (1,)} and "1 chain (of job 1) has lost the first job" in one.meaning
+    assert one.mend is not None and one.mend.startswith("holdfast delete 1 --chain ")
+    app.chains.delete(1)
+    assert "CHAINS_WITHOUT_ROOT" not in codes(app)
+
+
+def test_members_of_a_batch_that_is_gone(app: Holdfast, sql: Sql, found: Any) -> None:
+    sql("INSERT INTO holdfast_jobs (task, batch_id) VALUES ('known', 5), ('known', 6)")
+    assert "members of 2 batches (5 and 6) that are gone" in found("MEMBERS_WITHOUT_BATCH", "warning").meaning
+
+
+def test_totals_that_disagree_with_a_recount_are_recounted(app: Holdfast, sql: Sql, found: Any) -> None:
+    inbox = app.queue("inbox")
+    inbox.send_many(range(3))
+    for message in inbox.receive_many(3):
+        message.ack()
+    sql("UPDATE holdfast_totals SET n = 9")
+    sql("INSERT INTO holdfast_totals VALUES ('failed', 'ghost', 'gone', -1)")
+    one = found("TOTALS_WRONG", "warning")
+    assert "succeeded messages in inbox: 9 instead of 3" in one.meaning
+    assert "failed gone in ghost: -1 instead of 0" in one.meaning
+    assert "Corrected 2 totals." in app.check(repair=True).repaired
+    assert found("TOTALS", "ok")
+    assert sql("SELECT status, queue, n FROM holdfast_totals ORDER BY n") == [
+        ("failed", "ghost", 0), ("succeeded", "inbox", 3),
+    ]  # fmt: skip
+
+
+# --- jobs that do not move on ---------------------------------------------------------------------
+
+
+def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock, found: Any, claim: Claim) -> None:
+    job = app.task(name="known")(lambda: None).enqueue()
+    claim(lease=30)
+    assert found("STUCK_JOBS", "ok")
+    clock.advance(35)
+    assert found("STUCK_JOBS", "ok"), "a sweep may be late by some seconds"
+    clock.advance(10)
+    one = found("STUCK_JOBS", "warning")
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and "1 job (1) is running past the lease" in one.meaning
+    assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+    assert found("STUCK_JOBS", "ok") and job.refresh().status == "ready"
+
+
+def test_a_job_past_its_lease_beside_a_live_worker_is_worse(
+    app: Holdfast, clock: FakeClock, found: Any, claim: Claim, enlist: Any
+) -> None:
+    app.task(name="known")(lambda: None).enqueue()
+    claim(lease=30)
+    enlist()
+    clock.advance(60)
+    assert "should have taken it back" in found("STUCK_JOBS", "error").meaning
+
+
+def test_a_live_worker_that_is_late_is_not_stuck(app: Holdfast, clock: FakeClock, claim: Claim, enlist: Any) -> None:
+    app.task(name="known")(lambda: None).enqueue()
+    claim(lease=30, worker=enlist().id)
+    clock.advance(60)
+    assert "STUCK_JOBS" not in codes(app)
+
+
+def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: Any) -> None:
+    work = app.task(name="known")(lambda: None)
+    waits = work.using(after=work.enqueue()).enqueue()
+    assert found("BLOCKED_JOBS", "ok")
+    sql("DELETE FROM holdfast_blockers")
+    one = found("STUCK_BLOCKED", "error")
+    assert one.detail["ids"] == [waits.id] and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
+
+
+def test_an_external_job_is_not_stuck(app: Holdfast) -> None:
+    app.external("approve")
+    assert "STUCK_BLOCKED" not in codes(app)
+
+
+def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
+    app: Holdfast, sql: Sql, found: Any, claim: Claim
+) -> None:
+    work = app.task(name="known")(lambda: None)
+    first = work.enqueue()
+    waits = work.using(after=first).enqueue()
+    sql("UPDATE holdfast_jobs SET status = 'succeeded' WHERE id = ?", (first.id,))
+    assert found("ENDINGS_LEFT", "note").detail == {"endings": 1}
+    assert "STUCK_BLOCKED" not in codes(app), "the next worker sees to it"
+    sql("DELETE FROM holdfast_endings")
+    assert found("STUCK_BLOCKED", "error").detail["ids"] == [waits.id]
+    assert "Told those who waited for something that has ended." in app.check(repair=True).repaired
+    assert waits.refresh().status == "ready"
+
+
+def test_a_job_that_waits_for_a_failed_one_is_a_note(app: Holdfast, found: Any, claim: Claim) -> None:
+    work = app.task(name="known")(lambda: None)
+    first = work.enqueue()
+    waits = work.using(after=first).enqueue()
+    app.jobs.cancel(first.id)
+    one = found("BLOCKED_BY_FAILED", "note")
+    assert one.detail == {"ids": [waits.id], "causes": [first.id]}
+    assert one.mend is not None and one.mend.startswith(f"holdfast retry {first.id} ")
+
+
+def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any) -> None:
+    work = app.task(name="known")(lambda: None)
+    first = work.enqueue()
+    waits = work.using(after=first).enqueue()
+    sql("DELETE FROM holdfast_jobs WHERE id = ?", (first.id,))
+    sql("DELETE FROM holdfast_endings")
+    one = found("BLOCKED_BY_DELETED", "warning")
+    assert one.mend is not None and one.mend.startswith(f"holdfast cancel {waits.id} ")
+
+
+def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock, found: Any) -> None:
+    app.task(name="known")(lambda: None).using(delay=10).enqueue()
+    clock.advance(60)
+    assert "LATE_JOBS" not in codes(app)
+    clock.advance(60)
+    assert "1 job (1) was due more than a minute ago and is still scheduled" in found("LATE_JOBS", "warning").meaning
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def test_ready_jobs_without_any_worker(app: Holdfast, found: Any) -> None:
+    app.task(name="known")(lambda: None).enqueue_many([{}, {}])
+    one = found("NO_WORKERS", "warning")
+    assert one.meaning == "2 jobs are ready, and no worker is running." and one.mend == "holdfast worker module:app"
+
+
+def test_messages_need_no_worker(app: Holdfast) -> None:
+    app.queue("inbox").send(1)
+    assert codes(app) == set()
+
+
+def test_a_task_that_no_live_worker_has(app: Holdfast, found: Any, enlist: Any) -> None:
+    enlist()
+    app.task(name="known")(lambda: None).enqueue()
+    assert found("READY_JOBS", "ok")
+    app.task(name="renamed")(lambda: None).enqueue()
+    one = found("UNKNOWN_TASKS", "warning")
+    assert one.detail == {"waiting": [{"queue": "default", "task": "renamed", "count": 1}]}
+    assert "1 job is ready, of tasks that no running worker has: renamed." in one.meaning
+
+
+def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, enlist: Any) -> None:
+    enlist(queues=("mail",))
+    app.task(name="known", queue="slow")(lambda: None).enqueue()
+    one = found("UNSERVED_QUEUES", "warning")
+    assert one.mend == "holdfast worker module:app --queues slow"
+
+
+def test_a_worker_that_is_dead_and_what_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
+    app = open_app()
+    job = app.task(name="known")(lambda: None).enqueue()
+    with bystander(worker(url, claims=1)) as process:
+        assert app.check().of("DEAD_WORKERS") is None
+        process.kill()
+        process.wait()
+        one = app.check().of("DEAD_WORKERS")
+        assert one is not None and one.severity == "warning" and one.detail["jobs"] == 1
+        assert f"process {process.pid} on" in one.meaning and "still holds 1 job" in one.meaning
+        assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+    assert app.check().of("DEAD_WORKERS") is None and job.refresh().status == "ready"
+
+
+def test_a_worker_that_was_stopped_by_a_signal(open_app: Callable[..., Holdfast], url: str) -> None:
+    app = open_app()
+    with bystander(worker(url)) as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        one = app.check().of("STOPPED_WORKERS")
+        assert one is not None and one.severity == "warning" and one.mend == f"kill -CONT {process.pid}"
+
+
+def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+    enlist()
+    clock.advance(170)
+    assert "SILENT_WORKERS" not in codes(app)
+    clock.advance(20)
+    assert "has not been heard of for 3m 10s" in found("SILENT_WORKERS", "warning").meaning
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_has_been_paused_for_long(app: Holdfast, clock: FakeClock, found: Any) -> None:
+    app.queue("mail").pause()
+    app.queue("mail").send(1)
+    assert found("PAUSED_QUEUE", "note").meaning == "1 queue is paused: mail."
+    clock.advance(2 * DAY)
+    one = found("PAUSED_QUEUE", "warning")
+    assert "mail has been paused for 2d" in one.meaning
+    assert one.mend is not None and one.mend.startswith("holdfast queues resume mail ")
+
+
+def test_a_queue_that_is_paused_and_empty_is_a_note(app: Holdfast, clock: FakeClock, found: Any) -> None:
+    app.queue("mail").pause()
+    clock.advance(30 * DAY)
+    assert found("PAUSED_QUEUE", "note")
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, found: Any) -> None:
+    app.queue("inbox").send(1)
+    clock.step(-3600)
+    assert "1 job (1) was made later than it is now" in found("CREATED_IN_FUTURE", "warning").meaning
+
+
+def test_a_worker_that_was_heard_of_later_than_now(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+    enlist()
+    clock.step(-3600)
+    assert "1h from now" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
+
+
+def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
+    inbox = app.queue("inbox")
+    inbox.send_many([1, 2])
+    inbox.receive()
+    clock.step(-600)
+    inbox.receive()
+    assert found("CLOCK_STEPPED_BACK", "note").detail == {"steps": 1, "largest_seconds": 600.0}
+
+
+def test_a_job_for_the_next_century(app: Holdfast, found: Any) -> None:
+    app.task(name="known")(lambda: None).using(delay=20 * 365 * DAY).enqueue()
+    assert "more than ten years from now" in found("FAR_IN_FUTURE", "note").meaning
+
+
+def test_times_in_seconds_by_plain_sql(app: Holdfast, sql: Sql, found: Any) -> None:
+    sql("INSERT INTO holdfast_jobs (task, run_at, created_at) VALUES ('known', 1700000000, 1700000000)")
+    assert "microseconds" in found("TIMES_IN_WRONG_UNIT", "warning").meaning
+
+
+def test_a_database_of_another_start_of_the_machine(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+    clock.reboot()
+    assert found("NOT_OPENED_SINCE_BOOT", "note")
+    enlist()
+    assert "SQLite is for one machine" in found("ANOTHER_MACHINE", "error").meaning

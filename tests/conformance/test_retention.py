@@ -1,0 +1,322 @@
+"""Retention: what is kept how long, by age, by number and by size; and what goes with a job that goes."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ended import DAY, Ended
+from holdfast import Holdfast, Retention, Rule
+from holdfast.errors import AlreadyPruning, InvalidInput
+from holdfast.testing import FakeClock
+
+Sql = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def ended(app: Holdfast) -> Ended:
+    return Ended(app)
+
+
+def left(app: Holdfast) -> list[int]:
+    return sorted(job.id for job in app.jobs.list(limit=1000))
+
+
+# --- by age ---
+
+
+@pytest.mark.parametrize(("status", "days"), [("succeeded", 30), ("failed", 90), ("cancelled", 30)])
+def test_by_default_ended_jobs_are_kept_for_a_month_and_failed_ones_for_three(
+    app: Holdfast, clock: FakeClock, ended: Ended, status: str, days: int
+) -> None:
+    job = ended.job(status)
+    clock.advance(days * DAY - 1)
+    assert app.prune().jobs == 0
+    clock.advance(2)
+    assert getattr(app.prune(), status) == 1
+    assert job not in left(app)
+
+
+def test_what_has_not_ended_is_never_pruned(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    unfinished = [ended.task.using(**options).enqueue().id for options in ({}, {"delay": 9e8})]
+    unfinished.append(ended.running())
+    clock.advance(5000 * DAY)
+    assert app.prune(retention=Retention(succeeded=0, failed=0, cancelled=0, newest=0, max_bytes=0)).jobs == 0
+    assert left(app) == sorted(unfinished)
+
+
+def test_messages_are_pruned_as_jobs_are(app: Holdfast, clock: FakeClock) -> None:
+    inbox = app.queue("inbox")
+    inbox.send("hello")
+    message = inbox.receive()
+    assert message is not None and message.ack()
+    clock.advance(31 * DAY)
+    assert app.prune().succeeded == 1
+
+
+def test_the_first_rule_that_fits_decides(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    kept = ended.job("succeeded", queue="audit")
+    ping = ended.job("succeeded", task="ping")
+    failed_ping = ended.job("failed", task="ping")
+    other = ended.job("succeeded")
+    rules = [
+        Rule(task="ping", status="succeeded", age=timedelta(hours=1)),
+        Rule(queue="audit"),
+        Rule(task="ping", age=1),
+    ]
+    clock.advance(2 * 3600)
+    report = app.prune(retention=Retention(rules=rules))
+    assert (report.succeeded, report.failed) == (1, 1)
+    assert left(app) == sorted([kept, other])
+    assert {ping, failed_ping} & set(left(app)) == set()
+    clock.advance(1000 * DAY)
+    app.prune(retention=Retention(rules=rules))
+    assert left(app) == [kept]
+
+
+def test_for_ever_is_for_ever(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    jobs = [ended.job(status) for status in ("succeeded", "failed", "cancelled")]
+    clock.advance(30_000 * DAY)
+    app.prune(retention=Retention(succeeded=None, failed=None, cancelled=None))
+    assert left(app) == jobs
+
+
+# --- by number ---
+
+
+def test_only_the_newest_are_kept(app: Holdfast, ended: Ended) -> None:
+    """All ended at the same moment: then the id decides."""
+    jobs = [ended.job("succeeded") for _ in range(10)]
+    failed = [ended.job("failed") for _ in range(3)]
+    assert app.prune(retention=Retention(newest=4)).jobs == 6
+    assert left(app) == sorted([*jobs[6:], *failed])
+
+
+def test_a_number_of_one_task_is_not_filled_by_others(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    pings = []
+    for _ in range(5):
+        pings.append(ended.job("succeeded", task="ping"))
+        ended.job("succeeded")
+        clock.advance(1)
+    report = app.prune(retention=Retention(rules=[Rule(task="ping", newest=2)]))
+    assert report.jobs == 3
+    assert set(pings) & set(left(app)) == set(pings[3:])
+
+
+def test_none_at_all_may_be_kept(app: Holdfast, ended: Ended) -> None:
+    for status in ("succeeded", "failed", "cancelled"):
+        ended.job(status)
+    assert app.prune(retention=Retention(newest=0)).jobs == 3
+
+
+# --- by size ---
+
+
+def test_while_there_is_too_much_the_oldest_go_first_whatever_the_rules_say(
+    app: Holdfast, clock: FakeClock, ended: Ended
+) -> None:
+    jobs = []
+    for number in range(400):
+        jobs.append(ended.job(("succeeded", "failed", "cancelled")[number % 3], payload="x" * 2000))
+        clock.advance(1)
+    most = app.store.pages().used_bytes // 2
+    app.prune(retention=Retention(succeeded=None, failed=None, cancelled=None, max_bytes=most))
+    assert app.store.pages().used_bytes <= most
+    remaining = left(app)
+    assert 0 < len(remaining) < 300
+    assert remaining == jobs[-len(remaining) :]
+
+
+def test_a_file_that_is_too_large_without_any_ended_jobs_is_left_alone(app: Holdfast, ended: Ended) -> None:
+    ended.task.enqueue_many([{"payload": "x"}] * 100)
+    assert app.prune(retention=Retention(max_bytes=1)).jobs == 0
+
+
+# --- what goes with it, and what stays ---
+
+
+def test_a_job_takes_its_history_with_it_and_leaves_nothing_behind(
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
+) -> None:
+    ended.job("failed", tags=["a", "b"])
+    ended.job("succeeded")
+    clock.advance(100 * DAY)
+    app.prune(actor="ada", reason="spring")
+    for table in ("jobs", "attempts", "tags", "blockers", "totals"):
+        assert sql(f"SELECT count(*) FROM holdfast_{table}") == [(0,)], table  # noqa: S608
+    assert sql("SELECT count(*) FROM holdfast_events WHERE job_id IS NOT NULL") == [(0,)]
+    assert sql("PRAGMA foreign_key_check") == []
+
+
+def test_every_run_that_somebody_asks_for_is_in_the_log(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    ended.job("succeeded")
+    app.prune(actor="ada", reason="to see")
+    clock.advance(31 * DAY)
+    app.prune(actor="ada", reason="to tidy up")
+    first, second = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
+    assert (first.actor, first.detail["reason"], "succeeded" in first.detail) == ("ada", "to see", False)
+    assert (second.detail["succeeded"], second.detail["reason"]) == (1, "to tidy up")
+    assert "succeeded 30d" in second.detail["retention"]
+
+
+def test_rollups_failures_and_the_audit_outlive_the_jobs(
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
+) -> None:
+    ended.job("failed")
+    ended.job("cancelled")
+    app.queue("inbox").pause(actor="ada")
+    app.queue("inbox").resume(actor="ada")
+    clock.advance(100 * DAY)
+    assert app.prune().failed == 1
+    for table in ("minutes", "failures", "tracebacks"):
+        assert sql(f"SELECT count(*) > 0 FROM holdfast_{table}") == [(1,)], table  # noqa: S608
+    assert [event.event for event in app.observe.last_events(limit=1000)].count("paused") == 1
+    clock.advance(266 * DAY)
+    assert app.prune().audit == 2
+    clock.advance(40 * DAY)
+    report = app.prune()
+    assert report.minutes > 0 and report.failures == 1 and report.tracebacks == 1
+    for table in ("minutes", "failures", "tracebacks"):
+        assert sql(f"SELECT count(*) FROM holdfast_{table}") == [(0,)], table  # noqa: S608
+
+
+def test_a_traceback_stays_as_long_as_a_job_may_lead_to_it(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    ended.job("failed")
+    clock.advance(3000 * DAY)
+    report = app.prune(retention=Retention(failed=None))
+    assert (report.failures, report.tracebacks) == (0, 0)
+    (failure,) = app.observe.failures()
+    assert "ValueError" in str(failure.traceback)
+
+
+def test_the_last_event_keeps_its_place_however_old(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    ended.job("succeeded")
+    clock.advance(31 * DAY)
+    app.prune()
+    last = app.observe.last_event()
+    clock.advance(1000 * DAY)
+    app.prune()
+    assert app.observe.last_event() > last
+    ended.job("succeeded")
+    assert app.observe.last_event() > last + 1
+
+
+def test_a_dry_run_counts_and_deletes_nothing(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    jobs = [ended.job("succeeded") for _ in range(5)] + [ended.job("failed")]
+    clock.advance(31 * DAY)
+    before = app.observe.last_event()
+    report = app.prune(dry_run=True)
+    assert (report.dry_run, report.succeeded, report.failed) == (True, 5, 0)
+    assert left(app) == jobs
+    assert app.observe.last_event() == before
+
+
+# --- the rules themselves ---
+
+
+def test_without_rules_of_its_own_a_program_follows_those_of_the_last_that_had_some(
+    open_app: Callable[..., Holdfast], clock: FakeClock
+) -> None:
+    given = Retention(succeeded=timedelta(days=7), rules=[Rule(task="ping", newest=5)], max_bytes=10**9)
+    app, other = open_app(clock=clock, retention=given), open_app(clock=clock)
+    assert other.retention == Retention()
+    Ended(app)
+    app.worker(until_idle=True).run()
+    assert app.retention == other.retention == given
+    (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "retention_changed")
+    assert "succeeded 7d" in event.detail["retention"]
+    app.worker(until_idle=True).run()
+    assert [event.event for event in app.observe.last_events(limit=1000)].count("retention_changed") == 1
+
+
+def test_rules_of_another_version_delete_nothing(app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql) -> None:
+    job = ended.job("succeeded")
+    sql("INSERT INTO holdfast_meta (name, value) VALUES ('retention', ?)", ['{"succeeded": [7]}'])
+    clock.advance(40 * DAY)
+    with pytest.raises(InvalidInput, match="another version"):
+        app.prune()
+    app.worker(until_idle=True).run()
+    assert job in left(app)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"succeeded": "30d"},
+        {"failed": -1},
+        {"cancelled": True},
+        {"newest": -1},
+        {"max_bytes": 1.5},
+        {"rules": [{"task": "ping"}]},
+        {"rules": "ping"},
+        {"automatic": 1},
+        {"audit": timedelta(days=-1)},
+        {"succeeded": float("nan")},
+    ],
+)
+def test_what_a_rule_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Retention(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"task": ""}, {"queue": 5}, {"task": "a", "status": "ready"}, {"task": "a", "status": ["failed", "x"]}],
+)
+def test_what_a_rule_for_a_task_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Rule(**wrong)
+
+
+def test_retention_is_a_retention(url: str) -> None:
+    with pytest.raises(InvalidInput, match="Retention"):
+        Holdfast(url, retention={"succeeded": 5})  # type: ignore[arg-type]
+
+
+# --- one at a time ---
+
+
+def test_two_who_ask_for_it_at_once_are_told(
+    app: Holdfast, open_app: Callable[..., Holdfast], clock: FakeClock
+) -> None:
+    token = app.store.begin_upkeep("operator", "ada", {})
+    assert token is not None
+    with pytest.raises(AlreadyPruning, match="ada"):
+        open_app(clock=clock).prune()
+    app.store.end_upkeep(token, interrupted=False)
+    open_app(clock=clock).prune()
+
+
+def test_who_asks_for_it_takes_over_from_a_worker_which_deletes_no_more(
+    app: Holdfast, clock: FakeClock, ended: Ended
+) -> None:
+    jobs = [ended.job("succeeded") for _ in range(3)]
+    token = app.store.begin_upkeep("worker", "w", {})
+    assert token is not None
+    assert app.store.begin_upkeep("worker", "another", {}) is None
+    rows = app.store.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    done = app.store.prune_alone(token, "succeeded", rows[:1], {})
+    assert done is not None and done.counts["succeeded"] == 1
+    app.prune()
+    assert app.store.prune_alone(token, "succeeded", rows[1:], {"succeeded": 1}) is None
+    assert left(app) == jobs[1:]
+    interrupted, asked = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
+    assert (interrupted.actor, interrupted.detail["succeeded"], interrupted.detail["interrupted"]) == ("w", 1, True)
+    assert "succeeded" not in asked.detail
+
+
+def test_an_interrupted_run_says_how_far_it_came(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    for _ in range(400):
+        ended.job("succeeded")
+    clock.advance(31 * DAY)
+
+    def stop(done: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.prune(progress=stop)
+    (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
+    assert event.detail["interrupted"] is True
+    assert event.detail["succeeded"] + app.prune().succeeded == 400

@@ -1,0 +1,249 @@
+"""Workers prune by themselves: one at a time, between jobs, until they are told to stop."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from ended import DAY, Ended
+from holdfast import Holdfast, Retention, Rule
+from holdfast.testing import FakeClock
+from holdfast.upkeep import caretaker, pace
+from holdfast.upkeep.caretaker import Caretaker
+from shift import Shift, comes_true, drain, eventually
+
+Open = Callable[..., Holdfast]
+
+
+@pytest.fixture
+def ended(app: Holdfast) -> Ended:
+    return Ended(app)
+
+
+def count(app: Holdfast) -> int:
+    return app.jobs.count(status=["succeeded", "failed", "cancelled"])
+
+
+def events(app: Holdfast, name: str) -> int:
+    return [event.event for event in app.observe.last_events(limit=1000)].count(name)
+
+
+def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    for _ in range(1200):
+        ended.job("succeeded")
+    clock.advance(31 * DAY)
+    with Shift(app):
+        eventually(lambda: count(app) == 0)
+        ended.task.enqueue().wait(10)
+        eventually(lambda: events(app, "pruned") == 1)
+    (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
+    assert (event.detail["succeeded"], "interrupted" in event.detail) == (1200, False)
+
+
+def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ended) -> None:
+    ended.job("succeeded")
+    drain(app)
+    assert app.store.upkeep().last_at is None
+    assert events(app, "pruned") == 0
+
+
+def test_it_looks_again_after_a_while(
+    app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker.Caretaker.__init__, "__defaults__", (0.02,))
+    with Shift(app):
+        for days in range(1, 4):
+            ended.job("succeeded")
+            clock.advance(31 * DAY)
+            eventually(lambda: count(app) == 0, f"after {days} months")
+
+
+def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
+    app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ended.task.enqueue()
+    ended.end(first.id)
+    waiting = ended.task.using(after=first, queue="elsewhere").enqueue()
+    clock.advance(31 * DAY)
+    upkeep = Caretaker(app.store, clock, None, every=0.0)
+    for _ in range(20):
+        upkeep.do_some()
+    assert first.refresh().status == "succeeded"
+    assert app.jobs.cancel(waiting.id)
+    clock.advance(31 * DAY)
+    monkeypatch.setattr(upkeep, "_full_at", 0.0)
+    for _ in range(60):
+        upkeep._next_at = 0.0
+        upkeep.do_some()
+    assert count(app) == 0
+
+
+def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
+    app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(1500):
+        ended.job("succeeded")
+    clock.advance(31 * DAY)
+    monkeypatch.setattr(pace, "QUIET_FACTOR", 100.0)
+    with Shift(app) as shift:
+        eventually(lambda: count(app) < 1500)
+        shift.stop()
+    assert count(app) > 0
+    (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
+    assert event.detail["interrupted"] is True
+    assert event.detail["succeeded"] == 1500 - count(app)
+    assert app.store.upkeep().pid is None
+
+
+def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
+    for _ in range(1000):
+        ended.job("succeeded")
+    clock.advance(31 * DAY)
+    other = open_app(clock=clock)
+    Ended(other)
+    with Shift(app), Shift(other):
+        eventually(lambda: count(app) == 0)
+        eventually(lambda: events(app, "pruned") == 1)
+    detail = [event.detail for event in app.observe.last_events(limit=1000) if event.event == "pruned"]
+    assert sum(one.get("succeeded", 0) for one in detail) == 1000
+
+
+def test_it_can_be_left_to_others(open_app: Open, clock: FakeClock) -> None:
+    app = open_app(clock=clock, retention=Retention(automatic=False))
+    job = Ended(app).job("succeeded")
+    clock.advance(400 * DAY)
+    with Shift(app):
+        eventually(lambda: app.store.retention() is not None)
+        Ended(app).task.enqueue().wait(10)
+    assert app.jobs.get(job).status == "succeeded"
+    assert app.prune().succeeded == 1
+
+
+def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    ended.job("succeeded")
+    clock.step(-3000 * DAY)
+    with Shift(app):
+        ended.task.enqueue().wait(10)
+    assert count(app) == 2
+
+
+def test_rules_of_the_worker_hold(open_app: Open, clock: FakeClock) -> None:
+    app = open_app(
+        clock=clock, retention=Retention(rules=[Rule(task="ping", age=timedelta(minutes=5))], succeeded=None)
+    )
+    ended = Ended(app)
+    ended.job("succeeded", task="ping")
+    kept = ended.job("succeeded")
+    clock.advance(600)
+    with Shift(app):
+        eventually(lambda: count(app) == 1)
+    assert app.jobs.get(kept).status == "succeeded"
+
+
+def test_pruning_beside_a_running_load_disturbs_no_job(open_app: Open) -> None:
+    """On the real clock: old jobs go, new ones are enqueued and run meanwhile, none is lost or run twice."""
+    app = open_app(retention=Retention(succeeded=0, rules=[Rule(task="keep")]))
+    ran: list[int] = []
+    lock = threading.Lock()
+
+    @app.task
+    def keep(n: int) -> None:
+        with lock:
+            ran.append(n)
+
+    ended = Ended(app)
+    for _ in range(600):
+        ended.job("succeeded")
+    with Shift(app):
+        for number in range(400):
+            keep.enqueue(number)
+        eventually(lambda: len(ran) >= 400)
+        eventually(lambda: app.jobs.count(task="work") == 0)
+        eventually(lambda: app.jobs.count(task="keep", status="succeeded") == 400)
+    assert sorted(ran) == list(range(400))
+
+
+def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
+    app: Holdfast, clock: FakeClock, ended: Ended
+) -> None:
+    jobs = [ended.job("failed") for _ in range(3)]
+    clock.advance(91 * DAY)
+    rows = app.store.ended_after("failed", (-1, 0), (clock.now(), 2**62), 10)
+    assert app.jobs.retry(jobs[1])
+    token = app.store.begin_upkeep("operator", "ada", {})
+    assert token is not None
+    done = app.store.prune_alone(token, "failed", rows, {})
+    assert done is not None and done.counts["failed"] == 2
+    assert app.jobs.get(jobs[1]).status == "ready"
+
+
+def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
+    app: Holdfast, clock: FakeClock, ended: Ended
+) -> None:
+    job = ended.job("succeeded")
+    clock.advance(31 * DAY)
+    rows = app.store.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    waiting = ended.task.using(after=job).enqueue()
+    token = app.store.begin_upkeep("operator", "ada", {})
+    assert token is not None
+    done = app.store.prune_alone(token, "succeeded", rows, {})
+    assert done is not None and done.counts["succeeded"] == 0
+    assert waiting.refresh().status == "ready"
+
+
+def test_one_with_a_very_long_history_goes_in_pieces(
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: object
+) -> None:
+    job = ended.job("succeeded")
+    assert callable(sql)
+    sql("UPDATE holdfast_jobs SET attempt = 4000, max_attempts = 5000 WHERE id = ?", [job])
+    sql(
+        """WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
+        INSERT INTO holdfast_attempts (job_id, attempt, claimed_at) SELECT ?, i, 0 FROM n""",
+        [job],
+    )
+    clock.advance(31 * DAY)
+    steps: list[int] = []
+    assert app.prune(progress=steps.append).succeeded == 1
+    assert steps.count(0) > 2
+    assert sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]
+
+
+def test_the_time_with_the_write_lock_is_bounded() -> None:
+    one = pace.Pace(500, 50, 5000, seconds=0.02)
+    one.learn(500, 0.1)
+    assert one.amount == 100
+    one.learn(100, 0.001)
+    assert one.amount == 150
+    for _ in range(30):
+        one.learn(one.amount, 0.0001)
+    assert one.amount == 5000
+    one.learn(5000, 10.0)
+    assert one.amount == 50
+
+
+def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
+    courtesy = pace.Courtesy(app.store)
+    assert courtesy.pause(0.02) == pytest.approx(0.02 * pace.QUIET_FACTOR)
+    app.queue("inbox").send_many(range(100))
+    assert courtesy.pause(0.02) == pytest.approx(0.02 * pace.PAUSE_FACTOR)
+    assert courtesy.pause(0.0) == 0.0
+
+
+def test_the_duty_of_a_worker_that_stopped_is_free(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+    started = threading.Event()
+    begin = app.store.begin_upkeep
+
+    def begun(*args: object) -> str | None:
+        started.set()
+        return begin(*args)  # type: ignore[arg-type]
+
+    app.store.begin_upkeep = begun  # type: ignore[method-assign]
+    ended.job("succeeded")
+    clock.advance(31 * DAY)
+    with Shift(app):
+        comes_true(started)
+        eventually(lambda: app.store.upkeep().last_at is not None)
+    assert app.store.upkeep().last_counts == {"succeeded": 1}
+    app.prune()

@@ -1,0 +1,228 @@
+"""Pruning respects graphs: chains go as a whole, and what others waited for stays as long as they do."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flow import Flow, Sql
+
+from ended import DAY
+from holdfast import Fail, Holdfast, Retention, Rule, Task, Then
+from holdfast.testing import FakeClock
+from shift import drain
+
+MONTH = 31 * DAY
+
+
+def left(app: Holdfast) -> list[int]:
+    return sorted(job.id for job in app.jobs.list(limit=1000))
+
+
+@pytest.fixture
+def walk(app: Holdfast) -> Task[..., Any]:
+    @app.task(queue="walk")
+    def walk(left: int, then_fail: bool = False) -> Any:
+        if not left and then_fail:
+            return Fail("TEST:BROKEN")
+        return Then(walk, left - 1, then_fail) if left else "there"
+
+    return walk
+
+
+# --- chains ---
+
+
+def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[..., Any], sql: Sql) -> None:
+    walk.enqueue(5)
+    drain(app)
+    assert len(left(app)) == 6
+    clock.advance(MONTH)
+    assert app.prune(dry_run=True).succeeded == 6
+    assert app.prune().succeeded == 6
+    assert left(app) == []
+    assert sql("PRAGMA foreign_key_check") == sql("SELECT * FROM holdfast_endings") == []
+
+
+def test_a_chain_is_as_old_as_its_end(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
+    """The first job is 40 days old, the last one 10."""
+    app.task(name="last", queue="walk")(lambda: None)
+    app.task(name="first", queue="walk")(lambda: Then(app.tasks["last"].using(delay=30 * DAY))).enqueue()
+    drain(app)
+    clock.advance(30 * DAY)
+    drain(app)
+    clock.advance(10 * DAY)
+    assert app.prune().jobs == 0
+    clock.advance(21 * DAY)
+    assert app.prune().jobs == 2
+
+
+def test_a_chain_stays_as_long_as_one_of_its_jobs_would(
+    app: Holdfast, clock: FakeClock, walk: Task[..., Any]
+) -> None:
+    """Its last job failed, and those are kept for longer."""
+    walk.enqueue(3, True)
+    drain(app)
+    clock.advance(MONTH)
+    assert app.prune().jobs == 0
+    clock.advance(2 * MONTH)
+    report = app.prune()
+    assert (report.succeeded, report.failed) == (3, 1)
+
+
+def test_a_chain_that_goes_on_stays(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
+    app.task(name="first")(lambda: Then(walk.using(delay=900 * DAY), 1)).enqueue()
+    drain(app)
+    clock.advance(20 * MONTH)
+    assert app.prune(retention=Retention(newest=0)).jobs == 0
+    assert len(left(app)) == 2
+
+
+def test_a_chain_that_is_too_long_for_one_transaction_goes_from_its_end(
+    app: Holdfast, clock: FakeClock, sql: Sql
+) -> None:
+    long = 2500
+    sql(
+        "INSERT INTO holdfast_jobs (task, status, finished_at, continued) VALUES ('walk', 'succeeded', ?, 1)",
+        [clock.now()],
+    )
+    sql(
+        """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :long)
+        INSERT INTO holdfast_jobs (task, status, finished_at, chain_id, chain_index, continued)
+        SELECT 'walk', 'succeeded', :now, 1, i, i < :long FROM n""",
+        {"long": long, "now": clock.now()},
+    )
+    clock.advance(MONTH)
+    seen: list[int] = []
+    lengths: list[int] = []
+
+    def look(done: int) -> None:
+        if done not in seen and done < long + 1:
+            seen.append(done)
+            lengths.append(app.chains.get(1).length)
+
+    assert app.prune(progress=look).succeeded == long + 1
+    assert len(lengths) > 2 and sorted(lengths, reverse=True) == lengths
+    assert left(app) == []
+
+
+# --- blockers ---
+
+
+def test_what_an_unfinished_job_waits_for_is_kept(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+    a = flow.job("a")
+    drain(app)
+    waiting = flow.job("b", a, delay=500 * DAY)
+    clock.advance(10 * MONTH)
+    assert app.prune(retention=Retention(succeeded=0, newest=0)).jobs == 0
+    assert left(app) == [a.id, waiting.id]
+
+
+def test_what_a_failed_job_waited_for_is_kept_so_that_it_can_be_retried(
+    app: Holdfast, clock: FakeClock, flow: Flow
+) -> None:
+    a = flow.job("a")
+    flow.broken.add("b")
+    b = flow.job("b", a)
+    drain(app)
+    clock.advance(MONTH)
+    assert app.prune().jobs == 0
+    flow.broken.clear()
+    assert app.jobs.retry(b.id)
+    drain(app)
+    assert flow.found["b"] == ("A",)
+    clock.advance(MONTH)
+    assert app.prune(dry_run=True).succeeded == 2
+    assert app.prune().succeeded == 2
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_long_line_of_those_who_waited_for_each_other_goes_in_one_run(
+    app: Holdfast, clock: FakeClock, flow: Flow, dry_run: bool
+) -> None:
+    app.chain(*(flow.step.s(str(number)) for number in range(60)))
+    drain(app)
+    clock.advance(MONTH)
+    assert app.prune(dry_run=dry_run).succeeded == 60
+
+
+def test_what_many_waited_for_goes_after_the_last_of_them(
+    app: Holdfast, clock: FakeClock, flow: Flow, sql: Sql
+) -> None:
+    a = flow.job("a")
+    flow.step.using(after=a).enqueue_many([{"name": "x"}] * 700)
+    drain(app)
+    clock.advance(MONTH)
+    assert app.prune(dry_run=True).succeeded == 701
+    assert app.prune().succeeded == 701
+    assert sql("SELECT count(*) FROM holdfast_blockers") == [(0,)]
+
+
+def test_rules_that_differ_along_a_graph_keep_what_is_needed(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+    a = flow.job("a", queue="fast")
+    b = flow.job("b", a, queue="slow")
+    drain(app)
+    clock.advance(2 * DAY)
+    rules = Retention(rules=[Rule(queue="fast", age=timedelta(days=1))])
+    assert app.prune(retention=rules).jobs == 0
+    clock.advance(MONTH)
+    assert app.prune(retention=rules).jobs == 2
+    assert left(app) == [] and b.id > a.id
+
+
+# --- batches ---
+
+
+def test_members_stay_until_their_batch_is_done(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+    with app.batch() as batch:
+        early = flow.step.using(batch=batch).enqueue("early")
+        late = flow.step.using(batch=batch, delay=60 * DAY).enqueue("late")
+    drain(app)
+    clock.advance(40 * DAY)
+    assert app.prune().jobs == 0
+    assert app.batches.get(batch.id).progress().total == 2
+    clock.advance(21 * DAY)
+    drain(app)
+    assert {early.refresh().status, late.refresh().status} == {"succeeded"}
+    assert app.prune().jobs == 0, "it is as old as its batch's end"
+    clock.advance(MONTH)
+    assert app.prune().jobs == 2
+
+
+def test_a_batch_goes_with_its_last_member_and_its_callback(
+    app: Holdfast, clock: FakeClock, flow: Flow, sql: Sql
+) -> None:
+    with app.batch(on_done=flow.step.s("done")) as batch:
+        for name in "abc":
+            flow.step.using(batch=batch).enqueue(name)
+    drain(app)
+    assert flow.ran[-1] == "done"
+    clock.advance(MONTH)
+    report = app.prune()
+    assert (report.succeeded, report.batches) == (4, 1)
+    assert sql("SELECT count(*) FROM holdfast_batches") == sql("SELECT count(*) FROM holdfast_endings") == [(0,)]
+
+
+def test_a_batch_without_members_goes_by_age(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    with app.batch():
+        pass
+    drain_nothing(app)
+    assert sql("SELECT count(*) FROM holdfast_batches WHERE done_at IS NOT NULL") == [(1,)]
+    assert app.prune().batches == 0
+    clock.advance(MONTH)
+    assert app.prune().batches == 1
+
+
+def test_pruning_failed_members_tells_of_no_success(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+    flow.broken.add("a")
+    with app.batch(on_success=flow.step.s("success")) as batch:
+        flow.step.using(batch=batch).enqueue("a")
+        flow.step.using(batch=batch).enqueue("b")
+    drain(app)
+    clock.advance(4 * MONTH)
+    app.prune()
+    drain(app)
+    assert "success" not in flow.ran
+
+
+def drain_nothing(app: Holdfast) -> None:
+    app.store.resolve()

@@ -1,0 +1,92 @@
+"""The reference has every metric and attribute, the dashboard only what there is."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.contrib import otel, prometheus
+from holdfast.contrib.measures import BOUNDS_SECONDS, MEASURES, Measure
+
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+GUIDE = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
+DASHBOARD: dict[str, Any] = json.loads((DOCS / "dashboards" / "holdfast.json").read_text(encoding="utf-8"))
+
+ALL = [*MEASURES, prometheus.DURATION, prometheus.ERROR]
+
+
+def served_name(measure: Measure) -> str:
+    return f"{measure.name}_total" if measure.kind == "counter" else measure.name
+
+
+SERIES = {served_name(one) for one in ALL} | {
+    f"{one.name}_{part}" for one in ALL if one.kind == "histogram" for part in ("bucket", "sum", "count")
+}
+
+
+@pytest.mark.parametrize("measure", ALL, ids=lambda one: one.name)
+def test_every_metric_is_in_the_reference_with_its_type_and_labels(measure: Measure) -> None:
+    labels = ", ".join(f"`{label}`" for label in measure.labels)
+    cells = f"| `{served_name(measure)}` | {measure.kind} | {labels + ' ' if labels else ''}| "
+    assert cells in REFERENCE
+
+
+def test_the_reference_has_no_metric_that_is_not_there() -> None:
+    assert set(re.findall(r"^\| `(holdfast_\w+)` \|", REFERENCE, re.MULTILINE)) == {served_name(one) for one in ALL}
+
+
+def test_the_reference_has_the_bounds() -> None:
+    (listed,) = re.findall(r"The bounds, in seconds: ([\d., \n]+)\. Sums", REFERENCE)
+    assert tuple(map(float, listed.split(","))) == BOUNDS_SECONDS
+
+
+def test_every_attribute_of_a_span_is_in_the_reference() -> None:
+    source = Path(otel.__file__).read_text(encoding="utf-8")
+    given = set(re.findall(r"\"((?:messaging|holdfast|error)\.[a-z_.]+)\"", source)) - {"holdfast.contrib.otel"}
+    assert len(given) > 8
+    assert {name for name in given if f"`{name}`" not in REFERENCE} == set()
+
+
+def test_every_parameter_is_in_the_reference() -> None:
+    for function in (prometheus.Collector, prometheus.serve, prometheus.make_wsgi_app, otel.instrument):
+        (line,) = re.findall(rf"^\| `{function.__name__}\((.*?)\)` \|", API, re.MULTILINE)
+        assert set(inspect.signature(function).parameters) <= set(re.findall(r"\w+", line))
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+
+
+def test_the_dashboard_and_the_guide_ask_for_what_there_is() -> None:
+    asked = {name for text in [*expressions(), GUIDE] for name in re.findall(r"\bholdfast_[a-z_]+", text)}
+    assert asked - SERIES == set()
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    shown = {name for text in expressions() for name in re.findall(r"\bholdfast_[a-z_]+", text)}
+    missing = {one.name for one in ALL if not any(name.startswith(one.name) for name in shown)}
+    assert missing == set()
+
+
+def test_the_labels_that_the_dashboard_groups_by_are_those_of_the_metrics() -> None:
+    known = {label for one in ALL for label in one.labels} | {"le"}
+    for text in expressions():
+        for group in re.findall(r"\bby \(([^)]*)\)", text):
+            assert set(re.findall(r"\w+", group)) <= known, text
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert DASHBOARD["__inputs"][0]["name"] == "DS_PROMETHEUS" and DASHBOARD["id"] is None
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells

@@ -1,0 +1,49 @@
+"""Jobs that have ended, each in the way that a test wants, without a worker."""
+
+from typing import Any
+
+from holdfast import Holdfast, Task
+from holdfast.clock import SECOND
+
+DAY = 24 * 3600
+
+
+class Ended:
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self.task = self._named("work")
+
+    def _named(self, name: str) -> Task[..., Any]:
+        if name not in self._tasks:
+            self._tasks[name] = self._app.task(name=name, max_attempts=1)(_do)
+        return self._tasks[name]
+
+    def job(self, status: str, *, task: str = "work", payload: str = "", **options: Any) -> int:
+        """One that ends now."""
+        job = self._named(task).using(**options).enqueue(payload)
+        if status == "cancelled":
+            assert self._app.jobs.cancel(job.id)
+        else:
+            self.end(job.id, status)
+        return job.id
+
+    def end(self, job_id: int, status: str = "succeeded") -> None:
+        claimed = self._app.store.claim_one(job_id, 300 * SECOND, "worker-1")
+        assert claimed is not None
+        if status == "succeeded":
+            assert self._app.store.succeed(claimed.lease)
+        else:
+            try:
+                int("not a number")
+            except ValueError as error:
+                assert self._app.store.fail(claimed.lease, self._app.error_table.failure(error))
+
+    def running(self) -> int:
+        job = self.task.enqueue()
+        assert self._app.store.claim_one(job.id, 300 * SECOND, "worker-1") is not None
+        return job.id
+
+
+def _do(payload: str = "") -> None:
+    """Nothing."""

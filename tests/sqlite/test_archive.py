@@ -1,0 +1,156 @@
+"""The archive: what is pruned is in it before it is deleted, whatever happens in between."""
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ended import DAY, Ended
+from holdfast import Holdfast, Retention
+from holdfast.errors import ArchiveError
+from holdfast.testing import FakeClock
+from holdfast.upkeep.archive import Archive
+from shift import Shift, eventually
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.jsonl.gz"
+
+
+@pytest.fixture
+def ended(app: Holdfast) -> Ended:
+    return Ended(app)
+
+
+def test_each_job_is_a_line_with_its_attempts_and_events(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path
+) -> None:
+    job = ended.job("failed", payload="bell\x07 ünï\u2028", tags=["eu"], key="k-1")
+    clock.advance(91 * DAY)
+    report = app.prune(archive=file)
+    assert (report.failed, report.archived) == (1, 1)
+    (line,) = read(file)
+    assert (line["id"], line["task"], line["status"], line["key"]) == (job, "work", "failed", "k-1")
+    assert (line["args"], line["tags"]) == ({"payload": "bell\x07 ünï\u2028"}, ["eu"])
+    assert [attempt["outcome"] for attempt in line["attempts"]] == ["failed"]
+    assert [event["event"] for event in line["events"]] == ["enqueued", "claimed", "failed"]
+    assert line["events"][-1]["detail"]["to"] == "failed"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_large_payload_is_in_it_though_it_was_kept_elsewhere(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path
+) -> None:
+    ended.job("succeeded", payload="x" * 200_000)
+    clock.advance(31 * DAY)
+    app.prune(archive=file)
+    assert read(file)[0]["args"] == {"payload": "x" * 200_000}
+
+
+def test_runs_append_and_other_programs_can_read_it(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path
+) -> None:
+    jobs = []
+    for _ in range(3):
+        jobs += [ended.job("succeeded") for _ in range(4)]
+        clock.advance(31 * DAY)
+        app.prune(archive=file)
+    assert [line["id"] for line in read(file)] == jobs
+    subprocess.run(["gzip", "--test", file], check=True)
+    assert len(subprocess.run(["zcat", file], check=True, capture_output=True).stdout.splitlines()) == 12
+
+
+def test_what_was_cut_short_by_a_crash_is_cut_off_and_what_came_before_is_kept(file: Path) -> None:
+    with Archive(file) as archive:
+        archive.append([b'{"id":1}', b'{"id":2}'])
+        whole = file.stat().st_size
+        archive.append([b'{"id":3}'])
+    size = file.stat().st_size
+    for length in range(whole, size):
+        content = file.read_bytes()[:length]
+        torn = file.with_name(f"torn-{length}.jsonl.gz")
+        torn.write_bytes(content)
+        with Archive(torn) as archive:
+            assert torn.stat().st_size == whole
+            archive.append([b'{"id":4}'])
+        assert [line["id"] for line in read(torn)] == [1, 2, 4]
+
+
+def test_nothing_is_deleted_that_could_not_be_written(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [ended.job("succeeded") for _ in range(5)]
+    clock.advance(31 * DAY)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ArchiveError, match="No space left"):
+        app.prune(archive=file)
+    assert sorted(job.id for job in app.jobs.list()) == jobs
+    monkeypatch.undo()
+    assert app.prune(archive=file).archived == 5
+
+
+def test_it_is_on_the_disk_before_anything_is_deleted(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        ended.job("succeeded")
+    clock.advance(31 * DAY)
+    there: list[int] = []
+    fsync = os.fsync
+
+    def look(descriptor: int) -> None:
+        fsync(descriptor)
+        there.append(len(app.jobs.list()))
+
+    monkeypatch.setattr(os, "fsync", look)
+    app.prune(archive=file)
+    assert there[-1] == 3, "the last flush of the archive came before the deletion"
+    assert app.jobs.list().items == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"text", gzip.compress(b"{}\n", mtime=0), b"\x1f\x8b\x08\x04" + b"x" * 40],
+    ids=["text", "another gzip", "a cut one"],
+)
+def test_a_file_of_somebody_else_is_not_touched(app: Holdfast, file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ArchiveError, match="no archive"):
+        app.prune(archive=file)
+    assert file.read_bytes() == content
+
+
+def test_where_it_cannot_be_is_said_before_anything_is_done(app: Holdfast, tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="gz"):
+        app.prune(archive=tmp_path / "jobs.jsonl")
+    with pytest.raises(ArchiveError, match="cannot be opened"):
+        app.prune(archive=tmp_path / "nowhere" / "jobs.jsonl.gz")
+
+
+def test_two_do_not_write_to_it_at_once(file: Path) -> None:
+    with Archive(file), pytest.raises(ArchiveError, match="another"):
+        Archive(file)
+
+
+def test_a_worker_writes_to_the_archive_of_the_rules(open_app: Any, clock: FakeClock, file: Path, url: str) -> None:
+    del url
+    app = open_app(clock=clock, retention=Retention(archive=str(file)))
+    jobs = [Ended(app).job("succeeded") for _ in range(3)]
+    clock.advance(31 * DAY)
+    with Shift(app):
+        eventually(lambda: not app.jobs.list().items)
+    assert [line["id"] for line in read(file)] == jobs

@@ -1,0 +1,329 @@
+"""Blobs that nobody refers to are deleted, and no other, whatever else goes on at that moment."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blobs import LARGE, MemoryBlobs, blob_files, large, name_of
+from holdfast import Holdfast
+from holdfast.store.blob_files import FileBlobs
+from holdfast.store.sqlite import referring
+from holdfast.store.vault import Vault
+from shift import eventually
+
+HOUR = 3600
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def orphan(url: str, letter: str = "o", hours: float = 2) -> Path:
+    """What a process put there and did not live to refer to."""
+    blobs = FileBlobs(Path(f"{url}-blobs"))
+    blobs.put(name_of(large(letter=letter)), f'"{large(letter=letter)}"'.encode())
+    path = blobs._path(name_of(large(letter=letter)))
+    age(path, hours * HOUR)
+    return path
+
+
+def test_only_what_nobody_refers_to_is_deleted(app: Holdfast, url: str) -> None:
+    inbox = app.queue("inbox")
+    first, second, other = inbox.send(large()), inbox.send(large()), inbox.send(large(letter="y"))
+    app.jobs.delete(first)
+    assert app.store.collect_blobs() == 0 and len(blob_files(url)) == 2
+    app.jobs.delete(second)
+    assert app.store.collect_blobs() == 1
+    assert app.jobs.get(other).args == large(letter="y")
+    assert app.store.collect_blobs() == 0
+
+
+@pytest.mark.parametrize("how", ["delete", "purge", "ack without history", "by hand"])
+def test_however_a_job_goes_what_it_had_goes_too(app: Holdfast, url: str, how: str) -> None:
+    inbox = app.queue("inbox", history=how != "ack without history")
+    id = inbox.send(large())
+    if how == "delete":
+        app.jobs.delete(id)
+    elif how == "purge":
+        inbox.purge()
+    elif how == "by hand":
+        with closing(sqlite3.connect(url)) as conn, conn:
+            conn.execute("DELETE FROM holdfast_jobs")
+    else:
+        message = inbox.receive()
+        assert message is not None and message.ack()
+    assert app.store.collect_blobs() == 1 and blob_files(url) == []
+
+
+def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
+    from holdfast.clock import SECOND
+    from holdfast.model import Settlement
+
+    job = app.task(name="work")(lambda: None).enqueue()
+    (claimed,) = app.store.claim_tasks(None, ["work"], 1, 30 * SECOND, "w")
+    kept = app.store.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
+    app.jobs.cancel(job.id)
+    assert app.store.exchange([kept], []).lost == [kept]
+    assert len(blob_files(url)) == 1 and app.store.collect_blobs() == 1 and blob_files(url) == []
+
+
+def test_what_a_crash_left_is_found_after_an_hour(app: Holdfast, url: str) -> None:
+    app.queue("inbox").send(large())
+    old, new = orphan(url, "o", 1.1), orphan(url, "n", 0.9)
+    assert app.store.orphaned_blobs() == [old.name]
+    assert app.store.collect_blobs() == 1
+    assert not old.exists() and new.exists() and app.store.orphaned_blobs() == []
+
+
+def test_what_is_still_used_is_not_taken_for_left_over_however_old(app: Holdfast, url: str) -> None:
+    id = app.queue("inbox").send(large())
+    (file,) = blob_files(url)
+    age(file, 1000 * HOUR)
+    assert app.store.orphaned_blobs() == [] and app.store.collect_blobs() == 0
+    assert app.jobs.get(id).args == large()
+
+
+def test_strangers_in_the_folder_are_left_alone(app: Holdfast, url: str) -> None:
+    app.queue("inbox").send(large())
+    (file,) = blob_files(url)
+    stranger = file.with_name("README")
+    stranger.write_text("not ours")
+    age(stranger, 1000 * HOUR)
+    app.store.collect_blobs()
+    assert stranger.exists() and app.store.orphaned_blobs() == []
+
+
+def test_what_is_missing_is_named_with_its_job(app: Holdfast, url: str) -> None:
+    ids = [app.queue("inbox").send(large(letter=letter)) for letter in "abc"]
+    job = app.external("approval")
+    app.jobs.complete(job.id, large(letter="r"))
+    assert app.store.missing_blobs() == []
+    for path in blob_files(url):
+        if path.name != name_of(large(letter="b")):
+            path.unlink()
+    found = app.store.missing_blobs()
+    assert {(one.job_id, one.what) for one in found} == {(ids[0], "payload"), (ids[2], "payload"), (job.id, "result")}
+    assert len(app.store.missing_blobs(limit=2)) == 2
+
+
+def test_it_stops_at_the_limit_and_goes_on_next_time(app: Holdfast, url: str) -> None:
+    inbox = app.queue("inbox")
+    inbox.send_many([large(LARGE + n) for n in range(1, 26)])
+    inbox.purge()
+    assert [app.store.collect_blobs(limit=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert blob_files(url) == []
+
+
+def test_the_lock_is_held_for_a_moment_only(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
+    """A blob store far away takes long to delete: others write in between."""
+    monkeypatch.setattr(referring, "LONGEST_LOCK_SECONDS", -1)
+    app = open_app(blobs=MemoryBlobs())
+    app.queue("inbox").send_many([large(LARGE + n) for n in range(1, 6)])
+    app.queue("inbox").purge()
+    transactions: list[int] = []
+    delete_some = app.store._delete_some  # type: ignore[attr-defined]
+
+    def count(connection: sqlite3.Connection, most: int) -> Any:
+        transactions.append(most)
+        return delete_some(connection, most)
+
+    monkeypatch.setattr(app.store, "_delete_some", count)
+    assert app.store.collect_blobs() == 5 and len(transactions) == 6
+
+
+def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Holdfast, monkeypatch: Any) -> None:
+    """A power cut must not bring back a job whose payload is gone."""
+    app.queue("inbox").send(large())
+    app.queue("inbox").purge()
+    steps: list[str] = []
+    run, delete = app.store._run, Vault.delete  # type: ignore[attr-defined]
+
+    def watch(work: Any, **how: Any) -> Any:
+        done = run(work, **how)
+        steps.append("flushed" if how.get("durable") else "written")
+        return done
+
+    monkeypatch.setattr(app.store, "_run", watch)
+    monkeypatch.setattr(Vault, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
+    app.store.collect_blobs()
+    assert steps[:3] == ["flushed", "deleted", "written"]
+
+
+@pytest.mark.parametrize("how", ["send", "send with a key", "send in a transaction"])
+def test_one_that_is_sent_at_the_moment_of_its_deletion_is_not_lost(
+    app: Holdfast, open_app: Callable[..., Holdfast], url: str, monkeypatch: Any, how: str
+) -> None:
+    """It is put, and found there already; then the other process deletes it; then the row comes."""
+    collector = open_app()
+    app.queue("old").send(large())
+    app.queue("old").purge()
+    put, times = FileBlobs.put, list[int]()
+
+    def put_then_lose(self: FileBlobs, name: str, data: bytes) -> None:
+        put(self, name, data)
+        times.append(1)
+        if len(times) == 1:
+            collector.store.collect_blobs()
+
+    monkeypatch.setattr(FileBlobs, "put", put_then_lose)
+    inbox = app.queue("inbox")
+    if how == "send":
+        id = inbox.send(large())
+    elif how == "send with a key":
+        id = inbox.send(large(), key="k")
+    else:
+        with closing(sqlite3.connect(url)) as conn, conn:
+            id = inbox.send(large(), conn=conn)
+    assert app.jobs.get(id).args == large() and len(times) == 2
+    assert collector.store.collect_blobs() == 0
+
+
+def test_many_sent_at_that_moment_are_not_half_stored(
+    app: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: Any
+) -> None:
+    collector = open_app()
+    app.queue("old").send(large())
+    app.queue("old").purge()
+    put = FileBlobs.put
+    monkeypatch.setattr(FileBlobs, "put", lambda *given: (put(*given), collector.store.collect_blobs()))
+    from holdfast.errors import StoreError
+
+    with pytest.raises(StoreError, match="do it again"):
+        app.queue("inbox").send_many(["small", large()])
+    assert app.queue("inbox").stats().total == 0
+    monkeypatch.undo()
+    ids = app.queue("inbox").send_many(["small", large()])
+    assert app.jobs.get(ids[1]).args == large()
+
+
+def test_a_result_put_at_that_moment_is_made_again(
+    app: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: Any
+) -> None:
+    from holdfast.testing import drain
+
+    collector = open_app()
+    app.queue("old").send(large())
+    app.queue("old").purge()
+
+    @app.task
+    def work() -> str:
+        return large()
+
+    put, times = FileBlobs.put, list[int]()
+
+    def put_then_lose(*given: Any) -> None:
+        put(*given)
+        times.append(1)
+        if len(times) == 1:
+            collector.store.collect_blobs()
+
+    monkeypatch.setattr(FileBlobs, "put", put_then_lose)
+    job = work.enqueue()
+    drain(app)
+    assert job.refresh().result == large() and job.attempt == 2
+
+
+def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast], url: str) -> None:
+    """The same few contents over and over, each sent, received and deleted by several, while one collects."""
+    app, collector = open_app(min_free_bytes=0), open_app()
+    trouble: list[object] = []
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.is_set():
+            collector.store.collect_blobs()
+
+    def send(letter: str) -> None:
+        queue = app.queue(letter, history=False)
+        try:
+            for n in range(25):
+                queue.send(large(LARGE + 10, "ab"[n % 2]))
+                message = queue.receive()
+                if message is None or not message.ack():
+                    trouble.append([job.error_code for job in queue.dead_letters()])
+        except Exception as error:  # noqa: BLE001  told below
+            trouble.append(error)
+
+    threads = [threading.Thread(target=send, args=(letter,)) for letter in "xyz"]
+    background = threading.Thread(target=collect)
+    for thread in [background, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    stop.set()
+    background.join(10)
+    assert trouble == []
+    app.store.collect_blobs()
+    eventually(lambda: blob_files(url) == [])
+
+
+def test_names_of_what_is_gone_are_forgotten_after_a_week(app: Holdfast, clock: Any, url: str) -> None:
+    def names() -> int:
+        with closing(sqlite3.connect(url)) as conn:
+            return int(conn.execute("SELECT count(*) FROM holdfast_unused_blobs").fetchone()[0])
+
+    app.queue("inbox").send(large())
+    app.queue("inbox").purge()
+    app.store.collect_blobs()
+    assert names() == 1
+    clock.advance(8 * 24 * HOUR)
+    app.store.collect_blobs()
+    assert names() == 0
+
+
+def test_pruning_takes_them_along_and_archives_what_they_hold(app: Holdfast, clock: Any, url: str) -> None:
+    import gzip
+    import json
+
+    from holdfast.testing import drain
+
+    @app.task
+    def double(text: str) -> str:
+        return text + text
+
+    double.enqueue(large())
+    drain(app)
+    clock.advance(100 * 24 * HOUR)
+    archive = Path(url).with_name("old.jsonl.gz")
+    report = app.prune(archive=archive)
+    assert (report.succeeded, report.blobs) == (1, 2) and blob_files(url) == []
+    (job,) = map(json.loads, gzip.decompress(archive.read_bytes()).splitlines())
+    assert job["args"] == {"text": large()} and job["result"] == large() + large()
+
+
+def test_every_look_at_who_refers_to_what_is_by_index(app: Holdfast, url: str) -> None:
+    with closing(sqlite3.connect(url)) as conn:
+        for name in (
+            "refer_args",
+            "refer_result",
+            "reuse_blob",
+            "is_unused_blob",
+            "let_all_go",
+            "not_referred_to",
+            "unused_blobs",
+            "note_unused_blobs",
+            "any_unused_blob",
+            "forget_gone_blobs",
+            "args_blobs_after",
+            "result_blobs_after",
+        ):
+            statement = getattr(app.store._sql, name)  # type: ignore[attr-defined]
+            values: Any = {"names": "[]", "now": 1, "limit": 1} if ":" in statement else [1] * statement.count("?")
+            plan = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+            assert not [
+                line
+                for line in plan
+                if line.startswith("SCAN")
+                and "json_each" not in line
+                and "found" not in line
+                and "CONSTANT" not in line
+                and "USING" not in line
+            ], (name, plan)

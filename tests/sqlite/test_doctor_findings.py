@@ -1,0 +1,447 @@
+"""Every finding of the doctor about the file and the tables, each provoked by a database that has that trouble."""
+
+import os
+import shlex
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast.store.sqlite.patient as patient_module
+import holdfast.store.sqlite.surroundings as surroundings_module
+from bystander import bystander, sqlite
+from holdfast import Holdfast
+from holdfast.clock import SystemClock
+from holdfast.process.checkup import check_database
+from holdfast.store.examination import Examination
+from holdfast.store.sqlite.patient import Patient
+from holdfast.upkeep.about_file import is_affected
+from holdfast.upkeep.doctor import diagnose
+from holdfast.upkeep.findings import Checkup, Finding
+
+MIB = 1024 * 1024
+FINE = {"ok", "note"}
+
+
+@pytest.fixture
+def path(url: str) -> Path:
+    """A database that nobody has open, with a few jobs in it."""
+    with Holdfast(url) as app:
+        app.task(name="known")(lambda: None).enqueue()
+        app.queue("inbox").send_many(range(5))
+    return Path(url)
+
+
+def check(path: Path, **options: Any) -> Checkup:
+    return check_database(str(path), prefix="holdfast_", **options)
+
+
+def finding(path: Path, code: str, severity: str, **options: Any) -> Finding:
+    """The one of this code, which says what it is about and what mends it."""
+    found = check(path, **options)
+    one = found.of(code)
+    assert one is not None, [str(other) for other in found.findings]
+    assert one.severity == severity
+    assert found.ok == (found.severity in FINE)
+    return one
+
+
+def run_sql(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def examined(path: Path, **changes: Any) -> Examination:
+    """What is found in a database, but for some changes that no test can bring about."""
+    found = Patient(str(path), "holdfast_", SystemClock()).examine(16 * MIB)
+    return msgspec.structs.replace(found, **changes)
+
+
+def codes(found: Examination) -> dict[str, str]:
+    return {one.code: one.severity for one in diagnose(found)}
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+
+# --- nothing is wrong, and nothing is touched -----------------------------------------------------
+
+
+def test_a_sound_database_has_notes_at_most(path: Path) -> None:
+    found = check(path)
+    problems = [one for one in found.findings if one.severity not in FINE and one.code != "NO_WORKERS"]
+    assert problems == []
+    assert found.seconds < 5
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_looking_leaves_no_trace(path: Path, deep: bool) -> None:
+    before = files(path)
+    check(path, deep=deep)
+    assert files(path) == before
+
+
+def test_looking_leaves_the_log_of_a_crash_where_it_is(path: Path) -> None:
+    code = f"import os\nfrom holdfast import Holdfast\nHoldfast({str(path)!r}).queue('inbox').send(1)\nos._exit(9)"
+    subprocess.run([os.sys.executable, "-c", code], check=False)  # type: ignore[attr-defined]
+    before = {name: data for name, data in files(path).items() if not name.endswith("-shm")}
+    assert before["app.db-wal"]
+    check(path)
+    assert {name: data for name, data in files(path).items() if not name.endswith("-shm")} == before
+
+
+def test_a_database_in_use_is_looked_at_while_it_is_written(path: Path) -> None:
+    with Holdfast(path) as app, app.transaction() as tx:
+        app.queue("inbox").send("x", conn=tx)
+        found = check(path)
+    assert {one.code for one in found.findings if one.severity == "error"} == set()
+
+
+def test_another_prefix_in_the_same_file_is_no_drift(path: Path) -> None:
+    with Holdfast(path, prefix="holdfast_two_"):
+        pass
+    assert check(path).of("SCHEMA_ADDED") is None
+    assert check_database(str(path), prefix="holdfast_two_").of("SCHEMA") is not None
+
+
+# --- where it is ----------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    one = finding(tmp_path / "typo.db", "DATABASE_MISSING", "error")
+    assert one.mend == f"holdfast migrate --create --db {tmp_path}/typo.db"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("", "is a folder"), ("none/app.db", "does not exist"), ("pipe", "not a regular file")]
+)
+def test_a_path_that_leads_to_no_file(tmp_path: Path, name: str, words: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert words in finding(tmp_path / name, "NOT_A_FILE", "error").meaning
+
+
+def test_a_remote_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings_module, "file_system_type", lambda _: 0x6969)
+    one = finding(path, "UNSAFE_FILE_SYSTEM", "error")
+    assert "NFS" in one.meaning and one.mend is not None and "VACUUM INTO" in one.mend
+    assert check(path).of("SCHEMA") is None, "it was not opened"
+
+
+def test_the_room_on_the_disk(path: Path) -> None:
+    patient = Patient(str(path), "holdfast_", SystemClock())
+    free = patient.examine(0).surroundings.free_bytes
+    assert codes(patient.examine(2 * free))["DISK_FULL"] == "error"
+    assert codes(patient.examine(free // 2))["DISK_LOW"] == "warning"
+    assert codes(patient.examine(0))["DISK_SPACE"] == "ok"
+
+
+def test_a_file_that_others_can_read(path: Path) -> None:
+    path.chmod(0o644)
+    one = finding(path, "FILE_PERMISSIONS", "warning")
+    assert "mode 644" in one.meaning and one.mend == f"chmod 600 {path}"
+    path.chmod(0o600)
+    assert finding(path, "FILE_PERMISSIONS", "ok").mend is None
+
+
+def test_a_file_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings_module.os, "access", lambda file, mode: Path(file) != path)
+    one = finding(path, "READ_ONLY", "error")
+    assert str(path) in one.meaning and one.mend == f"ls -ld {path}"
+    assert finding(path, "SCHEMA", "ok"), "it was read all the same"
+
+
+def test_a_read_only_disk_is_looked_at(tmp_path: Path) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("a real disk needs the right to mount")
+    try:
+        Holdfast(place / "app.db").close()
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        assert finding(place / "app.db", "READ_ONLY", "error")
+        assert finding(place / "app.db", "SCHEMA", "ok")
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+# --- who has it open ------------------------------------------------------------------------------
+
+
+def test_a_process_that_is_no_worker_is_named_on_an_affected_sqlite(path: Path) -> None:
+    with bystander(sqlite(path)) as other:
+        found = Patient(str(path), "holdfast_", SystemClock()).examine(0)
+        affected = msgspec.structs.replace(found, sqlite_version="3.40.1", sqlite_version_info=(3, 40, 1))
+        (one,) = [one for one in diagnose(affected) if one.code == "FOREIGN_CONNECTIONS"]
+        assert one.severity == "warning" and f"process {other.pid} (" in one.meaning.lower()
+        assert one.mend is not None and "wal_autocheckpoint = 0" in one.mend
+        assert "does not seem to use Holdfast" in one.meaning
+        fixed = msgspec.structs.replace(found, sqlite_version="3.51.3", sqlite_version_info=(3, 51, 3))
+        assert "FOREIGN_CONNECTIONS" not in codes(fixed)
+
+
+def test_a_process_with_holdfast_in_it_is_a_note(path: Path) -> None:
+    with bystander(f"import holdfast\napp = holdfast.Holdfast({str(path)!r})"):
+        found = Patient(str(path), "holdfast_", SystemClock()).examine(0)
+        affected = msgspec.structs.replace(found, sqlite_version="3.40.1", sqlite_version_info=(3, 40, 1))
+        assert codes(affected)["FOREIGN_CONNECTIONS"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("version", "affected"),
+    [
+        ("3.6.23", False), ("3.7.0", True), ("3.40.1", True), ("3.44.5", True), ("3.44.6", False), ("3.45.0", True),
+        ("3.50.6", True), ("3.50.7", False), ("3.51.0", True), ("3.51.2", True), ("3.51.3", False), ("3.52.0", False),
+    ],
+)  # fmt: skip
+def test_the_versions_with_the_wal_reset_bug(path: Path, version: str, affected: bool) -> None:
+    numbers = tuple(map(int, version.split(".")))
+    assert is_affected(numbers) == affected
+    found = codes(examined(path, sqlite_version=version, sqlite_version_info=numbers))
+    assert found.get("WAL_RESET_RISK") == ("note" if affected else None)
+    assert found.get("SQLITE_VERSION") == (None if affected else "ok")
+
+
+def test_a_process_that_has_a_file_open_which_was_replaced(path: Path) -> None:
+    with bystander(sqlite(path)) as other:
+        copy = sqlite3.connect(path.parent / "copy.db")
+        original = sqlite3.connect(path)
+        original.backup(copy)
+        original.close()
+        copy.close()
+        (path.parent / "copy.db").rename(path)
+        one = finding(path, "FILE_REPLACED", "error")
+        assert one.mend == f"kill {other.pid}" and one.detail == {"pids": [other.pid]}
+    assert check(path).of("FILE_REPLACED") is None
+
+
+def fill_log(path: Path, size: int) -> None:
+    """While somebody reads, the log only grows."""
+    with Holdfast(path, blob_bytes=None) as app:
+        while os.stat(f"{path}-wal").st_size <= size:
+            app.queue("inbox").send("x" * 1_000_000)
+
+
+def test_a_large_log_and_the_reader_that_keeps_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 4 * MIB)
+    with bystander(sqlite(path, "BEGIN", "SELECT count(*) FROM holdfast_jobs")) as other:
+        fill_log(path, 4 * MIB)
+        one = finding(path, "WAL_LARGE", "warning")
+        assert f"process {other.pid}" in one.meaning.lower() and "read transaction" in one.meaning
+        assert one.mend == f"kill {other.pid}" and one.detail["readers"] == [other.pid]
+
+
+def test_a_writer_that_does_not_let_go_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 0)
+    with Holdfast(path) as app:
+        app.queue("inbox").send(1)
+        with bystander(sqlite(path, "BEGIN IMMEDIATE", "DELETE FROM holdfast_jobs")) as other:
+            one = finding(path, "WAL_LARGE", "warning")
+            assert f"Process {other.pid} (" in one.meaning and "transaction" in one.meaning
+            assert one.mend == f"kill {other.pid}"
+            assert finding(path, "WRITE_LOCK_HELD", "warning").detail == {"pids": [other.pid]}
+
+
+def test_a_large_log_that_nobody_keeps_is_made_short_by_the_repair(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 100_000)
+    with bystander(sqlite(path)):
+        fill_log(path, 200_000)
+        one = finding(path, "WAL_LARGE", "warning")
+        assert one.mend is not None and one.mend.startswith("holdfast doctor --repair")
+        repaired = check(path, repair=True).repaired
+    assert any("write-ahead log" in sentence for sentence in repaired)
+
+
+def test_large_payloads_that_are_missing_or_of_no_job(path: Path) -> None:
+    with Holdfast(path) as app:
+        app.task(name="large")(lambda text: None).enqueue("x" * 100_000)
+        kept = app.task(name="kept")(lambda text: None).enqueue("y" * 100_000)
+    assert finding(path, "BLOBS", "ok")
+    (blob,) = (file for file in Path(f"{path}-blobs").rglob("*") if file.is_file() and b"xxx" in file.read_bytes())
+    orphan = blob.with_name(f"{blob.name[:2]}{'0' * 62}")
+    blob.rename(orphan)
+    one = finding(path, "BLOBS_MISSING", "error")
+    assert "1 large payload or result is missing" in one.meaning and f"job {kept.id - 1})" in one.meaning
+    assert check(path).of("BLOBS_ORPHANED") is None, "somebody may be about to refer to it"
+    os.utime(orphan, (0, 0))
+    assert finding(path, "BLOBS_ORPHANED", "note").detail == {"files": 1}
+    assert "Deleted 1 file of no job." in check(path, repair=True).repaired
+    assert not orphan.exists() and check(path).of("BLOBS_ORPHANED") is None
+
+
+def test_payloads_that_another_store_keeps_are_left_to_the_app(path: Path) -> None:
+    run_sql(path, "INSERT INTO holdfast_meta VALUES ('blob_store', 'Bucket')")
+    assert "pass --app" in finding(path, "NOT_CHECKED", "note").meaning
+
+
+# --- whether it can be read -----------------------------------------------------------------------
+
+
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"Shopping: bread, milk\n" * 100)
+    assert finding(path, "NOT_A_DATABASE", "error").mend == f"file {path}"
+    assert path.read_bytes() == b"Shopping: bread, milk\n" * 100
+
+
+def test_a_file_with_a_damaged_schema(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100:1024] = b"\xff" * 924
+    path.write_bytes(data)
+    one = finding(path, "CORRUPT", "error")
+    assert one.mend is not None and ".recover" in one.mend
+    assert files(path)["app.db"] == bytes(data)
+
+
+def test_a_file_with_a_damaged_page(path: Path) -> None:
+    with Holdfast(path) as app:
+        app.queue("inbox").send_many(["x" * 200] * 1000)
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2 // 1024 * 1024
+    data[middle : middle + 8 * 1024] = b"\xff" * 8 * 1024
+    path.write_bytes(data)
+    assert finding(path, "CORRUPT", "error")
+    refused = check(path, repair=True)
+    assert refused.of("NOT_REPAIRED") is not None and refused.repaired == []
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_database_that_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patient_module, "BUSY_SECONDS", 0.05)
+    statements = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "DELETE FROM holdfast_tags")
+    with bystander(sqlite(path, *statements)) as other:
+        one = finding(path, "LOCKED", "error")
+        assert one.mend == f"kill {other.pid}" and f"Process {other.pid} (" in one.meaning
+
+
+def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.store.sqlite.connection.OLDEST_SQLITE", (99, 0, 0))
+    assert "too old" in finding(path, "SQLITE_UNUSABLE", "error").meaning
+
+
+# --- how it is set --------------------------------------------------------------------------------
+
+
+def test_another_journal_mode(path: Path) -> None:
+    with bystander(sqlite(path, "PRAGMA journal_mode = DELETE", "SELECT 1 FROM sqlite_master")):
+        one = finding(path, "JOURNAL_MODE", "error")
+        assert one.mend == f"sqlite3 {path} 'PRAGMA journal_mode = WAL'"
+
+
+def test_another_encoding(tmp_path: Path) -> None:
+    run_sql(tmp_path / "app.db", "PRAGMA encoding = 'UTF-16'", "CREATE TABLE orders (id)")
+    assert "UTF-16" in finding(tmp_path / "app.db", "ENCODING", "error").meaning
+
+
+def test_a_sqlite_without_foreign_keys(path: Path) -> None:
+    settings = examined(path).settings
+    assert settings is not None
+    without = examined(path, settings=msgspec.structs.replace(settings, foreign_keys=False))
+    assert codes(without)["FOREIGN_KEYS_OFF"] == "error"
+
+
+def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    run_sql(path, "PRAGMA page_size = 4096", "CREATE TABLE orders (id)")
+    Holdfast(path).close()
+    vacuum = finding(path, "AUTO_VACUUM", "note")
+    assert vacuum.mend == f"holdfast vacuum --full --db {path}"
+    assert "4,096" in finding(path, "PAGE_SIZE", "note").meaning
+
+
+def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.upkeep.about_schema.WASTE_BYTES", 1000)
+    with Holdfast(path) as app:
+        app.queue("inbox").send_many(["x" * 2000] * 200)
+        app.queue("inbox").purge()
+    assert finding(path, "FREE_PAGES", "note").mend == f"holdfast vacuum --db {path}"
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def test_tables_of_an_older_version(path: Path) -> None:
+    run_sql(path, "DELETE FROM holdfast_migrations WHERE name >= '0005'", "DROP TABLE holdfast_totals")
+    one = finding(path, "SCHEMA_OUTDATED", "error")
+    assert one.mend == f"holdfast migrate --db {path}"
+    assert check(path, repair=True).of("NOT_REPAIRED") is not None
+
+
+def test_tables_of_a_newer_version(path: Path) -> None:
+    run_sql(path, "INSERT INTO holdfast_migrations VALUES ('9999_later', 0)")
+    assert finding(path, "SCHEMA_TOO_NEW", "error").mend == "pip install --upgrade holdfast"
+
+
+def test_a_database_of_somebody_else(tmp_path: Path) -> None:
+    path = tmp_path / "it's mine.db"
+    run_sql(path, "CREATE TABLE orders (id)")
+    one = finding(path, "NO_TABLES", "error")
+    assert one.mend == f"holdfast migrate --db {shlex.quote(str(path))}"
+
+
+def test_a_missing_table(path: Path) -> None:
+    run_sql(path, "DROP TABLE holdfast_minutes")
+    one = finding(path, "TABLES_MISSING", "error")
+    assert "holdfast_minutes" in one.meaning
+    assert check(path, repair=True).of("NOT_REPAIRED") is not None
+
+
+def test_missing_indexes_and_triggers_are_made_again(path: Path) -> None:
+    run_sql(path, "DROP INDEX holdfast_jobs_ready", "DROP TRIGGER holdfast_jobs_changed")
+    one = finding(path, "SCHEMA_PARTS_MISSING", "error")
+    assert one.detail["names"] == ["holdfast_jobs_ready", "holdfast_jobs_changed"]
+    mended = check(path, repair=True)
+    assert any("holdfast_jobs_ready" in sentence for sentence in mended.repaired)
+    assert finding(path, "SCHEMA", "ok")
+
+
+def test_a_trigger_that_was_changed(path: Path) -> None:
+    run_sql(
+        path,
+        "DROP TRIGGER holdfast_jobs_tagged",
+        "CREATE TRIGGER holdfast_jobs_tagged AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
+    )
+    one = finding(path, "SCHEMA_CHANGED", "error")
+    assert one.mend is not None and one.mend.startswith(
+        f"sqlite3 {path} 'DROP TRIGGER holdfast_jobs_tagged' && holdfast"
+    )
+    run_sql(path, "DROP TRIGGER holdfast_jobs_tagged")
+    assert check(path, repair=True).of("SCHEMA") is not None
+
+
+def test_what_somebody_has_added(path: Path) -> None:
+    run_sql(
+        path,
+        "CREATE INDEX mine ON holdfast_jobs (args)",
+        "CREATE TABLE holdfast_extra (id)",
+        "CREATE TRIGGER noisy AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
+    )
+    assert finding(path, "SCHEMA_ADDED", "note").detail["names"] == ["mine", "holdfast_extra"]
+    one = finding(path, "TRIGGERS_ADDED", "warning")
+    assert one.mend == f"sqlite3 {path} 'DROP TRIGGER noisy'"
+
+
+def test_a_question_that_takes_too_long_is_left_to_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Holdfast(path) as app:
+        app.queue("inbox").send_many(range(20_000))
+    monkeypatch.setattr("holdfast.store.sqlite.look.SECONDS_EACH", -1)
+    monkeypatch.setattr("holdfast.store.sqlite.look.STEPS_PER_LOOK", 1000)
+    one = finding(path, "NOT_CHECKED", "note")
+    assert "took too long" in one.meaning and one.mend == f"holdfast doctor --deep --db {path}"
+    assert check(path, deep=True).of("NOT_CHECKED") is None
+
+
+def test_a_large_file_is_read_through_only_by_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.store.sqlite.look.LARGEST_CHECKED_BYTES", 0)
+    assert "integrity" in finding(path, "NOT_CHECKED", "note").meaning
+    assert "every index" in finding(path, "INTEGRITY", "ok", deep=True).meaning

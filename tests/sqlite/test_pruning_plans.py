@@ -1,0 +1,82 @@
+"""Query plans of pruning: it finds what is old by an index, however much there is."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from test_query_plans import is_scan, plan, statement_of
+
+from ended import Ended
+from holdfast import Holdfast
+
+NAMES = [
+    "ended_after",
+    "prune_alone",
+    "members_of_chains",
+    "waiters_of_chains",
+    "edges_of_jobs",
+    "ends_of_batches",
+    "batches_of_callbacks",
+    "batches_of_jobs",
+    "prune_batches",
+    "some_batches",
+    "chain_may_go",
+    "end_of_chain",
+    "trim_events",
+    "trim_attempts",
+    "oldest_audit",
+    "prune_audit",
+    "whole_jobs",
+    "whole_attempts",
+    "whole_events",
+    "whole_blockers",
+    "delete_jobs",
+]
+
+SERVED_BY = {
+    "ended_after": {"jobs_finished"},
+    "members_of_chains": {"jobs_chain"},
+    "waiters_of_chains": {"blockers_chain"},
+    "batches_of_callbacks": {"batches_success", "batches_done"},
+    "prune_batches": {"jobs_batch"},
+    "oldest_audit": {"events_job"},
+    "trim_events": {"events_job"},
+}
+
+
+@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
+def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
+    if request.param != "an empty database":
+        ended = Ended(app)
+        for status in ("succeeded", "failed", "cancelled"):
+            for _ in range(50):
+                ended.job(status)
+        with app.batch(on_done=ended.task.s()) as batch:
+            first = ended.task.using(batch=batch).enqueue()
+        ended.task.using(after=first).enqueue_many([{}] * 50)
+    if request.param == "one that was analysed":
+        with closing(sqlite3.connect(url)) as connection:
+            connection.execute("ANALYZE")
+            connection.commit()
+    with closing(sqlite3.connect(url)) as connection:
+        yield connection
+
+
+def test_nothing_that_pruning_asks_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
+    plans = {name: plan(conn, statement_of(app, name)) for name in NAMES}
+    assert {name: lines for name, lines in plans.items() if any(is_scan(line) for line in lines)} == {}
+
+
+def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfast, conn: sqlite3.Connection) -> None:
+    used = {
+        name: set(re.findall(r"INDEX holdfast_(\w+)", str(plan(conn, statement_of(app, name))))) for name in SERVED_BY
+    }
+    assert used == SERVED_BY
+    assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "ended_after")))
+
+
+def test_rollups_go_by_their_key(app: Holdfast, conn: sqlite3.Connection) -> None:
+    lines = plan(conn, statement_of(app, "prune_minutes"))
+    assert any("SEARCH holdfast_minutes USING PRIMARY KEY (minute" in line for line in lines), lines

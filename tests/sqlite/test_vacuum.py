@@ -1,0 +1,190 @@
+"""Space: after pruning the file shrinks, in small steps or as a whole; and a log that cannot shrink is told of."""
+
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ended import DAY, Ended
+from holdfast import Holdfast
+from holdfast.errors import CannotVacuum
+from holdfast.store.sqlite import checkpoint, files, loghold, pruning
+from holdfast.testing import FakeClock
+from holdfast.upkeep import vacuum
+from shift import Shift, eventually
+
+
+@pytest.fixture
+def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
+    """A file with jobs that may go, and some that may not."""
+    ended = Ended(app)
+    for _ in range(300):
+        ended.job("succeeded", payload="x" * 3000)
+    clock.advance(31 * DAY)
+    for _ in range(10):
+        ended.job("succeeded")
+    app.store.checkpoint()
+    return Path(url)
+
+
+def sound(file: Path) -> bool:
+    with closing(sqlite3.connect(file)) as connection:
+        keys = connection.execute("PRAGMA foreign_key_check").fetchall()
+        return keys == [] and connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_after_pruning_and_vacuum_the_file_has_shrunk_and_is_sound(app: Holdfast, full: Path, whole: bool) -> None:
+    before = full.stat().st_size
+    assert app.prune().succeeded == 300
+    app.store.checkpoint()
+    assert full.stat().st_size == before
+    report = app.vacuum(full=whole, actor="ada", reason="room")
+    assert full.stat().st_size == report.after_bytes < before / 3
+    assert report.free_bytes == 0
+    assert sound(full)
+    assert len(app.jobs.list().items) == 10
+    event = app.observe.last_events(limit=1)[0]
+    assert (event.event, event.actor, event.detail["reason"]) == ("vacuumed", "ada", "room")
+
+
+def test_it_shrinks_in_steps_between_which_others_can_write(
+    app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del full
+    monkeypatch.setattr(vacuum, "LOCK_SECONDS", 0.0005)
+    app.prune()
+    inbox = app.queue("inbox")
+    seen: list[tuple[int, int]] = []
+
+    def progress(done: int, of: int) -> None:
+        seen.append((done, of))
+        inbox.send("hello")
+
+    app.vacuum(progress=progress)
+    assert len(seen) > 1 and [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert inbox.stats().ready == len(seen)
+
+
+def test_a_file_that_cannot_shrink_in_steps_says_what_to_do_and_can_afterwards(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    file = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE theirs (id INTEGER PRIMARY KEY)")
+        connection.commit()
+    with Holdfast(file, clock=clock) as app:
+        with pytest.raises(CannotVacuum, match="--full"):
+            app.vacuum()
+        app.vacuum(full=True)
+        assert app.store.pages().auto_vacuum == 2
+        app.vacuum()
+    assert sound(file)
+
+
+def test_it_is_not_written_anew_while_a_worker_is_at_work(app: Holdfast, full: Path) -> None:
+    del full
+    with Shift(app):
+        eventually(app.store.live_workers)
+        with pytest.raises(CannotVacuum, match="worker is at work"):
+            app.vacuum(full=True)
+    app.vacuum(full=True)
+
+
+def test_it_is_not_written_anew_without_room(app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        f_bavail, f_frsize = 100, 1024
+
+    monkeypatch.setattr(files.os, "statvfs", lambda _: Usage)
+    before = full.stat().st_size
+    with pytest.raises(CannotVacuum, match="free space"):
+        app.vacuum(full=True)
+    assert full.stat().st_size == before
+
+
+def test_writing_it_anew_can_be_interrupted_and_nothing_has_happened(
+    app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "STEPS_OF_VACUUM", 100)
+    app.prune()
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        app.vacuum(full=True, progress=stop)
+    assert sound(full)
+    assert len(app.jobs.list().items) == 10
+    assert app.vacuum(full=True).free_bytes == 0
+
+
+def test_what_was_committed_before_is_there_after_it_was_written_anew(app: Holdfast, full: Path, url: str) -> None:
+    """The log is emptied by the safe checkpointer, not by VACUUM."""
+    ids = app.queue("inbox").send_many(range(500))
+    app.vacuum(full=True)
+    with closing(sqlite3.connect(url)) as connection:
+        rows = connection.execute("SELECT id FROM holdfast_jobs WHERE queue = 'inbox'").fetchall()
+    assert {row[0] for row in rows} == set(ids)
+    assert sound(full)
+
+
+# --- the log ---
+
+
+@pytest.fixture
+def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loghold, "ALARM_BYTES", 200_000)
+    monkeypatch.setattr(checkpoint, "CHANGES_PER_CHECKPOINT", 200)
+
+
+def test_a_log_that_a_reader_keeps_from_shrinking_is_told_of_with_the_reader(
+    open_app: Callable[..., Holdfast], url: str, small_cap: None, caplog: pytest.LogCaptureFixture, process: Any
+) -> None:
+    app = open_app()
+    inbox = app.queue("inbox")
+    inbox.send_many(range(10))
+    with caplog.at_level(logging.INFO, "holdfast.store"):
+        reader = process(url)
+        for _ in range(20):
+            inbox.send_many(["x" * 500] * 50)
+        hold = app.store.log_hold()
+        assert hold is not None and hold.log_bytes > 200_000
+        assert reader.pid in [pid for pid, _ in hold.readers]
+        (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+        assert "cannot shrink" in warning and str(reader.pid) in warning
+        reader.communicate("end")
+        assert app.store.log_hold() is None
+        assert "can shrink again" in caplog.text
+
+
+@pytest.fixture
+def process() -> Any:
+    """A process with an open read transaction, until it is told to end."""
+    import subprocess
+    import sys
+
+    started: list[Any] = []
+
+    def start(url: str) -> Any:
+        code = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN'); "
+            "c.execute('SELECT count(*) FROM holdfast_jobs').fetchall(); print('reads', flush=True); sys.stdin.read()"
+        )
+        one = subprocess.Popen(
+            [sys.executable, "-c", code, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(one)
+        assert one.stdout is not None and one.stdout.readline() == "reads\n"
+        return one
+
+    yield start
+    for one in started:
+        if one.poll() is None:
+            one.kill()
+        one.wait()
+        for pipe in (one.stdin, one.stdout):
+            pipe.close()
