@@ -38,7 +38,7 @@ class AppBacking:
         return self._app.with_inline(self._app.store.completion(result))
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        self._app.store.refuse_nesting()
+        self._app.store.refuse_waiting_for_itself()
         return finish_in_thread(call)
 
     def _result(self, last_id: int) -> Any:

@@ -345,8 +345,9 @@ class Store(Protocol):
         """Seconds for which a thread of this process has had a transaction open, so that no other can write; or 0."""
         ...
 
-    def refuse_nesting(self) -> None:
-        """Raise TransactionError if this thread has a transaction open, for whose end a write would wait for ever."""
+    def refuse_waiting_for_itself(self) -> None:
+        """Raise TransactionError if this thread, or coroutine, has a transaction open: before another thread is to
+        write for it, and would wait for the end of that."""
         ...
 
     def checkpoint(self) -> tuple[int, int]: ...

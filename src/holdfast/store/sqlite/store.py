@@ -78,8 +78,8 @@ class SqliteStore(Scheduling, Exchanging, Operating, Graphs, Explaining, Reading
         engine = self._engine
         return 0.0 if engine is None else engine.writer.held_for()
 
-    def refuse_nesting(self) -> None:
-        self._ready().writer.refuse_nesting()
+    def refuse_waiting_for_itself(self) -> None:
+        self._ready().writer.refuse_waiting_for_itself()
 
     def checkpoint(self) -> tuple[int, int]:
         return self._with_engine(lambda engine: engine.writer.checkpoint())

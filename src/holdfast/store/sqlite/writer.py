@@ -230,12 +230,15 @@ class Writer:
                 "while many are being stored in one transaction, what makes them must not write: "
                 "make a list first, and pass that"
             )
+        self.refuse_waiting_for_itself()
         if self.is_owned_here():
-            if _current_task() is not self._owner_task:
-                raise TransactionError(
-                    "another coroutine of this event loop has a transaction open and awaits in it, so nothing can be "
-                    "written here: it must not await in app.transaction() or ctx.complete(); see ctx.acomplete()"
-                )
+            raise TransactionError(
+                "another coroutine of this event loop has a transaction open and awaits in it, so nothing can be "
+                "written here: it must not await in app.transaction() or ctx.complete(); see ctx.acomplete()"
+            )
+
+    def refuse_waiting_for_itself(self) -> None:
+        if self.is_owned_here() and _current_task() is self._owner_task:
             raise TransactionError(
                 "this thread has an open app.transaction(), and this would wait for its end: pass conn=tx to take "
                 "part in it, or do it after the block"
