@@ -64,8 +64,9 @@ def test_no_line_shows_a_payload_a_result_or_what_was_raised(
     app: Holdfast, records: pytest.LogCaptureFixture
 ) -> None:
     run_all_kinds(app)
-    assert len(records.records) == 4
-    for record in records.records:
+    ours = [record for record in records.records if record.name.startswith("holdfast")]
+    assert len(ours) == 4
+    for record in ours:
         assert SECRET not in TextLines().format(record) + JsonLines().format(record)
 
 
