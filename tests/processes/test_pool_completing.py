@@ -174,6 +174,7 @@ def test_a_process_sees_its_blockers_and_its_batch(yard: Yard) -> None:
         job = look_around.using(batch=batch, after=[first, approve]).enqueue()
     yard.app.jobs.complete(approve.id, {"by": "Ada"})
     assert yard.ends(job).result == [["first", {"by": "Ada"}], batch.id, 2]
+    batch.wait(timeout=15)
     assert batch.done_job_id is not None
     assert yard.ends(yard.app.jobs.get(batch.done_job_id)).result == "over"
 

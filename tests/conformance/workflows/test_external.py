@@ -157,6 +157,7 @@ def test_it_fails_when_its_time_is_over(app: Holdfast, flow: Flow, clock: FakeCl
     other = app.external("approve", timeout_at=soon(clock, 3600))
     job = flow.job("a", approve, on_blocker_failure="run")
     assert approve.timeout_at == soon(clock, 60)
+    assert app.store.seconds_until_due() == 60, "so long does a worker sleep"
     clock.advance(59.9)
     drain(app)
     assert statuses(approve, other, job) == ["blocked"] * 3

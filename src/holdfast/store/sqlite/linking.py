@@ -1,8 +1,8 @@
 """What ties jobs together: who waits for which chain, who belongs to which batch, and what comes of an end.
 
 A trigger notes every end that may matter to others in the table `endings`. Whoever has ended a job works that off in
-the same transaction. What is left there, since it was too much for one transaction or a job was ended by hand, the
-next worker that looks for something to do works off.
+the same transaction, or right after, where the end was a single statement. What is left there, since it was too much
+for one transaction or a job was ended by hand, the next worker that looks for something to do works off.
 """
 
 import logging

@@ -52,7 +52,7 @@ CREATE TABLE {p}batches (
 CREATE INDEX {p}batches_success ON {p}batches (success_job_id) WHERE success_job_id IS NOT NULL;
 CREATE INDEX {p}batches_done ON {p}batches (done_job_id) WHERE done_job_id IS NOT NULL;
 
--- What has ended and may matter to others. Whoever ends a job works this off in the same transaction; what is left,
+-- What has ended and may matter to others. Whoever ends a job works this off at once; what is left,
 -- since there was too much of it or somebody ended the job by hand, the next worker finds.
 CREATE TABLE {p}endings (
     id       INTEGER PRIMARY KEY,
