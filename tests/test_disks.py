@@ -198,7 +198,7 @@ def test_a_read_only_file_system_is_told(disk: Disk) -> None:
 
 AS_NOBODY = """
 import os, sys
-import encodings.ascii, encodings.idna, holdfast.store.sqlite.store  # while it may still read where they are installed
+import encodings.ascii, encodings.idna, holdfast.store.sqlite.store  # while it may still read them
 from holdfast import Holdfast
 os.setgid(65534)
 os.setuid(65534)

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
-from conftest import Run
 from ended import Ended
 from holdfast import Holdfast, Retention
 
 Data = Callable[..., Any]
+
+
+Run = Callable[..., Result]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from click.testing import Result
 from windows import Window
 
-from conftest import settle_mail
 from holdfast import Context, Holdfast
+from holdfast.clock import SECOND
 from shift import Shift, eventually
 
 Run = Callable[..., Result]
@@ -336,5 +336,6 @@ def test_a_job_that_ends_leaves_the_list(jobs: dict[str, int], app: Holdfast, ur
     with top(url) as window:
         window.until("INVALID_INPUT")
         app.jobs.run_now(jobs["scheduled"])
-        settle_mail(app, lambda lease: app.store.succeed(lease))
+        (claimed,) = app.store.claim_tasks(["mail"], ["send_mail"], 1, 300 * SECOND, "worker-1")
+        assert app.store.succeed(claimed.lease)
         window.until("2 succeeded")

@@ -94,8 +94,9 @@ class Display:
         elif final == "H":
             row, column = (int(value) for value in values.split(";"))
             self.row, self.column = row - 1, column - 1
-        elif final == "K" and self.row < self.rows:
-            self.cells[self.row][self.column :] = [" "] * max(0, self.columns - self.column)
+        elif final == "K":
+            if self.row < self.rows:  # it may have been sent before the window became smaller
+                self.cells[self.row][self.column :] = [" "] * max(0, self.columns - self.column)
         elif final == "J":
             self._clear()
         else:

@@ -78,11 +78,11 @@ class Shift:
         self.too_stuck = self._held_up = False
 
     def run(self) -> WorkerReport:
-        self._store.enlist(self._record())
-        self._store.recover()
-        self._parts.scheduler.store_declared()
         duties = Duties(self, self._parts, self._journal, self._threads, self._pool, self._loop, self._children)
         with StopSignals(self.stop):
+            self._store.enlist(self._record())
+            self._store.recover()
+            self._parts.scheduler.store_declared()
             try:
                 self._threads.call_up(1)
                 self._until_told_to_stop(duties)

@@ -11,7 +11,7 @@ import pytest
 from flow import Events, Flow, statuses
 
 from holdfast import Context, Holdfast, Then, codec
-from holdfast.app import checks
+from holdfast.clock import as_datetime
 from holdfast.errors import InvalidInput, InvalidPayload, JobFailed, JobNotFound
 from holdfast.model import Claimed
 from holdfast.testing import FakeClock
@@ -21,7 +21,7 @@ Claim = Callable[..., Claimed]
 
 
 def soon(clock: FakeClock, seconds: float) -> datetime:
-    return checks.as_datetime(clock.now()) + timedelta(seconds=seconds)
+    return as_datetime(clock.now()) + timedelta(seconds=seconds)
 
 
 # --- jobs that nobody runs ---

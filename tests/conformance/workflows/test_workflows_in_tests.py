@@ -7,7 +7,7 @@ import pytest
 from flow import Flow, Sql, statuses
 
 from holdfast import Context, Holdfast, Then, group
-from holdfast.app import checks
+from holdfast.clock import as_datetime
 from holdfast.errors import NeverIdle
 from holdfast.testing import FakeClock, assert_enqueued, drain, enqueued, inline, refute_enqueued
 
@@ -64,7 +64,7 @@ def test_drain_runs_the_callbacks_of_a_batch(app: Holdfast, flow: Flow) -> None:
 
 
 def test_drain_goes_on_to_the_deadline_of_an_external_job(app: Holdfast, flow: Flow, clock: FakeClock) -> None:
-    deadline = checks.as_datetime(clock.now()) + timedelta(hours=1)
+    deadline = as_datetime(clock.now()) + timedelta(hours=1)
     approve = app.external("approve", timeout_at=deadline)
     for_ever = app.external("approve")
     flow.job("a", approve, on_blocker_failure="run")
@@ -72,7 +72,7 @@ def test_drain_goes_on_to_the_deadline_of_an_external_job(app: Holdfast, flow: F
     assert approve.refresh().status == "blocked"
     drain(app)
     assert (approve.refresh().error_code, flow.ran) == ("TIMEOUT:EXTERNAL", ["a"])
-    assert (for_ever.refresh().status, checks.as_datetime(clock.now())) == ("blocked", deadline)
+    assert (for_ever.refresh().status, as_datetime(clock.now())) == ("blocked", deadline)
 
 
 def test_drain_counts_those_that_wait_for_others(app: Holdfast, flow: Flow) -> None:

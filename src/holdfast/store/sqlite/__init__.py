@@ -1,1 +1,1 @@
-"""The store on SQLite, with the standard library's `sqlite3`. `store` puts it together; some need only a part of it."""
+"""The store on SQLite, with the standard library's `sqlite3`. `store` puts it together; some need but a part."""

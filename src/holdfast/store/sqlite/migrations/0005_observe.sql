@@ -153,7 +153,8 @@ BEGIN
     SELECT NEW.queue, coalesce(NEW.task, ''), NEW.transition,
            (SELECT min(upto) FROM {p}bounds WHERE upto >= times.waited),
            (SELECT min(upto) FROM {p}bounds WHERE upto >= times.ran), 1, times.waited, times.ran
-    FROM (SELECT max(0, NEW.claimed_at - NEW.run_at) AS waited, max(0, NEW.updated_at - NEW.claimed_at) AS ran) AS times
+    FROM (SELECT min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904) AS waited,
+                 min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904) AS ran) AS times
     WHERE NEW.task IS NULL AND NEW.status = 'succeeded' AND NEW.claimed_at IS NOT NULL
     ON CONFLICT (queue, task, what, waited_upto, ran_upto) DO UPDATE
         SET n = n + 1, waited = waited + excluded.waited, ran = ran + excluded.ran;
