@@ -7,7 +7,6 @@ from msgspec import Struct
 OnBlockerFailure = Literal["hold", "fail", "cancel", "run"]
 
 ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
-UNFINISHED = ("blocked", "scheduled", "ready", "running")
 
 
 class Links(Struct, frozen=True):

@@ -281,7 +281,6 @@ class Criteria(Struct, frozen=True):
     messages: bool | None = None  # True: messages only, False: tasks only
     roots: bool = False  # only those that a chain begins with
     chain_status: tuple[str, ...] = ()  # of the chain, for its root
-    batch: int | None = None
 
 
 class Cursor(Struct, frozen=True):

@@ -330,6 +330,7 @@ class App:
         """
         if checks.name(name, "name") in self.tasks:
             raise InvalidInput(f"{name!r} is a task, which a worker runs: choose another name")
+        self.require_own(batch)
         deadline = None if timeout_at is None else checks.moment(timeout_at, "timeout_at")
         new = NewJob(
             queue=checks.name(queue, "queue name"),
@@ -348,7 +349,7 @@ class App:
 
         on_success: a task, or `task.s(…)`, that is enqueued once, when all members have succeeded.
         on_done: the same, when all have ended, however that was.
-        conn: make it in your transaction. Without it, if the block raises, its members are cancelled.
+        conn: make it in your transaction. If the block raises, its members are cancelled.
         """
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
         return Batch(self, None, lambda: self.store.add_batch(*callbacks, conn), conn)

@@ -42,9 +42,6 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
     if criteria.ids is not None:
         clauses.append("id IN (SELECT value FROM json_each(:ids))")
         values["ids"] = as_json(criteria.ids)
-    if criteria.batch is not None:
-        clauses.append("batch_id = :batch_id")
-        values["batch_id"] = criteria.batch
     if criteria.roots:
         clauses.append("chain_id IS NULL")
     if criteria.chain_status:
