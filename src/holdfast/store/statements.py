@@ -1,6 +1,7 @@
 """SQL lives in files, each statement below a line `-- name: …`; this reads them."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,23 @@ class Statements:
     """The named statements of a folder, as attributes, with the table prefix put in."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        named: dict[str, str] = {}
-        for file in sorted(folder.glob("*.sql")):
-            head, *blocks = _NAME.split(file.read_text(encoding="utf-8"))
-            assert not [line for line in head.splitlines() if line and not line.startswith("--")], file
-            for name, text in zip(blocks[::2], blocks[1::2], strict=True):
-                assert name not in named, f"{name} is defined twice"
-                named[name] = with_prefix(text, prefix)
-        self.__dict__.update(named)
+        self.__dict__.update(_named(folder, prefix))
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> str: ...
+
+
+@lru_cache(maxsize=4)  # a program opens several databases with one prefix, or one database several times
+def _named(folder: Path, prefix: str) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for file in sorted(folder.glob("*.sql")):
+        head, *blocks = _NAME.split(file.read_text(encoding="utf-8"))
+        assert not [line for line in head.splitlines() if line and not line.startswith("--")], file
+        for name, text in zip(blocks[::2], blocks[1::2], strict=True):
+            assert name not in named, f"{name} is defined twice"
+            named[name] = with_prefix(text, prefix)
+    return named
 
 
 def with_prefix(text: str, prefix: str) -> str:
