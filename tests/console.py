@@ -18,14 +18,16 @@ PATIENCE_SECONDS = 60
 
 # These differ from run to run, and with them the widths of columns.
 DIFFERS = {
-    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\.\d+": "TIME",
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?": "TIME",
     r"^\d\d:\d\d:\d\d": "TIME",
-    r"\b\d+(\.\d+)? m?s\b": "SPAN",
-    r"\b(\d+[hm] )?\d+(\.\d+)?[hms]\b": "SPAN",
+    r"<?\b\d+(\.\d+)? ?ms\b|\b\d+(\.\d+)? s\b": "SPAN",
+    r"\b(\d+[dhm] )?\d+(\.\d+)?[hms]\b": "SPAN",
     r'(?<=_ms":)[\d.]+': "SPAN",
+    r"\b\d+(\.\d+)? [KMGT]iB\b": "SIZE",
     r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
-    r"(?<=process )\d+": "PROCESS",
+    r"(?<=process )\d+( on [\w.-]+)?": "PROCESS",
     r" +": " ",
+    r"(?<=PROCESS )\d+ [\w.-]+(?= SPAN ago)|(?<=SPAN ago )\d+ [\w.-]+(?= SPAN )": "PID HOST",
 }
 
 

@@ -10,6 +10,7 @@ import importlib
 import io
 import re
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,9 @@ def close_all(names: dict[str, Any]) -> None:
     for thing in names.values():
         if isinstance(thing, (Holdfast, sqlite3.Connection)):
             thing.close()
+        elif isinstance(thing, subprocess.Popen) and thing.poll() is None:
+            thing.kill()
+            thing.wait()
 
 
 def test_every_page_has_something_to_run() -> None:
