@@ -83,10 +83,22 @@ def test_the_labels_that_the_dashboard_groups_by_are_those_of_the_metrics() -> N
 def test_the_dashboard_can_be_imported() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert DASHBOARD["__inputs"][0]["name"] == "DS_PROMETHEUS" and DASHBOARD["id"] is None
+    assert DASHBOARD["id"] is None and DASHBOARD["schemaVersion"] >= 36
     taken: set[tuple[int, int]] = set()
     for panel in panels:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken and at["x"] + at["w"] <= 24, panel["title"]
         taken |= cells
+
+
+def test_the_dashboard_finds_its_prometheus_by_a_variable_so_that_it_can_be_provisioned_too() -> None:
+    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource" and "__inputs" not in DASHBOARD
+    named = set(re.findall(r"\$\{?([a-z_A-Z]+)", json.dumps(DASHBOARD)))
+    assert named - {"__rate_interval", "__range", "__all"} == variables.keys()
+
+
+def test_every_query_of_the_dashboard_is_about_the_target_that_was_chosen() -> None:
+    for text in expressions():
+        assert len(re.findall(r"\bholdfast_[a-z_]+", text)) == text.count('{instance=~"$instance"'), text
