@@ -23,7 +23,7 @@ DIFFERS = {
     r"<?\b\d+(\.\d+)? ?ms\b|\b\d+(\.\d+)? s\b": "SPAN",
     r"\b(\d+[dhm] )?\d+(\.\d+)?[hms]\b": "SPAN",
     r'(?<=_ms":)[\d.]+': "SPAN",
-    r"\b\d+(\.\d+)? [KMGT]iB\b": "SIZE",
+    r"\b\d+(\.\d+)? ([KMGT]i)?B\b": "SIZE",
     r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
     r"(?<=process )\d+( on [\w.-]+)?": "PROCESS",
     r" +": " ",
