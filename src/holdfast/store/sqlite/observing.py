@@ -4,7 +4,6 @@ import sqlite3
 from shutil import disk_usage
 
 from ...observations import (
-    Count,
     EventRecord,
     FailureRecord,
     HistogramRecord,
@@ -18,14 +17,6 @@ from .timeline import read_detail
 
 
 class Observing(Part):
-    def counts(self) -> list[Count]:
-        def work(connection: sqlite3.Connection) -> list[Count]:
-            live = connection.execute(self._sql.live_counts).fetchall()
-            ended = connection.execute(self._sql.ended_counts).fetchall()
-            return [Count(status, queue, task or None, *rest) for status, queue, task, *rest in [*live, *ended]]
-
-        return self._read(work)
-
     def longest_running(self, limit: int) -> list[RunningJob]:
         values = {"limit": limit}
         rows = self._read(lambda connection: connection.execute(self._sql.longest_running, values).fetchall())
