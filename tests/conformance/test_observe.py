@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then
-from holdfast.clock import SECOND
+from holdfast.clock import SECOND, as_datetime
 from holdfast.errors import InvalidInput
 from holdfast.rollup import LEASTS, counts, least_of, percentile
 from holdfast.testing import FakeClock
@@ -346,6 +346,27 @@ def test_a_snapshot_has_all_of_it(busy: Holdfast) -> None:
     snapshot = busy.observe.snapshot()
     assert snapshot.counts.total == 10
     assert snapshot.oldest and snapshot.failures and snapshot.attempts and snapshot.workers and snapshot.latency
+    assert snapshot.kept == busy.observe.kept() and snapshot.storage.database_bytes > 0
+
+
+def test_what_is_kept_and_what_goes_next_is_told(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    work = app.task(name="work")(lambda: None)
+    first = work.enqueue()
+    drain(app)
+    ended = as_datetime(clock.now())
+    kept = app.observe.kept()
+    assert kept.rules == app.retention.in_words() and kept.automatic
+    assert (kept.due, kept.next_job_id, kept.last_pruned_at) == (0, first.id, None)
+    assert kept.next_at is not None and abs(kept.next_at - ended - timedelta(days=30)) < timedelta(seconds=5)
+    clock.advance(31 * 86400)
+    assert (app.observe.kept().due, app.observe.kept().more_due) == (1, False)
+    app.prune()
+    kept = app.observe.kept()
+    assert (kept.due, kept.next_job_id, kept.last_pruned_jobs, kept.left_behind) == (0, None, 1, 0)
+    work.enqueue()
+    sql("PRAGMA foreign_keys = OFF")
+    sql("DELETE FROM holdfast_jobs")
+    assert app.observe.kept().left_behind == 1
 
 
 @pytest.mark.parametrize("since", [5, "1h", None])
