@@ -20,8 +20,8 @@ TIMES_MORE = 10
 DRAINED = 20_000
 READS = 15
 
-# Mostly of the past, as a file is that has been in use: 94 in 100 have succeeded. Or mostly waiting, as when no worker
-# has been there: 94 in 100 are ready.
+# Mostly of the past, as a file is that has been in use: 94 in 100 have succeeded. Or mostly waiting, as when no
+# worker has been there: 94 in 100 are ready.
 _CROWD = """
 WITH RECURSIVE crowd (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM crowd WHERE i < :count - 1)
 INSERT INTO holdfast_jobs (queue, task, args, status, run_at, created_at, finished_at, attempt)
