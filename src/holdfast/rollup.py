@@ -1,7 +1,8 @@
 """What is kept of many attempts: how many ended in which way, and how long they waited and ran. Pure."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -25,20 +26,26 @@ class Sample(Struct, frozen=True, gc=False):
     attempt: int | None  # if the job has ended with it
 
 
-def bucket_of(microseconds: int) -> int:
-    """Of a histogram with four buckets to each power of two, so that none is wider than a quarter of its least."""
-    if microseconds < 4:
-        return max(0, microseconds)
-    bit = microseconds.bit_length() - 1
-    return (bit - 1) * 4 + ((microseconds >> (bit - 2)) & 3)
-
-
 def least_of(bucket: int) -> int:
-    """The least number of microseconds that belongs to it."""
+    """The least number of microseconds that belongs to a bucket. There are four to each power of two, so that none is
+    wider than a quarter of its least."""
     if bucket < 4:
         return bucket
     power, part = divmod(bucket, 4)
     return (4 + part) << (power - 1)
+
+
+LEASTS = [least_of(bucket) for bucket in range(184)]  # to above two years, which is all one bucket
+
+
+def counts(times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """How many of these, which are in order, belong to each bucket. It takes steps by buckets, not by times."""
+    begin = 0
+    while begin < len(times):
+        beyond = bisect_right(LEASTS, times[begin])
+        end = len(times) if beyond == len(LEASTS) else bisect_left(times, LEASTS[beyond], begin)
+        yield beyond - 1, end - begin
+        begin = end
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
@@ -56,14 +63,43 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     raise AssertionError("the last bucket is beyond any share")
 
 
-def rows(samples: Iterable[Sample]) -> list[Row]:
-    """As they are added to the table of minutes."""
-    counts: Counter[tuple[int, str, str, str, int]] = Counter()
+class Group(Struct, frozen=True):
+    """Of one task, in one minute, all that ended in one way."""
+
+    minute: int
+    queue: str
+    task: str
+    what: str
+    waited: list[int]  # in order
+    ran: list[int]  # in order
+    attempts: list[int]
+
+
+def grouped(samples: Iterable[Sample]) -> list[Group]:
+    groups: dict[tuple[int, str, str, str], list[Sample]] = {}
     for one in samples:
-        minute, queue, task = one.at // MINUTE, one.queue, one.task
-        counts[minute, queue, task, one.what, 0] += 1
-        counts[minute, queue, task, WAIT, bucket_of(one.waited)] += 1
-        counts[minute, queue, task, RUN, bucket_of(one.ran)] += 1
-        if one.attempt is not None:
-            counts[minute, queue, task, ATTEMPTS, one.attempt] += 1
-    return [(*place, n) for place, n in counts.items()]
+        place = (one.at // MINUTE, one.queue, one.task, one.what)
+        if place in groups:
+            groups[place].append(one)
+        else:
+            groups[place] = [one]
+    return [
+        Group(
+            *place,
+            sorted([max(0, one.waited) for one in some]),
+            sorted([max(0, one.ran) for one in some]),
+            [one.attempt for one in some if one.attempt is not None],
+        )
+        for place, some in groups.items()
+    ]
+
+
+def rows(group: Group) -> Iterator[Row]:
+    """As they are added to the table of minutes."""
+    place = (group.minute, group.queue, group.task)
+    yield *place, group.what, 0, len(group.waited)
+    for what, times in ((WAIT, group.waited), (RUN, group.ran)):
+        for bucket, n in counts(times):
+            yield *place, what, bucket, n
+    for attempt, n in Counter(group.attempts).items():
+        yield *place, ATTEMPTS, attempt, n

@@ -1,12 +1,11 @@
 """What is counted from the beginning on, for meters that only count up. Pure."""
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from .rollup import Sample
+from .rollup import RUN, WAIT, Group
 
 # Microseconds: the bounds of the histograms of how long attempts waited and ran. The last one is above all.
 ABOVE_ALL = 1 << 62
@@ -17,21 +16,18 @@ BOUNDS = (
 
 ERROR = "error:"  # before a code
 
-Row = tuple[str, str, str, int, int, int, int, int]  # as the fields of Tally
-_Place = tuple[str, str, str, int, int]
+Row = tuple[str, str, str, int, int, int]  # as the fields of Tally
 
 
 class Tally(Struct, frozen=True, gc=False):
-    """So many attempts of a task, or messages of a queue, ended in one way. Times are microseconds."""
+    """So many attempts of a task, or messages of a queue, ended in one way, waited or ran for so long."""
 
     queue: str
     task: str  # '': messages
-    what: str  # the transition, as the history calls it; or ERROR and a code
-    waited_upto: int  # of the bounds; 0: not measured
-    ran_upto: int
+    what: str  # the transition, as the history calls it; WAIT or RUN; or ERROR and a code
+    upto: int  # of WAIT and RUN: one of the bounds; else 0
     count: int
-    waited: int  # in all
-    ran: int
+    total: int  # microseconds, of all rows of a histogram together
 
 
 class Tallies(Struct, frozen=True):
@@ -42,17 +38,21 @@ class Tallies(Struct, frozen=True):
     """Queues that nothing is taken from."""
 
 
-def bound_of(microseconds: int) -> int:
-    """The least bound that it does not exceed."""
-    return BOUNDS[bisect_left(BOUNDS, microseconds)]
-
-
-def rows(samples: Iterable[Sample]) -> list[Row]:
+def rows(group: Group) -> Iterator[Row]:
     """As they are added to the table of tallies."""
-    counts, waited, ran = Counter[_Place](), Counter[_Place](), Counter[_Place]()
-    for one in samples:
-        place = (one.queue, one.task, one.what, bound_of(one.waited), bound_of(one.ran))
-        counts[place] += 1
-        waited[place] += one.waited
-        ran[place] += one.ran
-    return [(*place, n, waited[place], ran[place]) for place, n in counts.items()]
+    yield group.queue, group.task, group.what, 0, len(group.waited), 0
+    for what, times in ((WAIT, group.waited), (RUN, group.ran)):
+        total = sum(times)
+        for upto, n in _counts(times):
+            yield group.queue, group.task, what, upto, n, total
+            total = 0
+
+
+def _counts(times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """How many of these, which are in order, belong to each bound. It takes steps by bounds, not by times."""
+    begin = 0
+    while begin < len(times):
+        upto = BOUNDS[bisect_left(BOUNDS, times[begin])]
+        end = bisect_right(times, upto, begin)
+        yield upto, end - begin
+        begin = end

@@ -44,6 +44,7 @@ def row(lines: list[str], begin: str) -> list[str]:
 def test_all_that_there_is_is_on_one_screen(jobs: dict[str, int], url: str) -> None:
     with top(url) as window:
         lines = window.until("quit")
+        assert lines[0].startswith("holdfast top") and lines[0].rstrip().endswith("UTC")
         assert "1 ready  1 running  1 scheduled  1 failed  1 cancelled  1 succeeded" in lines[1]
         assert "▁" in lines[2] and "/min done" in lines[2]
         assert row(lines, "mail")[:6] == ["mail", "·", "1", "1", "·", "1"]

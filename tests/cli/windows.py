@@ -96,7 +96,8 @@ class Display:
             self.row, self.column = row - 1, column - 1
         elif final == "K":
             if self.row < self.rows:  # it may have been sent before the window became smaller
-                self.cells[self.row][self.column :] = [" "] * max(0, self.columns - self.column)
+                column = min(self.column, self.columns - 1)  # after a full line, it is still on its last character
+                self.cells[self.row][column:] = [" "] * (self.columns - column)
         elif final == "J":
             self._clear()
         else:

@@ -1,5 +1,6 @@
 """`app.observe`: how many, stuck on whom, tried how often, failing why; and what is kept when the jobs are gone."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then
-from holdfast.clock import SECOND
+from holdfast.clock import SECOND, as_datetime
 from holdfast.errors import InvalidInput
-from holdfast.rollup import bucket_of, least_of, percentile
+from holdfast.rollup import LEASTS, counts, least_of, percentile
 from holdfast.testing import FakeClock
 from shift import drain
 
@@ -73,6 +74,21 @@ def test_the_counts_agree_with_the_table_whatever_was_done(busy: Holdfast, sql: 
     agree()
     sql("UPDATE holdfast_jobs SET status = 'failed' WHERE status = 'succeeded'")
     agree()
+    sql("UPDATE holdfast_jobs SET queue = 'elsewhere' WHERE task IS NULL OR status = 'blocked'")
+    agree()
+    sql("UPDATE holdfast_jobs SET queue = 'elsewhere', status = 'scheduled' WHERE status = 'failed'")
+    agree()
+    sql("UPDATE holdfast_jobs SET task = 'renamed' WHERE queue = 'elsewhere' AND task IS NOT NULL")
+    agree()
+    sql("UPDATE holdfast_jobs SET status = 'running' WHERE status IN ('scheduled', 'blocked')")
+    agree()
+    sql("INSERT INTO holdfast_jobs (task, status) VALUES ('by hand', 'running'), ('by hand', 'blocked')")
+    agree()
+    sql("INSERT INTO holdfast_jobs (task, run_at, created_at) VALUES ('by hand', 9, 5), ('by hand', 5, 9)")
+    agree()
+    sql("DELETE FROM holdfast_jobs")
+    agree()
+    assert busy.observe.counts().total == 0
 
 
 def test_what_is_stuck_the_longest_comes_first_with_its_worker(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
@@ -154,7 +170,7 @@ def test_a_lost_attempt_is_not_counted(app: Holdfast) -> None:
     assert [(one.what, one.count) for one in app.store.slices(0, 1)] == [("cancelled", 1)]
 
 
-def test_a_step_of_a_chain_is_an_attempt_and_its_end_the_end_of_one_job(app: Holdfast) -> None:
+def test_every_step_of_a_chain_is_a_job_that_ended(app: Holdfast) -> None:
     @app.task
     def down(n: int) -> Any:
         return Then(down, n - 1) if n else None
@@ -162,7 +178,7 @@ def test_a_step_of_a_chain_is_an_attempt_and_its_end_the_end_of_one_job(app: Hol
     down.enqueue(2)
     drain(app)
     (found,) = app.observe.attempts()
-    assert (found.succeeded, found.jobs) == (3, 1)
+    assert (found.succeeded, found.by_attempt) == (3, {1: 3})
 
 
 def test_an_attempt_that_completes_itself_is_counted_with_its_writes(app: Holdfast) -> None:
@@ -189,6 +205,33 @@ def test_messages_and_what_operators_do_are_counted_as_well(app: Holdfast) -> No
     found = {(one.queue, one.task): one for one in app.observe.throughput()}
     assert (found["inbox", None].succeeded, found["inbox", None].cancelled) == (2, 1)
     assert found["default", "approve"].succeeded == 1
+
+
+def test_jobs_that_others_end_are_counted_by_their_attempts_if_they_had_any(app: Holdfast, claim: Claim) -> None:
+    work = app.task(name="work")(lambda: None)
+    ids = [work.enqueue().id for _ in range(3)]
+    claim("work"), claim("work")
+    app.jobs.cancel(ids[0])
+    app.jobs.fail(ids[1], "TEST")
+    app.jobs.cancel(ids[2])
+    inbox = app.queue("inbox", max_attempts=2)
+    inbox.send_many([1, 2])
+    for message in inbox.receive_many(2):
+        assert message.release()
+    for message in inbox.receive_many(2):
+        assert message.fail("TEST") if message.body == 1 else message.ack()
+    by_attempt = {one.task: one.by_attempt for one in app.observe.attempts()}
+    assert by_attempt == {"work": {1: 2}, None: {2: 2}}
+
+
+def test_messages_without_history_are_counted_too(app: Holdfast) -> None:
+    fast = app.queue("fast", history=False)
+    fast.send_many(range(5))
+    for message in fast.receive_many(3):
+        assert message.ack()
+    (found,) = app.observe.throughput()
+    assert (found.queue, found.succeeded) == ("fast", 3)
+    assert app.observe.counts().by_status == {"ready": 2}
 
 
 def test_throughput_is_summed_over_steps(app: Holdfast, clock: FakeClock) -> None:
@@ -263,16 +306,21 @@ def test_messages_have_percentiles_too(app: Holdfast, clock: FakeClock) -> None:
 
 
 def test_a_bucket_holds_what_is_put_in_it() -> None:
-    for microseconds in [*range(3000), *(10**power + 7 for power in range(4, 14))]:
-        bucket = bucket_of(microseconds)
-        assert least_of(bucket) <= microseconds < least_of(bucket + 1)
+    times = [*range(3000), *(10**power + 7 for power in range(4, 14))]
+    for microseconds in times:
+        ((bucket, n),) = counts([microseconds])
+        assert least_of(bucket) <= microseconds < least_of(bucket + 1) and n == 1
+    assert dict(counts(times)) == Counter(bucket for time in times for bucket, _ in counts([time]))
+    assert list(counts([1 << 62])) == [(len(LEASTS) - 1, 1)]
     assert percentile({}, 0.5) is None
-    assert percentile({bucket_of(1000): 10}, 1.0) == least_of(bucket_of(1000) + 1)
+    ((bucket, _),) = counts([1000])
+    assert percentile({bucket: 10}, 1.0) == least_of(bucket + 1)
 
 
 def test_the_buckets_of_the_database_are_those_of_the_program(app: Holdfast, sql: Sql) -> None:
     rows = sql("SELECT least, bucket FROM holdfast_buckets")
-    assert len(rows) > 150 and all((least_of(bucket), bucket_of(least)) == (least, bucket) for least, bucket in rows)
+    assert [least for least, _ in sorted(rows)] == LEASTS
+    assert all(least_of(bucket) == least for least, bucket in rows)
 
 
 def test_the_log_can_be_followed_from_a_cursor(app: Holdfast) -> None:
@@ -298,6 +346,27 @@ def test_a_snapshot_has_all_of_it(busy: Holdfast) -> None:
     snapshot = busy.observe.snapshot()
     assert snapshot.counts.total == 10
     assert snapshot.oldest and snapshot.failures and snapshot.attempts and snapshot.workers and snapshot.latency
+    assert snapshot.kept == busy.observe.kept() and snapshot.storage.database_bytes > 0
+
+
+def test_what_is_kept_and_what_goes_next_is_told(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    work = app.task(name="work")(lambda: None)
+    first = work.enqueue()
+    drain(app)
+    ended = as_datetime(clock.now())
+    kept = app.observe.kept()
+    assert kept.rules == app.retention.in_words() and kept.automatic
+    assert (kept.due, kept.next_job_id, kept.last_pruned_at) == (0, first.id, None)
+    assert kept.next_at is not None and abs(kept.next_at - ended - timedelta(days=30)) < timedelta(seconds=5)
+    clock.advance(31 * 86400)
+    assert (app.observe.kept().due, app.observe.kept().more_due) == (1, False)
+    app.prune()
+    kept = app.observe.kept()
+    assert (kept.due, kept.next_job_id, kept.last_pruned_jobs, kept.left_behind) == (0, None, 1, 0)
+    work.enqueue()
+    sql("PRAGMA foreign_keys = OFF")
+    sql("DELETE FROM holdfast_jobs")
+    assert app.observe.kept().left_behind == 1
 
 
 @pytest.mark.parametrize("since", [5, "1h", None])

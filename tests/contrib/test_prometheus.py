@@ -14,8 +14,8 @@ from holdfast.clock import SECOND
 from holdfast.contrib.measures import MEASURES, OTHERS
 from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
 from holdfast.errors import InvalidInput
-from holdfast.rollup import Sample
-from holdfast.tally import ABOVE_ALL, BOUNDS, bound_of, rows
+from holdfast.rollup import Sample, grouped
+from holdfast.tally import ABOVE_ALL, BOUNDS, rows
 from holdfast.testing import FakeClock
 from shift import Shift, drain, eventually
 
@@ -318,14 +318,17 @@ def test_the_database_has_the_same_bounds_as_the_code(app: Holdfast, url: str) -
     [(0, 5000), (5000, 5000), (5001, 10_000), (3_600_000_000, 3_600_000_000), (3_600_000_001, ABOVE_ALL)],
 )
 def test_a_bound_is_the_least_that_is_not_exceeded(microseconds: int, bound: int) -> None:
-    assert bound_of(microseconds) == bound
+    (group,) = grouped([Sample("q", "t", "succeeded", 0, microseconds, 0, 1)])
+    assert ("q", "t", "wait", bound, 1, microseconds) in rows(group)
 
 
 def test_attempts_that_are_alike_are_one_row() -> None:
-    samples = [Sample("q", "t", "succeeded", 0, waited, 20_000, 1) for waited in (1, 2, 6000)]
-    assert rows(samples) == [
-        ("q", "t", "succeeded", 5000, 25_000, 2, 3, 40_000),
-        ("q", "t", "succeeded", 10_000, 25_000, 1, 6000, 20_000),
+    (group,) = grouped([Sample("q", "t", "succeeded", 0, waited, 20_000, 1) for waited in (6000, 2, 1)])
+    assert list(rows(group)) == [
+        ("q", "t", "succeeded", 0, 3, 0),
+        ("q", "t", "wait", 5000, 2, 6003),
+        ("q", "t", "wait", 10_000, 1, 0),
+        ("q", "t", "run", 25_000, 3, 60_000),
     ]
 
 

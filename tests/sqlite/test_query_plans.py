@@ -135,15 +135,15 @@ SERVED_BY = {
     "look_for_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
     "claim_messages": {"jobs_ready"},
     "claim_tasks": {"jobs_ready"},
-    "ready_pairs": {"jobs_blocked", "jobs_ready", "jobs_scheduled", "jobs_running"},
-    "ready_pairs_in": {"jobs_blocked", "jobs_ready", "jobs_scheduled", "jobs_running"},
+    "ready_pairs": {"jobs_timeout", "jobs_ready", "jobs_scheduled", "jobs_running"},
+    "ready_pairs_in": {"jobs_timeout", "jobs_ready", "jobs_scheduled", "jobs_running"},
     "recover_lost": {"jobs_running"},
     "recover_lost_spent": {"jobs_running"},
     "renew_for": {"jobs_running"},
     "late_workers": {"jobs_running"},
-    "next_due": {"jobs_blocked", "jobs_scheduled", "jobs_running"},
+    "next_due": {"jobs_timeout", "jobs_scheduled", "jobs_running"},
     "promote": {"jobs_scheduled"},
-    "time_out_external": {"jobs_blocked"},
+    "time_out_external": {"jobs_timeout"},
     "batch_counts": {"jobs_batch"},
     "batches_that_ended": {"jobs_batch"},
     "chain_end": {"jobs_chain"},
@@ -167,21 +167,3 @@ def test_no_claim_or_sweep_sorts_more_than_it_takes(app: Holdfast, conn: sqlite3
     sorts = {name: str(plan(conn, statement_of(app, name))).count("TEMP B-TREE") for name in names}
     # The tasks' claim merges the few rows of each queue and task, which were limited before.
     assert sorts == dict.fromkeys(names, 0) | {"claim_tasks": 1}
-
-
-@pytest.mark.parametrize("index", ["jobs_ready", "jobs_scheduled", "jobs_running", "jobs_failed"])
-def test_stats_count_by_the_partial_indexes(app: Holdfast, url: str, index: str) -> None:
-    with closing(sqlite3.connect(url)) as connection:
-        lines = plan(connection, statement_of(app, "message_stats"))
-    assert any(f"INDEX holdfast_{index}" in line for line in lines)
-    assert [line for line in lines if line == "SCAN holdfast_jobs"] == []
-
-
-def test_the_overview_of_queues_reads_the_partial_indexes_and_no_table(
-    app: Holdfast, conn: sqlite3.Connection
-) -> None:
-    lines = plan(conn, statement_of(app, "queue_overview"))
-    walked = [line for line in lines if is_scan(line)]
-    used = {name for line in walked for name in re.findall(r"INDEX holdfast_(\w+)", line)}
-    assert used == {"jobs_ready", "jobs_scheduled", "jobs_blocked", "jobs_running", "jobs_failed"}
-    assert len(walked) == 5, walked

@@ -168,7 +168,8 @@ class Screen:
         for row in range(max(len(wanted), len(self._shown))):
             new = wanted[row] if row < len(wanted) else []
             if row >= len(self._shown) or new != self._shown[row]:
-                parts.append(f"\x1b[{row + 1};1H{self._ansi(new, columns)}\x1b[0m\x1b[K")
+                # Erased before it is written: at the end of a full line, the cursor is still on its last character.
+                parts.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[K{self._ansi(new, columns)}")
         if parts or cursor is not None:
             place = "" if cursor is None else f"\x1b[{cursor[0] + 1};{cursor[1] + 1}H"
             self._write("".join(parts) + place + CURSOR[cursor is not None])

@@ -14,7 +14,7 @@ from .answers import Answer, how_many, keeps_failing, stuck, tried, why
 from .database import Database, takes_database
 from .failing import as_data as failure_data
 from .kept import as_data as kept_data
-from .kept import in_words, look
+from .kept import in_words
 from .numbers import short
 from .options import duration, example
 from .output import Cell, document, json_option, lines, say, table
@@ -55,15 +55,14 @@ def stats(database: Database, since: float | None, limit: int | None, as_json: b
     """
     with database.open() as app:
         snapshot = _look(app, since)
-        kept = look(app, snapshot.at)
         place = app.store.place
     if as_json:
-        document(_as_data(snapshot, since) | {"retention": kept_data(kept)})
+        document(_as_data(snapshot, since))
         return
     number = short_or_nothing if sys.stdout.isatty() else str
     window = span(HOUR if since is None else since)
     answers = [how_many(snapshot, number), stuck(snapshot), tried(snapshot, window, number), why(snapshot, number)]
-    answers.append(Answer("On disk", in_words(kept, snapshot.storage, snapshot.at), mark=";"))
+    answers.append(Answer("On disk", in_words(snapshot.kept, snapshot.storage, snapshot.at), mark=";"))
     layout = _layout(answers, limit)
     lines([[Cell(place, "bold"), f"{local(snapshot.at)[:-4]} UTC"]])
     for index, (answer, rows) in enumerate(zip(answers, layout.rows, strict=True)):
@@ -146,6 +145,7 @@ def _as_data(snapshot: Snapshot, since: float | None) -> dict[str, Any]:
         "workers": [worker_data(one) for one in snapshot.workers],
         "latency": snapshot.latency,
         "storage": snapshot.storage,
+        "retention": kept_data(snapshot.kept),
     }
 
 

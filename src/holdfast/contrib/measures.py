@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import accumulate
 from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
+from .. import rollup
 from ..clock import SECOND
 from ..process import Holdfast
 from ..tally import ABOVE_ALL, BOUNDS, ERROR, Tally
@@ -145,21 +145,19 @@ class Reader:
             reading.put(PAUSED, 0, name)
         for name in found.paused:
             reading.put(PAUSED, 1, self._queues.of(name))
-        ran, waited = _Sums(), _Sums()
+        sums = {rollup.RUN: _Sums(), rollup.WAIT: _Sums()}
         for one in found.rows:
             place = self._places.of((one.queue, one.task))
             if one.what.startswith(ERROR):
                 reading.add(FAILURES, one.count, *place, self._codes.of(one.what.removeprefix(ERROR)))
-                continue
-            reading.add(ATTEMPTS, one.count, *place, one.what)
-            if one.what in RETRIES:
-                reading.add(RETRIED, one.count, *place)
-            if one.ran_upto:
-                ran.add(place, one.ran_upto, one)
-                waited.add(place, one.waited_upto, one)
-        for place in ran.counts:
-            reading.histograms[RUN.name][place] = ran.histogram(place, ran.ran[place])
-            reading.histograms[WAIT.name][place] = waited.histogram(place, waited.waited[place])
+            elif one.what in sums:
+                sums[one.what].add(place, one)
+            else:
+                reading.add(ATTEMPTS, one.count, *place, one.what)
+                if one.what in RETRIES:
+                    reading.add(RETRIED, one.count, *place)
+        reading.histograms[RUN.name] = sums[rollup.RUN].histograms()
+        reading.histograms[WAIT.name] = sums[rollup.WAIT].histograms()
 
     def _read_workers(self, reading: Reading) -> None:
         store = self._app.store
@@ -176,21 +174,18 @@ class _Sums:
     """Of one histogram, at each place."""
 
     def __init__(self) -> None:
-        self.counts: dict[Place, Counter[int]] = {}
-        self.ran: Counter[Place] = Counter()
-        self.waited: Counter[Place] = Counter()
+        self._counts: dict[Place, Counter[int]] = {}
+        self._totals: Counter[Place] = Counter()
 
-    def add(self, place: Place, bound: int, one: Tally) -> None:
-        self.counts.setdefault(place, Counter())[bound] += one.count
-        self.ran[place] += one.ran
-        self.waited[place] += one.waited
+    def add(self, place: Place, one: Tally) -> None:
+        self._counts.setdefault(place, Counter())[one.upto] += one.count
+        self._totals[place] += one.total
 
-    def histogram(self, place: Place, microseconds: int) -> Histogram:
-        return Histogram(list(_up_to_each_bound(self.counts[place])), microseconds / SECOND)
-
-
-def _up_to_each_bound(counts: Counter[int]) -> Iterable[int]:
-    return accumulate(counts[bound] for bound in BOUNDS)
+    def histograms(self) -> dict[Labels, Histogram]:
+        return {
+            place: Histogram(list(accumulate(counts[bound] for bound in BOUNDS)), self._totals[place] / SECOND)
+            for place, counts in self._counts.items()
+        }
 
 
 class _Known(Generic[T]):

@@ -157,6 +157,26 @@ class Storage(Struct, frozen=True):
     disk_free_bytes: int
 
 
+class Kept(Struct, frozen=True):
+    """How long things are kept, what goes next, and whether deleting leaves something behind."""
+
+    rules: str | None
+    """In words. None: they are of another version of Holdfast, and nothing is deleted."""
+    automatic: bool
+    """Whether workers delete by themselves."""
+    due: int
+    """How many jobs are to be deleted now, by their age."""
+    more_due: bool
+    """There are more than were counted."""
+    next_job_id: int | None
+    next_at: datetime | None
+    """When the next one is to be deleted."""
+    last_pruned_at: datetime | None
+    last_pruned_jobs: int
+    left_behind: int
+    """Deleted jobs of which rows are left, as far as a short look tells. `holdfast doctor` has more."""
+
+
 class Event(Struct, frozen=True):
     """A line of the log. Its id is a cursor: pass it as `after`."""
 
@@ -180,3 +200,4 @@ class Snapshot(Struct, frozen=True):
     workers: list[WorkerHealth]
     latency: list[Latency]
     storage: Storage
+    kept: Kept

@@ -9,6 +9,7 @@ from ..clock import SECOND, Clock, as_datetime, as_microseconds
 from ..errors import InvalidInput
 from ..model import JobRecord, WorkerRecord
 from ..observations import Count, EventRecord
+from ..retention import Retention
 from ..rollup import ATTEMPTS, MINUTE, RUN, WAIT, percentile
 from ..store.base import Store
 from .answers import (
@@ -16,6 +17,7 @@ from .answers import (
     Counts,
     Event,
     FailureInfo,
+    Kept,
     Latency,
     OldestJob,
     Percentiles,
@@ -25,6 +27,7 @@ from .answers import (
     ThroughputPoint,
     WorkerHealth,
 )
+from .kept import look
 
 Since = timedelta | datetime
 
@@ -42,14 +45,14 @@ OUTCOMES = {
     "cancelled": "cancelled",
 }
 
-Kept = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
+Rolled = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
 
 
 class Observe:
     """Each answer is a short read, by an index or of a table that stays small, however many jobs there are."""
 
-    def __init__(self, store: Callable[[], Store], clock: Clock) -> None:
-        self._find_store, self._clock = store, clock
+    def __init__(self, store: Callable[[], Store], clock: Clock, retention: Callable[[], Retention | None]) -> None:
+        self._find_store, self._clock, self._retention = store, clock, retention
 
     @property
     def _store(self) -> Store:
@@ -58,16 +61,17 @@ class Observe:
     def snapshot(self) -> Snapshot:
         """The five answers at once; what is about a time, of the last hour."""
         workers, counted = self.workers(), self._store.counts()
-        kept = self._kept(HOUR)
+        rolled = self._rolled(HOUR)
         return Snapshot(
             at=as_datetime(self._clock.now()),
             counts=_counts(counted),
             oldest=self._oldest(10, workers, counted),
-            attempts=_attempts(kept),
+            attempts=_attempts(rolled),
             failures=self.failures(),
             workers=workers,
-            latency=_latency(kept),
+            latency=_latency(rolled),
             storage=self.storage(),
+            kept=self.kept(),
         )
 
     def counts(self) -> Counts:
@@ -80,7 +84,7 @@ class Observe:
 
     def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
         """How often jobs were tried; the task that fails most, first."""
-        return _attempts(self._kept(since))
+        return _attempts(self._rolled(since))
 
     def failures(
         self, since: Since | None = None, limit: int = 20, with_tracebacks: bool = True
@@ -128,7 +132,7 @@ class Observe:
 
     def latency(self, task: str | None = None, queue: str | None = None, since: Since = HOUR) -> list[Latency]:
         """How long attempts waited and ran: of one task, of one queue, or of all."""
-        return _latency(self._kept(since, task, queue))
+        return _latency(self._rolled(since, task, queue))
 
     def storage(self) -> Storage:
         """How big the file is, and its log, and how much room there is."""
@@ -136,6 +140,10 @@ class Observe:
         return Storage(
             found.database_bytes, found.wal_bytes, found.free_bytes_in_file, found.page_size, found.disk_free_bytes
         )
+
+    def kept(self) -> Kept:
+        """How long things are kept, what is to be deleted now and next, and whether deleting leaves something."""
+        return look(self._store, self._retention(), self._clock.now())
 
     def events(self, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
         """The log, from a cursor on: the id of the last event that was seen."""
@@ -171,8 +179,8 @@ class Observe:
         ]
         return sorted(found, key=lambda one: (-one.age, one.job_id))[:limit]
 
-    def _kept(self, since: Since, task: str | None = None, queue: str | None = None) -> Kept:
-        found: Kept = {}
+    def _rolled(self, since: Since, task: str | None = None, queue: str | None = None) -> Rolled:
+        found: Rolled = {}
         for one in self._store.rollup(self._minute(since), task, queue):
             found.setdefault((one.queue, one.task), {})[one.what] = one.buckets
         return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
@@ -192,9 +200,9 @@ def _counts(counted: list[Count]) -> Counts:
     return Counts([CountInfo(one.status, one.queue, one.task, one.count) for one in counted])
 
 
-def _attempts(kept: Kept) -> list[TaskAttempts]:
+def _attempts(rolled: Rolled) -> list[TaskAttempts]:
     found: list[TaskAttempts] = []
-    for (queue, task), kinds in kept.items():
+    for (queue, task), kinds in rolled.items():
         ended = dict.fromkeys(OUTCOMES.values(), 0)
         for what, name in OUTCOMES.items():
             ended[name] += sum(kinds.get(what, {}).values())
@@ -203,7 +211,7 @@ def _attempts(kept: Kept) -> list[TaskAttempts]:
     return sorted(found, key=lambda one: -(one.retried + one.failed))
 
 
-def _latency(kept: Kept) -> list[Latency]:
+def _latency(rolled: Rolled) -> list[Latency]:
     return [
         Latency(
             queue=queue,
@@ -212,15 +220,8 @@ def _latency(kept: Kept) -> list[Latency]:
             wait=_percentiles(kinds.get(WAIT, {})),
             run=_percentiles(kinds.get(RUN, {})),
         )
-        for (queue, task), kinds in kept.items()
+        for (queue, task), kinds in rolled.items()
         if RUN in kinds
-    ]
-
-
-def _events(records: list[EventRecord]) -> list[Event]:
-    return [
-        Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, one.detail)
-        for one in records
     ]
 
 

@@ -36,7 +36,7 @@ class Holdfast(App):
         """How it is doing: counts, rates, failures, workers, the log."""
         from ..observe import Observe
 
-        return Observe(lambda: self.store, self.clock)
+        return Observe(lambda: self.store, self.clock, self._rules)
 
     def check(self, *, deep: bool = False, repair: bool = False) -> Checkup:
         """Look the database over: its file, settings, tables, rows, jobs, workers and times. Reads only, and shortly.
@@ -52,15 +52,18 @@ class Holdfast(App):
     @property
     def retention(self) -> Retention:
         """How long things are kept: as this program said, or the last one that did, or else by default."""
-        from ..upkeep.policy import in_force
-
-        found = in_force(self.store, self._retention)
+        found = self._rules()
         if found is None:
             raise InvalidInput(
                 "the rules in this database were written by another version of Holdfast, which this one cannot read: "
                 "pass retention=Retention(…)"
             )
         return found
+
+    def _rules(self) -> Retention | None:
+        from ..upkeep.policy import in_force
+
+        return in_force(self.store, self._retention)
 
     def prune(
         self,

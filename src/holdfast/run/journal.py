@@ -50,7 +50,7 @@ def sample_of(attempt: Attempt, settlement: Settlement) -> Sample | None:
         at=settlement.finished_at,
         waited=max(0, began - claimed.run_at),
         ran=settlement.finished_at - began,
-        attempt=claimed.attempt if outcome in ENDED and settlement.then is None else None,
+        attempt=claimed.attempt if outcome in ENDED else None,
     )
 
 

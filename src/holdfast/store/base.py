@@ -363,6 +363,10 @@ class Store(Apart, Examined, Keeping, Protocol):
         """The place where the log ends now."""
         ...
 
+    def left_behind(self) -> int:
+        """How many jobs are gone of which something is left, as far as a look at either end tells."""
+        ...
+
     def tallies(self) -> Tallies:
         """What was counted from the beginning on, and only counts up."""
         ...

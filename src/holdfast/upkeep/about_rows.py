@@ -115,14 +115,15 @@ def _totals(found: Examination, wrong: list[Tally]) -> Finding:
     if not wrong:
         return Finding("ok", "TOTALS", "The totals are what a recount gives.")
     named = [
-        f"{one.status} {short(one.task) or 'messages'} in {short(one.queue)}: {one.kept:,} instead of {one.counted:,}"
+        f"{one.status or 'all'} {short(one.task) or 'messages'} in {short(one.queue)}: "
+        f"{one.kept:,} instead of {one.counted:,}"
         for one in wrong[:MOST_NAMED]
     ]
     more = [f"{len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
     return Finding(
         "warning",
         "TOTALS_WRONG",
-        f"{plural(len(wrong), 'total')} of ended jobs {agree(len(wrong), 'is', 'are')} not what a recount gives "
+        f"{plural(len(wrong), 'total')} of jobs {agree(len(wrong), 'is', 'are')} not what a recount gives "
         f"({listed(named + more, ';')}). Counts and charts are off by that; jobs are not. The repair "
         "recounts.",
         command(found, "doctor --repair"),

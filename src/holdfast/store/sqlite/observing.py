@@ -4,7 +4,6 @@ import sqlite3
 from shutil import disk_usage
 
 from ...observations import (
-    Count,
     EventRecord,
     FailureRecord,
     HistogramRecord,
@@ -16,16 +15,10 @@ from .checkpoint import size_of
 from .part import Part
 from .timeline import read_detail
 
+LEFT_BEHIND = {"window": 250, "most": 100}
+
 
 class Observing(Part):
-    def counts(self) -> list[Count]:
-        def work(connection: sqlite3.Connection) -> list[Count]:
-            live = connection.execute(self._sql.live_counts).fetchall()
-            ended = connection.execute(self._sql.ended_counts).fetchall()
-            return [Count(status, queue, task or None, *rest) for status, queue, task, *rest in [*live, *ended]]
-
-        return self._read(work)
-
     def longest_running(self, limit: int) -> list[RunningJob]:
         values = {"limit": limit}
         rows = self._read(lambda connection: connection.execute(self._sql.longest_running, values).fetchall())
@@ -63,6 +56,16 @@ class Observing(Part):
             path = self._options.path
             log = size_of(path.with_name(f"{path.name}-wal"))
             return StorageRecord(pages * size, log, free * size, size, disk_usage(path.parent).free)
+
+        return self._read(work)
+
+    def left_behind(self) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            found: set[int] = set()
+            for table in ("attempts", "events", "tags", "blockers"):
+                rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), LEFT_BEHIND).fetchall()
+                found.update(row[0] for row in rows)
+            return len(found)
 
         return self._read(work)
 

@@ -5,7 +5,7 @@ import math
 import sqlite3
 
 from ...clock import SECOND
-from ...model import Criteria, Cursor, JobRecord, QueueOverview, QueueStats, TimelineEntry
+from ...model import Criteria, Cursor, JobRecord, TimelineEntry
 from ..statements import Statements
 from .criteria import where
 from .part import Part
@@ -51,28 +51,11 @@ class Reading(Part):
         row = self._read(lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone())
         return None if row is None else row[0]
 
-    def message_stats(self, queue: str) -> QueueStats:
-        ready, scheduled, running, failed, oldest, paused = self._read(
-            lambda connection: connection.execute(self._sql.message_stats, {"queue": queue}).fetchone()
-        )
-        total = ready + scheduled + running + failed
-        return QueueStats(total, ready, scheduled, running, failed, self._age(oldest), bool(paused))
-
-    def queue_overview(self) -> builtins.list[QueueOverview]:
-        rows = self._read(lambda connection: connection.execute(self._sql.queue_overview).fetchall())
-        return [
-            QueueOverview(name, ready, scheduled, blocked, running, failed, self._age(oldest), bool(paused))
-            for name, ready, scheduled, blocked, running, failed, oldest, paused in rows
-        ]
-
     def count(self, criteria: Criteria) -> int:
         clause, values = where(criteria, self._options.prefix)
         statement = self._sql.count.replace("{where}", clause)
         found = self._read(lambda connection: connection.execute(statement, values).fetchone())
         return int(found[0])
-
-    def _age(self, since: int | None) -> float | None:
-        return None if since is None else max(0.0, (self._clock.now() - since) / SECOND)
 
     # --- waiting ---
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ... import tally
+from ... import rollup, tally
 from ...blobs import PLACEHOLDER
 from ...errors import HoldfastError
 from ...failure import Failure, shorten
 from ...model import Lease, NewJob, Settlement, Transition
-from ...rollup import Sample, rows
+from ...rollup import Sample, grouped
 from .criteria import as_json
 from .linking import Linking, link_values
 from .reading import get_record
@@ -127,8 +127,9 @@ class Settling(Linking):
         return self._take_part(conn, work)
 
     def add_to_minutes(self, connection: sqlite3.Connection, samples: Sequence[Sample]) -> None:
-        connection.execute(self._sql.add_to_minutes, (as_json(rows(samples)),))
-        connection.executemany(self._sql.add_to_tallies, tally.rows(samples))
+        for group in grouped(samples):
+            connection.executemany(self._sql.add_to_minutes, rollup.rows(group))
+            connection.executemany(self._sql.add_to_tallies, tally.rows(group))
 
     def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> bool:
         """Where the chain cannot go on with it, the attempt has failed."""

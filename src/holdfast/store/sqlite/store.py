@@ -14,6 +14,7 @@ from ...errors import StoreClosed, UsedAfterFork
 from ..blob_files import FileBlobs
 from ..statements import Statements
 from ..vault import Vault
+from .counting import Counting
 from .engine import Engine, Options
 from .examining import Examining
 from .exchanging import Exchanging
@@ -38,7 +39,18 @@ FORK_PATIENCE_SECONDS = 1.0
 
 
 class SqliteStore(
-    Scheduling, Exchanging, Operating, Pruning, Graphs, Observing, Tallying, Examining, Mending, Explaining, Reading
+    Scheduling,
+    Exchanging,
+    Operating,
+    Pruning,
+    Graphs,
+    Counting,
+    Observing,
+    Tallying,
+    Examining,
+    Mending,
+    Explaining,
+    Reading,
 ):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self._options, self._clock, self._random, self._token = options, clock, random, token

@@ -1,10 +1,8 @@
 """What only counts up: for meters that are read from outside."""
 
 import sqlite3
-from collections.abc import Sequence
 
 from ...tally import Tallies, Tally
-from .criteria import as_json
 from .part import Part
 
 
@@ -18,10 +16,3 @@ class Tallying(Part):
             return Tallies(enqueued[0] if enqueued else 0, [Tally(*row) for row in rows], [row[0] for row in paused])
 
         return self._read(work)
-
-    def oldest_ready(self, ids: Sequence[int]) -> dict[str, int]:
-        rows = self._read(lambda connection: connection.execute(self._sql.ready_since, (as_json(ids),)).fetchall())
-        found: dict[str, int] = {}
-        for queue, since in rows:
-            found[queue] = min(since, found.get(queue, since))
-        return found

@@ -1,8 +1,8 @@
 -- What the person on call asks: how many, how fast, and why they fail. Kept with every change, so that reading it costs
 -- nothing, and kept when the jobs are gone.
 
--- Jobs that have ended and are there still. Those that have not are counted in their partial indexes. A message has the
--- task ''.
+-- How many jobs there are, by status; '' is of any. Those that are ready or running change most often, and have no row:
+-- what runs is counted in its index, and what is left of the whole is ready. A message has the task ''.
 CREATE TABLE {p}totals (
     status TEXT    NOT NULL,
     queue  TEXT    NOT NULL,
@@ -10,33 +10,47 @@ CREATE TABLE {p}totals (
     n      INTEGER NOT NULL,
     PRIMARY KEY (status, queue, task)
 ) WITHOUT ROWID;
-INSERT INTO {p}totals SELECT status, queue, coalesce(task, ''), count(*) FROM {p}jobs
-WHERE status IN ('succeeded', 'failed', 'cancelled') GROUP BY 1, 2, 3;
+INSERT INTO {p}totals SELECT '', queue, coalesce(task, ''), count(*) FROM {p}jobs GROUP BY 1, 2, 3
+UNION ALL SELECT status, queue, coalesce(task, ''), count(*) FROM {p}jobs
+WHERE status <> 'ready' AND status <> 'running' GROUP BY 1, 2, 3;
 
-CREATE TRIGGER {p}totals_ended AFTER UPDATE OF status ON {p}jobs
-WHEN (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled') AND NEW.status <> OLD.status
+CREATE TRIGGER {p}totals_put AFTER INSERT ON {p}jobs
 BEGIN
-    INSERT INTO {p}totals (status, queue, task, n) VALUES (NEW.status, NEW.queue, coalesce(NEW.task, ''), 1)
+    INSERT INTO {p}totals (status, queue, task, n) VALUES ('', NEW.queue, coalesce(NEW.task, ''), 1)
+    ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}totals (status, queue, task, n) SELECT NEW.status, NEW.queue, coalesce(NEW.task, ''), 1
+    WHERE NEW.status <> 'ready' AND NEW.status <> 'new' AND NEW.status <> 'running'
     ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
 END;
 
-CREATE TRIGGER {p}totals_reopened AFTER UPDATE OF status ON {p}jobs
-WHEN (OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'cancelled') AND NEW.status <> OLD.status
+CREATE TRIGGER {p}totals_moved AFTER UPDATE OF status ON {p}jobs
+WHEN NEW.status <> OLD.status AND (NEW.status <> 'running' OR OLD.status <> 'ready')
 BEGIN
-    UPDATE {p}totals SET n = n - 1 WHERE status = OLD.status AND queue = OLD.queue AND task = coalesce(OLD.task, '');
+    INSERT INTO {p}totals (status, queue, task, n) SELECT NEW.status, NEW.queue, coalesce(NEW.task, ''), 1
+    WHERE NEW.status <> 'ready' AND NEW.status <> 'running'
+    ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
+    UPDATE {p}totals SET n = n - 1
+    WHERE OLD.status <> 'running' AND OLD.status <> 'ready'
+      AND status = OLD.status AND queue = OLD.queue AND task = coalesce(OLD.task, '');
 END;
 
 CREATE TRIGGER {p}totals_gone AFTER DELETE ON {p}jobs
-WHEN OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'cancelled'
 BEGIN
-    UPDATE {p}totals SET n = n - 1 WHERE status = OLD.status AND queue = OLD.queue AND task = coalesce(OLD.task, '');
+    UPDATE {p}totals SET n = n - 1
+    WHERE (status = '' OR status = OLD.status) AND queue = OLD.queue AND task = coalesce(OLD.task, '');
 END;
 
--- An INSERT by hand of something that has ended.
-CREATE TRIGGER {p}totals_put AFTER INSERT ON {p}jobs
-WHEN NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
+-- By hand: nothing of Holdfast's moves a job to another queue or task.
+CREATE TRIGGER {p}totals_renamed AFTER UPDATE OF queue, task ON {p}jobs
+WHEN NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task
 BEGIN
-    INSERT INTO {p}totals (status, queue, task, n) VALUES (NEW.status, NEW.queue, coalesce(NEW.task, ''), 1)
+    UPDATE {p}totals SET n = n - 1
+    WHERE (status = '' OR (status = OLD.status AND NEW.status = OLD.status))
+      AND queue = OLD.queue AND task = coalesce(OLD.task, '');
+    INSERT INTO {p}totals (status, queue, task, n) VALUES ('', NEW.queue, coalesce(NEW.task, ''), 1)
+    ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}totals (status, queue, task, n) SELECT NEW.status, NEW.queue, coalesce(NEW.task, ''), 1
+    WHERE NEW.status = OLD.status AND NEW.status <> 'ready' AND NEW.status <> 'running'
     ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
 END;
 
@@ -53,17 +67,6 @@ CREATE TABLE {p}failures (
     PRIMARY KEY (error_code, queue, task, fingerprint)
 ) WITHOUT ROWID;
 
-CREATE TRIGGER {p}failures_seen AFTER UPDATE OF status ON {p}jobs
-WHEN NEW.revision <> OLD.revision AND NEW.error_code IS NOT NULL
-  AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
-BEGIN
-    INSERT INTO {p}failures (error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n)
-    VALUES (NEW.error_code, NEW.queue, coalesce(NEW.task, ''), coalesce(NEW.fingerprint, ''), NEW.updated_at,
-            NEW.updated_at, NEW.id, 1)
-    ON CONFLICT (error_code, queue, task, fingerprint) DO UPDATE
-        SET n = n + 1, last_seen = max(last_seen, excluded.last_seen), last_job_id = excluded.last_job_id;
-END;
-
 -- What happened in each minute: how many attempts ended in which way, how long they had waited, how long they ran, and
 -- with the how-manieth attempt a job ended. `bucket` is of a histogram (see model.py), the attempt, or 0.
 CREATE TABLE {p}minutes (
@@ -76,7 +79,7 @@ CREATE TABLE {p}minutes (
     PRIMARY KEY (minute, queue, task, what, bucket)
 ) WITHOUT ROWID;
 
--- The least number of microseconds of each bucket of a histogram: 4 to each power of two, as `bucket_of` has it.
+-- The least number of microseconds of each bucket of a histogram: 4 to each power of two, as `rollup.py` has it.
 CREATE TABLE {p}buckets (
     least  INTEGER PRIMARY KEY,
     bucket INTEGER NOT NULL
@@ -87,53 +90,23 @@ WITH RECURSIVE bits (bit) AS (SELECT 2 UNION ALL SELECT bit + 1 FROM bits WHERE 
 SELECT (4 + part) << (bit - 2), (bit - 1) * 4 + part FROM bits, parts
 UNION ALL SELECT part, part FROM parts;
 
--- A worker counts its own attempts together, many at once. What ends a job otherwise is counted here: the consumers
--- of messages, operators, whoever finds a worker dead.
-CREATE TRIGGER {p}minutes_of_others AFTER UPDATE OF status ON {p}jobs
-WHEN NEW.revision <> OLD.revision AND NEW.status <> OLD.status AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
-  AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
-    OR NEW.transition = 'recovered' OR NEW.transition = 'released')
-BEGIN
-    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
-    VALUES (NEW.updated_at / 60000000, NEW.queue, coalesce(NEW.task, ''), NEW.transition, 0, 1)
-    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-END;
-
-CREATE TRIGGER {p}minutes_of_messages AFTER UPDATE OF status ON {p}jobs
-WHEN NEW.task IS NULL AND NEW.status = 'succeeded' AND OLD.status = 'running' AND NEW.revision <> OLD.revision
-BEGIN
-    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
-    VALUES (NEW.updated_at / 60000000, NEW.queue, '', 'wait',
-            (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at) ORDER BY least DESC LIMIT 1), 1)
-    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
-    VALUES (NEW.updated_at / 60000000, NEW.queue, '', 'run',
-            (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.updated_at - NEW.claimed_at) ORDER BY least DESC LIMIT 1),
-            1)
-    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
-    VALUES (NEW.updated_at / 60000000, NEW.queue, '', 'attempts', NEW.attempt, 1)
-    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-END;
-
 -- With the queue and the task, so that what is blocked or runs is counted in the index alone; and since when it runs.
 DROP INDEX {p}jobs_running;
 CREATE INDEX {p}jobs_running ON {p}jobs (coalesce(lease, 0), worker, claimed_at, queue, task) WHERE status = 'running';
 DROP INDEX {p}jobs_blocked;
-CREATE INDEX {p}jobs_blocked ON {p}jobs (timeout_at, queue, task) WHERE status = 'blocked';
+CREATE INDEX {p}jobs_blocked ON {p}jobs (queue, task) WHERE status = 'blocked';
+CREATE INDEX {p}jobs_timeout ON {p}jobs (timeout_at) WHERE status = 'blocked' AND timeout_at IS NOT NULL;
 
--- The same from the beginning on, for meters that only count up: minutes are pruned, these are not. One row for each
--- way to end and each pair of bounds that it waited and ran for; an error code has a row of its own, error:CODE.
+-- The same from the beginning on, for meters that only count up: minutes are pruned, these are not. An error code has a
+-- row of its own, error:CODE.
 CREATE TABLE {p}tallies (
-    queue       TEXT    NOT NULL,
-    task        TEXT    NOT NULL,                   -- '': messages
-    what        TEXT    NOT NULL,
-    waited_upto INTEGER NOT NULL,                   -- of the bounds; 0: not measured
-    ran_upto    INTEGER NOT NULL,
-    n           INTEGER NOT NULL,
-    waited      INTEGER NOT NULL,                   -- microseconds, in all
-    ran         INTEGER NOT NULL,
-    PRIMARY KEY (queue, task, what, waited_upto, ran_upto)
+    queue TEXT    NOT NULL,
+    task  TEXT    NOT NULL,                         -- '': messages
+    what  TEXT    NOT NULL,
+    upto  INTEGER NOT NULL,                         -- of `wait` and `run`: one of the bounds; else 0
+    n     INTEGER NOT NULL,
+    total INTEGER NOT NULL,                         -- microseconds, of all rows of a histogram together
+    PRIMARY KEY (queue, task, what, upto)
 ) WITHOUT ROWID;
 
 -- Microseconds, as `tally.py` has them. The last one is above all.
@@ -143,34 +116,72 @@ CREATE TABLE {p}bounds (
 INSERT INTO {p}bounds (upto) VALUES (5000), (10000), (25000), (50000), (100000), (250000), (500000), (1000000), (2500000),
     (5000000), (10000000), (30000000), (60000000), (300000000), (3600000000), (4611686018427387904);
 
-CREATE TRIGGER {p}tallies_of_others AFTER UPDATE OF status ON {p}jobs
-WHEN OLD.status = 'running' AND NEW.status <> 'running' AND NEW.revision <> OLD.revision
-  AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+-- A worker counts its own attempts together, many at once, but for why they failed. What ends a job otherwise is
+-- counted here: the consumers of messages, operators, whoever finds a worker dead. One trigger, since each costs
+-- something at every change of a status, also where it does nothing.
+CREATE TRIGGER {p}jobs_counted AFTER UPDATE OF status ON {p}jobs
+WHEN NEW.status <> 'running' AND NEW.revision <> OLD.revision AND NEW.status <> OLD.status
+  AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker OR NEW.error_code IS NOT NULL)
   AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
-    OR NEW.transition = 'recovered' OR NEW.transition = 'released')
+    OR NEW.transition = 'recovered' OR NEW.transition = 'released' OR NEW.transition = 'retry_scheduled')
 BEGIN
-    INSERT INTO {p}tallies (queue, task, what, waited_upto, ran_upto, n, waited, ran)
-    SELECT NEW.queue, coalesce(NEW.task, ''), NEW.transition,
-           (SELECT min(upto) FROM {p}bounds WHERE upto >= times.waited),
-           (SELECT min(upto) FROM {p}bounds WHERE upto >= times.ran), 1, times.waited, times.ran
-    FROM (SELECT min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904) AS waited,
-                 min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904) AS ran) AS times
-    WHERE NEW.task IS NULL AND NEW.status = 'succeeded' AND NEW.claimed_at IS NOT NULL
-    ON CONFLICT (queue, task, what, waited_upto, ran_upto) DO UPDATE
-        SET n = n + 1, waited = waited + excluded.waited, ran = ran + excluded.ran;
-    INSERT INTO {p}tallies (queue, task, what, waited_upto, ran_upto, n, waited, ran)
-    SELECT NEW.queue, coalesce(NEW.task, ''), NEW.transition, 0, 0, 1, 0, 0
-    WHERE NOT (NEW.task IS NULL AND NEW.status = 'succeeded' AND NEW.claimed_at IS NOT NULL)
-    ON CONFLICT (queue, task, what, waited_upto, ran_upto) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}failures (error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n)
+    SELECT NEW.error_code, NEW.queue, coalesce(NEW.task, ''), coalesce(NEW.fingerprint, ''), NEW.updated_at,
+           NEW.updated_at, NEW.id, 1
+    WHERE NEW.error_code IS NOT NULL
+      AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
+    ON CONFLICT (error_code, queue, task, fingerprint) DO UPDATE
+        SET n = n + 1, last_seen = max(last_seen, excluded.last_seen), last_job_id = excluded.last_job_id;
+    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
+    SELECT NEW.updated_at / 60000000, NEW.queue, coalesce(NEW.task, ''), counted.what, counted.bucket, 1
+    FROM (
+        SELECT NEW.transition AS what, 0 AS bucket
+        UNION ALL
+        SELECT 'attempts', NEW.attempt
+        WHERE NEW.attempt > 0 AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
+        UNION ALL
+        SELECT 'wait', (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at)
+                        ORDER BY least DESC LIMIT 1)
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+        UNION ALL
+        SELECT 'run', (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.updated_at - NEW.claimed_at)
+                       ORDER BY least DESC LIMIT 1)
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+    ) AS counted
+    WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}tallies (queue, task, what, upto, n, total)
+    SELECT NEW.queue, coalesce(NEW.task, ''), counted.what,
+           CASE WHEN counted.total IS NULL THEN 0 ELSE (SELECT min(upto) FROM {p}bounds WHERE upto >= counted.total) END,
+           1, coalesce(counted.total, 0)
+    FROM (
+        SELECT NEW.transition AS what, NULL AS total
+        WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+          AND OLD.status = 'running'
+        UNION ALL
+        SELECT 'error:' || NEW.error_code, NULL
+        WHERE NEW.error_code IS NOT NULL
+          AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
+        UNION ALL
+        SELECT 'wait', min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904)
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+        UNION ALL
+        SELECT 'run', min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904)
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+    ) AS counted
+    WHERE true
+    ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + 1, total = total + excluded.total;
 END;
 
-CREATE TRIGGER {p}tallies_of_failures AFTER UPDATE OF status ON {p}jobs
-WHEN NEW.revision <> OLD.revision AND NEW.error_code IS NOT NULL
-  AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
+-- A message that keeps no history is gone when it is acknowledged: in the minute in which it was taken. An operator who
+-- deletes one that is out counts as well.
+CREATE TRIGGER {p}jobs_forgotten AFTER DELETE ON {p}jobs
+WHEN OLD.task IS NULL AND OLD.status = 'running' AND NOT OLD.history
 BEGIN
-    INSERT INTO {p}tallies (queue, task, what, waited_upto, ran_upto, n, waited, ran)
-    VALUES (NEW.queue, coalesce(NEW.task, ''), 'error:' || NEW.error_code, 0, 0, 1, 0, 0)
-    ON CONFLICT (queue, task, what, waited_upto, ran_upto) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n) VALUES (OLD.updated_at / 60000000, OLD.queue, '', 'succeeded', 0, 1)
+    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}tallies (queue, task, what, upto, n, total) VALUES (OLD.queue, '', 'succeeded', 0, 1, 0)
+    ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + 1;
 END;
 
 -- Why an operator did what was done last: the revision that it made, a colon, and the reason as a JSON string.

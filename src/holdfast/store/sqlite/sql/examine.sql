@@ -46,7 +46,8 @@ SELECT DISTINCT batch_id FROM (
 -- what is kept, and what a recount gives, where they differ
 SELECT status, queue, task, sum(kept), sum(counted) FROM (
     SELECT status, queue, coalesce(task, '') AS task, 0 AS kept, count(*) AS counted FROM {p}jobs
-    WHERE status IN ('succeeded', 'failed', 'cancelled') GROUP BY 1, 2, 3
+    WHERE status <> 'ready' AND status <> 'running' GROUP BY 1, 2, 3
+    UNION ALL SELECT '', queue, coalesce(task, ''), 0, count(*) FROM {p}jobs GROUP BY 1, 2, 3
     UNION ALL SELECT status, queue, task, n, 0 FROM {p}totals
 ) GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted) LIMIT :most
 

@@ -1,25 +1,44 @@
 -- How it is doing. Each reads an index, or a table that stays small; none walks over the jobs.
 
 -- name: add_to_minutes
--- rows of minute, queue, task, what, bucket and how many
-INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
-SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
-       json_extract(value, '$[4]'), json_extract(value, '$[5]')
-FROM json_each(?) WHERE true
+INSERT INTO {p}minutes (minute, queue, task, what, bucket, n) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + excluded.n
 
--- name: live_counts
--- jobs that have not ended, by state, queue and task, with the least id of each
-SELECT 'ready', queue, coalesce(task, ''), count(*), min(id) FROM {p}jobs WHERE status = 'ready' GROUP BY queue, task
+-- name: counts
+-- how many there are of each status, queue and task: what is ready is what is left. One statement, so one moment.
+WITH placed (status, queue, task, n) AS MATERIALIZED (
+    SELECT status, queue, task, n FROM {p}totals WHERE :queue IS NULL OR queue = :queue
+    UNION ALL
+    SELECT 'running', queue, coalesce(task, ''), count(*) FROM {p}jobs
+    WHERE status = 'running' AND (:queue IS NULL OR queue = :queue) GROUP BY queue, task
+)
+SELECT 'ready', queue, task, sum(CASE WHEN status = '' THEN n ELSE -n END) AS rest FROM placed
+GROUP BY queue, task HAVING rest > 0
 UNION ALL
-SELECT 'scheduled', queue, coalesce(task, ''), count(*), min(id) FROM {p}jobs WHERE status = 'scheduled' GROUP BY queue, task
-UNION ALL
-SELECT 'blocked', queue, coalesce(task, ''), count(*), min(id) FROM {p}jobs WHERE status = 'blocked' GROUP BY queue, task
-UNION ALL
-SELECT 'running', queue, coalesce(task, ''), count(*), min(id) FROM {p}jobs WHERE status = 'running' GROUP BY queue, task
+SELECT status, queue, task, n FROM placed WHERE status <> '' AND n > 0
 
--- name: ended_counts
-SELECT status, queue, task, n FROM {p}totals WHERE n > 0
+-- name: first_ready
+-- The least id that is ready, of each of these pairs of queue and task (null: messages). Each priority is a range of
+-- the index by itself; the lowest come first, as those starve, and so many are looked at in all.
+WITH RECURSIVE levels (place, queue, task, priority) AS (
+    SELECT key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), (
+        SELECT min(priority) FROM {p}jobs
+        WHERE status = 'ready' AND queue = json_extract(pair.value, '$[0]') AND task IS json_extract(pair.value, '$[1]'))
+    FROM json_each(:pairs) AS pair
+    UNION ALL
+    SELECT place, queue, task, (
+        SELECT min(priority) FROM {p}jobs
+        WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority > levels.priority)
+    FROM levels WHERE priority IS NOT NULL
+    LIMIT :most
+)
+SELECT queue, task, min((SELECT min(id) FROM {p}jobs
+    WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority = levels.priority))
+FROM levels WHERE priority IS NOT NULL GROUP BY place
+
+-- name: first_blocked
+SELECT queue, task, (SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND queue = pair.queue AND task IS pair.task)
+FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS task FROM json_each(:pairs)) AS pair
 
 -- name: longest_running
 -- Of the index alone: since when, its worker, and the job.
@@ -42,9 +61,6 @@ WHERE last_seen >= :since ORDER BY n DESC, last_seen DESC LIMIT :limit
 
 -- name: running_by_worker
 SELECT worker, count(*) FROM {p}jobs WHERE status = 'running' AND worker IS NOT NULL GROUP BY worker
-
--- name: created_at
-SELECT created_at FROM {p}jobs WHERE id = ?
 
 -- name: events_after
 -- the log, from a place in it

@@ -1,12 +1,11 @@
 -- What only counts up.
 
 -- name: add_to_tallies
-INSERT INTO {p}tallies (queue, task, what, waited_upto, ran_upto, n, waited, ran) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (queue, task, what, waited_upto, ran_upto) DO UPDATE
-    SET n = n + excluded.n, waited = waited + excluded.waited, ran = ran + excluded.ran
+INSERT INTO {p}tallies (queue, task, what, upto, n, total) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + excluded.n, total = total + excluded.total
 
 -- name: tallies
-SELECT queue, task, what, waited_upto, ran_upto, n, waited, ran FROM {p}tallies
+SELECT queue, task, what, upto, n, total FROM {p}tallies
 
 -- name: ever_enqueued
 -- the last id that was given out: none comes back
