@@ -53,10 +53,8 @@ def recorded(connection: sqlite3.Connection, prefix: str) -> dict[str, int]:
     return dict(connection.execute(f"SELECT name, applied_at FROM {prefix}migrations").fetchall())  # noqa: S608
 
 
-def test_a_new_database_gets_all_migrations_recorded_by_name_and_time(
-    open_app: Callable[..., Holdfast], url: str, clock: FakeClock
-) -> None:
-    open_app(clock=clock).close()
+def test_a_new_database_gets_all_migrations_recorded_by_name_and_time(url: str, clock: FakeClock) -> None:
+    Holdfast(url, clock=clock).close()
     names = sorted(file.stem for file in FOLDER.glob("*.sql"))
     assert names and names[0].startswith("0001_")
     other = sqlite3.connect(url)
