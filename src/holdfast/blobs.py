@@ -41,8 +41,10 @@ class BlobStore(Protocol):
 class ListedBlobs(BlobStore, Protocol):
     """One that can say what it has: so what a crash left there is found, and what is missing without reading it."""
 
-    places: int
-    """So many parts it has, from 0, each of which is listed by itself."""
+    @property
+    def places(self) -> int:
+        """So many parts it has, from 0, each of which is listed by itself."""
+        ...
 
     def has(self, name: str) -> bool: ...
 

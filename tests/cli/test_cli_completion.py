@@ -15,21 +15,32 @@ from holdfast import Holdfast
 Run = Callable[..., Result]
 
 
-@pytest.fixture
-def offered(start: Any) -> Callable[..., list[str]]:
-    """What bash would offer at the end of the line."""
+def question(*line: str) -> dict[str, str]:
+    """As bash asks what could be at the end of the line."""
+    return {
+        "_HOLDFAST_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["holdfast", *line]),
+        "COMP_CWORD": str(len(line)),
+    }
 
+
+def answer(printed: str) -> list[str]:
+    return [offer.partition(",")[2] for offer in printed.splitlines() if offer]
+
+
+@pytest.fixture
+def offered(run: Run) -> Callable[..., list[str]]:
     def words(*line: str, **environment: str) -> list[str]:
-        asked = {
-            "_HOLDFAST_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(["holdfast", *line]),
-            "COMP_CWORD": str(len(line)),
-        }
-        ended = start(env=os.environ | asked | environment)
-        assert ended.stderr == ""
-        return [offer.partition(",")[2] for offer in ended.stdout.splitlines() if offer]
+        result = run(env=question(*line) | environment)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return answer(result.stdout)
 
     return words
+
+
+def test_a_process_answers_the_shell(start: Any) -> None:
+    ended = start(env=os.environ | question("queues", "p"))
+    assert (ended.returncode, ended.stderr, answer(ended.stdout)) == (0, "", ["pause", "purge"])
 
 
 def test_commands_and_options_are_offered(offered: Callable[..., list[str]]) -> None:

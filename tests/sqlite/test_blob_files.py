@@ -20,6 +20,7 @@ from holdfast.store import blob_files as module
 from holdfast.store.blob_files import FileBlobs
 from holdfast.store.sqlite import files
 from holdfast.testing import drain
+from shift import drain as at_work
 
 HOUR = 3600
 
@@ -45,6 +46,17 @@ def test_nobody_else_can_read_them(app: Holdfast, url: str, mask: int) -> None:
 def test_the_folder_is_made_when_it_is_needed(app: Holdfast, url: str) -> None:
     app.queue("inbox").send("small")
     assert not Path(f"{url}-blobs").exists()
+
+
+def test_a_worker_lists_no_folders_where_there_are_none(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Any] = []
+    monkeypatch.setattr(FileBlobs, "unchanged_for", lambda self, seconds, place: iter(listed.append(place) or ()))
+    app.task(name="job")(lambda: None).enqueue()
+    at_work(app)
+    assert listed == []
+    app.queue("inbox").send(large())
+    at_work(app)
+    assert listed == list(range(256))
 
 
 def test_the_file_is_on_the_disk_before_the_row(app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

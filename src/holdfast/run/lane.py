@@ -96,8 +96,10 @@ class Lane:
                 runner.gate.release()
             self._idle.clear()
         until = monotonic() + LONGEST_CLOSE_SECONDS
-        while self._runners and monotonic() < until and not self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
-            self._store.wake_waiting()
+        while self._runners and monotonic() < until:
+            self._store.wake_waiting()  # again and again, since one may be just about to wait
+            if self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
+                break
 
     def _start(self) -> None:
         self._runners += 1

@@ -26,8 +26,6 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOF
 class FileBlobs:
     """The folder is made when it is needed."""
 
-    places = 256
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._made: set[Path] = set()  # folders whose own names are on the disk
@@ -63,6 +61,11 @@ class FileBlobs:
         with suppress(OSError):
             return stat.S_ISREG(self._path(name).lstat().st_mode)
         return False
+
+    @property
+    def places(self) -> int:
+        """None before there is a folder: most never need one, and each worker that starts looks."""
+        return 256 if self.folder.is_dir() else 0
 
     def unchanged_for(self, seconds: float, place: int) -> Iterator[str]:
         now = time.time()

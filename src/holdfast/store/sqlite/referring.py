@@ -193,8 +193,9 @@ class Referring(Part):
         listed, looked, found = self._vault.listed, 0, False
         if listed is None:
             return False
-        for _ in range(listed.places):
-            place, self._next_place = self._next_place, (self._next_place + 1) % listed.places
+        places = listed.places
+        for _ in range(places):
+            place, self._next_place = self._next_place % places, (self._next_place + 1) % places
             for names in _some_at_a_time(listed.unchanged_for(ORPHAN_SECONDS, place)):
                 looked += len(names)
                 if orphans := self._not_referred_to(names):
