@@ -25,7 +25,7 @@ DIFFERS = {
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?": "TIME",
     r"^\d\d:\d\d:\d\d": "TIME",
     r"<?\b\d+(\.\d+)? ?ms\b|\b\d+(\.\d+)? s\b": "SPAN",
-    r"\b(\d+[dhm] )?\d+(\.\d+)?[hms]\b": "SPAN",
+    r"\b(\d+[dhm] )?\d+(\.\d+)?[hms]\b|(?<= in )\d+d\b": "SPAN",
     r'(?<=_ms":)[\d.]+': "SPAN",
     r"\b\d+(\.\d+)? ([KMGT]i)?B\b": "SIZE",
     r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
