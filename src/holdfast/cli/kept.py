@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..clock import as_datetime, as_microseconds
 from ..errors import InvalidInput
 from ..retention import ENDED, LAST_ID, NOTHING, Retention, decider, expiry
-from .numbers import size_text
+from ..wording import size
 from .text import age, due, optional_iso, plural
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def _upcoming(app: Holdfast, rules: Retention) -> list[tuple[int, int]]:
 
 
 def in_words(kept: Kept, storage: Storage, now: datetime) -> list[str]:
-    words = [f"the file has {size_text(storage.database_bytes)}"]
+    words = [f"the file has {size(storage.database_bytes)}"]
     if storage.free_bytes_in_file:
-        words.append(f"{size_text(storage.free_bytes_in_file)} of it unused")
-    words.append(f"its log {size_text(storage.wal_bytes)}")
-    words.append(f"{size_text(storage.disk_free_bytes)} free on the disk")
+        words.append(f"{size(storage.free_bytes_in_file)} of it unused")
+    words.append(f"its log {size(storage.wal_bytes)}")
+    words.append(f"{size(storage.disk_free_bytes)} free on the disk")
     sentences = [", ".join(words)]
     if kept.rules is None:
         return [*sentences, "the rules are of another version of Holdfast: nothing is deleted"]
