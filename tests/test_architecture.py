@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -225,3 +227,15 @@ def test_an_error_of_a_damaged_payload_does_not_show_it(app: Holdfast) -> None:
     (dead,) = app.queue("inbox").dead_letters()
     assert SECRET not in f"{dead.error_detail}{app.jobs.history(dead.id)}"
     assert SECRET not in repr(Failure("INTERNAL:X", "detail"))
+
+
+def test_every_public_name_is_there_and_is_imported_only_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, holdfast\n"
+        "early = sorted(name for name in sys.modules if name.startswith('holdfast.'))\n"
+        "assert not early, early\n"
+        "from holdfast import *\n"
+        "assert all(name in globals() and name in dir(holdfast) for name in holdfast.__all__)\n"
+        "assert not hasattr(holdfast, 'nothing')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,35 +1,59 @@
-"""`holdfast`: the root command."""
+"""`holdfast`: the root command. What a command needs is imported when that command is run."""
+
+from importlib import import_module
+from typing import cast
 
 import click
 
 from .. import __version__
-from .completion import completion
-from .cron import cron
-from .deleting import delete
-from .doctor import doctor
-from .events import events
-from .explain import explain
-from .failing import failures
 from .failures import Root
-from .health import health
-from .jobs import jobs
-from .migrate import migrate
-from .operate import cancel, retry, run_now
 from .options import example
-from .prune import prune
-from .queues import queues
-from .send import send
-from .settle import complete, fail
-from .show import show
-from .stats import stats
-from .top import top
-from .vacuum import vacuum
-from .worker import worker
-from .workers import workers
+
+# By name, the module and what it is called there.
+COMMANDS = {
+    "worker": "worker:worker",
+    "send": "send:send",
+    "jobs": "jobs:jobs",
+    "show": "show:show",
+    "explain": "explain:explain",
+    "retry": "operate:retry",
+    "cancel": "operate:cancel",
+    "run-now": "operate:run_now",
+    "complete": "settle:complete",
+    "fail": "settle:fail",
+    "delete": "deleting:delete",
+    "queues": "queues:queues",
+    "cron": "cron:cron",
+    "migrate": "migrate:migrate",
+    "stats": "stats:stats",
+    "top": "top:top",
+    "events": "events:events",
+    "failures": "failing:failures",
+    "workers": "workers:workers",
+    "doctor": "doctor:doctor",
+    "health": "health:health",
+    "prune": "prune:prune",
+    "vacuum": "vacuum:vacuum",
+    "completion": "completion:completion",
+}
+
+
+class Commands(Root):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        return cast(click.Command, getattr(import_module(f"{__package__}.{module}"), name))
 
 
 @click.group(
-    cls=Root,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("holdfast jobs --db app.db --status failed"),
 )
@@ -39,12 +63,3 @@ def main() -> None:
 
     Every command but worker and completion takes --db, or --app, or else the environment variable HOLDFAST_URL.
     """
-
-
-COMMANDS = (
-    worker, send, jobs, show, explain, retry, cancel, run_now, complete, fail, delete, queues, cron, migrate,
-    stats, top, events, failures, workers, doctor, health, prune, vacuum, completion,
-)  # fmt: skip
-
-for command in COMMANDS:
-    main.add_command(command)
