@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from ..retention import Expiry, Mark
-from .pruned import DoomedChain, Ended, LogHold, Pages, Pruned, Pruner, Upkeep
+from .pruned import DoomedChain, Ended, Pages, Pruned, Pruner, Upkeep
 
 
 class Keeping(Protocol):
@@ -130,7 +130,3 @@ class Keeping(Protocol):
         ...
 
     def note_vacuum(self, actor: str, detail: dict[str, Any]) -> None: ...
-
-    def log_hold(self) -> LogHold | None:
-        """Who keeps the log from shrinking, if it has grown far beyond its cap."""
-        ...

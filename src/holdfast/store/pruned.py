@@ -81,11 +81,3 @@ class Pages(Struct, frozen=True):
     @property
     def free_bytes(self) -> int:
         return self.free * self.size
-
-
-class LogHold(Struct, frozen=True):
-    """The write-ahead log cannot be emptied, since somebody reads from it."""
-
-    log_bytes: int
-    since: int
-    readers: tuple[tuple[int, str], ...]  # processes and their commands, as far as the system tells

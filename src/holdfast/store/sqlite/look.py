@@ -32,7 +32,7 @@ from ..statements import Statements
 from .criteria import as_json
 from .faults import code_of, is_busy
 from .rollcall import attendance
-from .surroundings import Locks, survey
+from .surroundings import Holders, survey
 
 T = TypeVar("T")
 
@@ -251,14 +251,14 @@ def _why(error: Exception) -> Why:
     return "busy" if isinstance(error, StoreBusy) else "other"
 
 
-def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, locks: Locks) -> Examination:
+def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, holders: Holders) -> Examination:
     """An examination of which only what is around the file is known."""
     return Examination(
         prefix=prefix,
         now=clock.now(),
         sqlite_version=sqlite3.sqlite_version,
         sqlite_version_info=sqlite3.sqlite_version_info,
-        surroundings=survey(path, min_free_bytes, locks),
+        surroundings=survey(path, min_free_bytes, holders),
         deep=deep,
         unanswered=[],
     )

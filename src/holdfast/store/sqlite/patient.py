@@ -18,7 +18,7 @@ from .faults import code_of, is_busy, translate
 from .files import blob_folder, database_path, require_file
 from .look import Look, blank
 from .migrate import Migrations
-from .surroundings import has_companion, locks_on, openers_of
+from .surroundings import Holders, has_companion, openers_of
 
 T = TypeVar("T")
 
@@ -34,8 +34,7 @@ class Patient:
     def examine(self, min_free_bytes: int, deep: bool = False) -> Examination:
         from ..blob_files import FileBlobs  # as a health check has no need of them
 
-        locks = locks_on(self.path)
-        found = blank(self.path, self._prefix, min_free_bytes, self._clock, deep, locks)
+        found = blank(self.path, self._prefix, min_free_bytes, self._clock, deep, Holders(self.path))
         if found.surroundings.kind != "file" or found.surroundings.unsafe:
             return found
         try:
