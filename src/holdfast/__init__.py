@@ -1,6 +1,8 @@
 """Durable jobs and messages for Python, in the database you already have."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .late import late
 
 if TYPE_CHECKING:
     from .app.batches import Batch
@@ -44,42 +46,32 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_PLACES = {
-    "Holdfast": "process",
-    "Context": "context",
-    "Task": "app.task",
-    "Job": "app.job",
-    "Chain": "app.chains",
-    "Batch": "app.batches",
-    "group": "app.steps",
-    "Queue": "app.queue",
-    "Message": "app.queue",
-    "Page": "model",
-    "Retry": "model",
-    "Snooze": "model",
-    "Cancel": "model",
-    "Fail": "model",
-    "Then": "model",
-    "HoldfastError": "errors",
-    "JobError": "errors",
-    "backoff": "retry",
-    "linear": "retry",
-    "fixed": "retry",
-    "delays": "retry",
-    "Retention": "retention",
-    "Rule": "retention",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Each is imported when it is asked for: `holdfast health` is to be quick, and needs next to none of it."""
-    from importlib import import_module
-
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_PLACES[name]}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # so that a name which is not there is still an error to a type checker
+    __getattr__, __dir__ = late(
+        __name__,
+        {
+            "Holdfast": "process",
+            "Context": "context",
+            "Task": "app.task",
+            "Job": "app.job",
+            "Chain": "app.chains",
+            "Batch": "app.batches",
+            "group": "app.steps",
+            "Queue": "app.queue",
+            "Message": "app.queue",
+            "Page": "model",
+            "Retry": "model",
+            "Snooze": "model",
+            "Cancel": "model",
+            "Fail": "model",
+            "Then": "model",
+            "HoldfastError": "errors",
+            "JobError": "errors",
+            "backoff": "retry",
+            "linear": "retry",
+            "fixed": "retry",
+            "delays": "retry",
+            "Retention": "retention",
+            "Rule": "retention",
+        },
+    )

@@ -1,17 +1,13 @@
 """The façade: what a program imports and calls."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..late import late
 
 if TYPE_CHECKING:
     from .app import App
 
 __all__ = ["App"]
 
-
-def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: what only checks arguments needs no app."""
-    if name != "App":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .app import App
-
-    return App
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late(__name__, {"App": "app"})

@@ -1,41 +1,43 @@
 """`holdfast`: the root command. What a command needs is imported when that command is run."""
 
-from importlib import import_module
 from typing import cast
 
 import click
 
 from .. import __version__
+from ..late import late
 from .failures import Root
 from .options import example
 
-# By name, the module and what it is called there.
+# By name, the module that has it.
 COMMANDS = {
-    "worker": "worker:worker",
-    "send": "send:send",
-    "jobs": "jobs:jobs",
-    "show": "show:show",
-    "explain": "explain:explain",
-    "retry": "operate:retry",
-    "cancel": "operate:cancel",
-    "run-now": "operate:run_now",
-    "complete": "settle:complete",
-    "fail": "settle:fail",
-    "delete": "deleting:delete",
-    "queues": "queues:queues",
-    "cron": "cron:cron",
-    "migrate": "migrate:migrate",
-    "stats": "stats:stats",
-    "top": "top:top",
-    "events": "events:events",
-    "failures": "failing:failures",
-    "workers": "workers:workers",
-    "doctor": "doctor:doctor",
-    "health": "health:health",
-    "prune": "prune:prune",
-    "vacuum": "vacuum:vacuum",
-    "completion": "completion:completion",
+    "worker": "worker",
+    "send": "send",
+    "jobs": "jobs",
+    "show": "show",
+    "explain": "explain",
+    "retry": "operate",
+    "cancel": "operate",
+    "run-now": "operate",
+    "complete": "settle",
+    "fail": "settle",
+    "delete": "deleting",
+    "queues": "queues",
+    "cron": "cron",
+    "migrate": "migrate",
+    "stats": "stats",
+    "top": "top",
+    "events": "events",
+    "failures": "failing",
+    "workers": "workers",
+    "doctor": "doctor",
+    "health": "health",
+    "prune": "prune",
+    "vacuum": "vacuum",
+    "completion": "completion",
 }
+
+_command, _ = late(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
 
 
 class Commands(Root):
@@ -45,11 +47,7 @@ class Commands(Root):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        place = COMMANDS.get(cmd_name)
-        if place is None:
-            return None
-        module, _, name = place.partition(":")
-        return cast(click.Command, getattr(import_module(f"{__package__}.{module}"), name))
+        return cast(click.Command, _command(cmd_name.replace("-", "_"))) if cmd_name in COMMANDS else None
 
 
 @click.group(

@@ -22,11 +22,18 @@ MIN_FREE_BYTES = 16 * 1024 * 1024  # what an app has by default
 
 
 def check_database(
-    url: str, *, prefix: str, deep: bool = False, repair: bool = False, clock: Clock | None = None
+    url: str,
+    *,
+    prefix: str,
+    deep: bool = False,
+    repair: bool = False,
+    actor: str | None = None,
+    reason: str = "",
+    clock: Clock | None = None,
 ) -> Checkup:
     """As `app.check()`. To repair, the database is opened as an app does."""
     from ..store.sqlite.patient import Patient
-    from ..upkeep.doctor import check, diagnose, refuse_repair
+    from ..upkeep.doctor import diagnose, refuse_repair
     from ..upkeep.findings import Checkup, Finding, in_order
 
     began, time_source = time.monotonic(), clock or SystemClock()
@@ -40,7 +47,7 @@ def check_database(
     if refusal is None:
         try:
             with Holdfast(url, prefix=prefix, migrate=False, clock=time_source) as app:
-                return check(app.store, deep=deep, repair=True)
+                return app.check(deep=deep, repair=True, actor=actor, reason=reason)
         except StoreError as error:
             refusal = Finding("error", "NOT_REPAIRED", f"Nothing was repaired: {error}.")
     return Checkup(in_order([*findings, refusal]), [], time.monotonic() - began)
