@@ -81,3 +81,25 @@ class Pages(Struct, frozen=True):
     @property
     def free_bytes(self) -> int:
         return self.free * self.size
+
+
+class Weight(Struct, frozen=True, gc=False):
+    """A job that would go, and what goes with it."""
+
+    id: int
+    status: str
+    queue: str
+    task: str | None
+    batch: int | None
+    blobs: tuple[str, ...]
+    attempts: int
+    events: int
+    size: int  # bytes, about
+
+
+class BatchFate(Struct, frozen=True):
+    """A batch that is done, and what is left of it."""
+
+    id: int
+    members: int
+    callbacks: tuple[int, ...]

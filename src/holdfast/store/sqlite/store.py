@@ -19,6 +19,7 @@ from .examining import Examining
 from .exchanging import Exchanging
 from .explaining import Explaining
 from .files import blob_folder, database_path
+from .forecasting import Forecasting
 from .forks import watch_forks
 from .graphs import Graphs
 from .mending import Mending
@@ -38,7 +39,18 @@ FORK_PATIENCE_SECONDS = 1.0
 
 
 class SqliteStore(
-    Scheduling, Exchanging, Operating, Pruning, Graphs, Observing, Tallying, Examining, Mending, Explaining, Reading
+    Scheduling,
+    Exchanging,
+    Operating,
+    Pruning,
+    Forecasting,
+    Graphs,
+    Observing,
+    Tallying,
+    Examining,
+    Mending,
+    Explaining,
+    Reading,
 ):
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self._options, self._clock, self._random, self._token = options, clock, random, token
