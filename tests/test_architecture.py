@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -37,6 +39,7 @@ PURE = [
     "blobs",
     "tally",
     "retention",
+    "late",
 ]
 SIBLINGS = ["app", "run", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
@@ -46,7 +49,10 @@ LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 LONGEST_MODULE = 450
 NEEDS_NOTHING_OF_THE_SYSTEM = {"sqlite3", "threading", "socket", "subprocess", "asyncio", "multiprocessing", "select"}
 FORBIDDEN = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"}
-LOADS_THE_APP = "process/load.py"  # the program that the person at the command line named
+IMPORTERS = {
+    "process/load.py",  # the program that the person at the command line named
+    "late.py",  # our own modules, by names that stand in the code
+}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 SQL = re.compile(
     r"\b(SELECT\s.+\sFROM|INSERT\s+(OR\s+\w+\s+)?INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|TRIGGER)"
@@ -164,7 +170,7 @@ def test_nothing_can_run_what_it_has_read() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         assert called & FORBIDDEN_CALLS == set(), named(file)
-        if named(file) != LOADS_THE_APP:
+        if named(file) not in IMPORTERS:
             assert not {name for name in imports(file) if name.startswith("importlib")}, named(file)
 
 
@@ -225,3 +231,15 @@ def test_an_error_of_a_damaged_payload_does_not_show_it(app: Holdfast) -> None:
     (dead,) = app.queue("inbox").dead_letters()
     assert SECRET not in f"{dead.error_detail}{app.jobs.history(dead.id)}"
     assert SECRET not in repr(Failure("INTERNAL:X", "detail"))
+
+
+def test_every_public_name_is_there_and_is_imported_only_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, holdfast\n"
+        "early = sorted(name for name in sys.modules if name.startswith('holdfast.') and name != 'holdfast.late')\n"
+        "assert not early, early\n"
+        "from holdfast import *\n"
+        "assert all(name in globals() and name in dir(holdfast) for name in holdfast.__all__)\n"
+        "assert not hasattr(holdfast, 'nothing')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,7 +4,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 SECOND = 1_000_000
 """Microseconds in a second: all stored times are integer microseconds."""
@@ -67,6 +67,14 @@ def as_datetime(microseconds: int) -> datetime:
         return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:  # put there by hand
         return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def with_datetimes(detail: dict[str, Any]) -> dict[str, Any]:
+    """The detail of an event, with its moments as such: what ends in `_at`, and is a number."""
+    return {
+        name: as_datetime(value) if name.endswith("_at") and type(value) is int else value
+        for name, value in detail.items()
+    }
 
 
 def as_microseconds(moment: datetime) -> int:

@@ -267,6 +267,15 @@ def _rule_in_words(rule: Rule) -> str:
     return f"{what}{which}{age}{newest}"
 
 
+def rule_in_words(retention: Retention, status: str, queue: str, task: str | None) -> str:
+    """The one that decides about such jobs."""
+    for rule in retention.rules:
+        if rule.fits(status, queue, task):
+            return _rule_in_words(rule)
+    newest = "" if retention.newest is None else f", the newest {retention.newest:,}"
+    return f"{status} {_age_in_words(getattr(retention, status))}{newest}"
+
+
 # --- in the database ---
 
 written = msgspec.json.Encoder().encode

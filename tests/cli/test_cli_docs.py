@@ -21,7 +21,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(e
 
 
 def commands(group: click.Group = main, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None and command.name == name
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")

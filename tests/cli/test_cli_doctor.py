@@ -61,8 +61,12 @@ def test_repair_mends_and_tells(app: Holdfast, on: Run, url: str) -> None:
     connection.close()
     before = on("doctor")
     assert before.exit_code == 1 and "Mend it: holdfast doctor --repair --db" in before.stdout
-    mended = on("doctor", "--repair")
+    mended = on("doctor", "--repair", "--actor", "kim", "--reason", "it was off")
     assert mended.exit_code == 0 and mended.stdout.startswith("Corrected 1 total.\n")
+    logged = on("events", "--limit", 1).stdout
+    assert "repaired" in logged and "what=totals, count=1, reason=it was off" in logged and "by kim" in logged
+    refused = on("doctor", "--reason", "it is off")
+    assert refused.exit_code == 2 and "go with --repair" in refused.stderr
 
 
 def test_nothing_is_written_without_repair(app: Holdfast, on: Run, url: str, tmp_path: Path) -> None:

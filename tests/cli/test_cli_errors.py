@@ -13,9 +13,9 @@ import pytest
 from click.testing import Result
 from launching import command
 
-import holdfast.cli.database
-from holdfast import Holdfast, errors
+from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
+from holdfast.cli.database import Database
 from holdfast.cli.failures import exit_code
 
 Run = Callable[..., Result]
@@ -195,7 +195,7 @@ def test_an_interrupt_is_code_130(run: Run, url: str, monkeypatch: pytest.Monkey
     def interrupted(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(holdfast.cli.database, "Holdfast", interrupted)
+    monkeypatch.setattr(Database, "open", interrupted)
     result = run("jobs", "--db", url)
     assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
 
@@ -244,7 +244,9 @@ def test_a_reader_that_goes_away_is_no_error(app: Holdfast, url: str) -> None:
 
 def every_command(group: click.Group = main, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = []
-    for name, one in group.commands.items():
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        one = group.get_command(ctx, name)
         found.append((*path, name))
         if isinstance(one, click.Group):
             found += every_command(one, (*path, name))
@@ -262,7 +264,7 @@ def test_every_command_has_help_with_an_example(run: Run, path: tuple[str, ...])
 
 
 def test_the_version(run: Run) -> None:
-    assert run("--version").stdout == f"holdfast, version {holdfast.__version__}\n"
+    assert run("--version").stdout == f"holdfast, version {__version__}\n"
 
 
 def test_a_wrong_command_is_code_2(run: Run) -> None:

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 from launching import command
@@ -85,7 +86,9 @@ def test_every_state_is_explained_and_what_is_advised_can_be_typed(
         for one in commands:
             name, *rest = shlex.split(one)[1:]
             seen.add(name)
-            with main.commands[name].make_context(name, [arg.replace("CODE", "X:Y") for arg in rest]):
+            advised = main.get_command(click.Context(main), name)
+            assert advised is not None
+            with advised.make_context(name, [arg.replace("CODE", "X:Y") for arg in rest]):
                 pass  # click takes it
     assert seen >= {"run-now", "retry", "cancel", "complete", "fail", "queues", "explain"}
 

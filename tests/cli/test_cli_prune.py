@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,14 @@ def test_it_prunes_by_the_rules_and_says_what(app: Holdfast, old: list[int], on:
 
 
 def test_a_dry_run_deletes_nothing(app: Holdfast, old: list[int], on: Run, data: Data) -> None:
-    assert "6 jobs would be pruned" in on("prune", "--dry-run").stdout
+    seen = on("prune", "--dry-run").stdout
+    assert seen.startswith("6 jobs would be pruned: 3 succeeded, 3 cancelled.\nRULE ")
+    assert re.search(r"^succeeded 30d +succeeded +default +work +3$", seen, re.MULTILINE)
+    assert "With them: 3 attempts, 15 events." in seen
     found = data("prune", "-n")
     assert (found["action"], found["dry_run"], found["jobs"], found["failed"]) == ("prune", True, 6, 0)
+    group = {"rule": "cancelled 30d", "status": "cancelled", "queue": "default", "task": "work", "jobs": 3}
+    assert group in found["groups"] and (found["attempts"], found["events"], found["estimate"]) == (3, 15, None)
     assert count(app) == 10
 
 

@@ -13,10 +13,11 @@ from click.testing import Result
 from holdfast import Holdfast
 from holdfast.cli.answers import keeps_failing
 from holdfast.cli.keys import Keys
-from holdfast.cli.numbers import percent, short, size_text
+from holdfast.cli.numbers import percent, short
 from holdfast.cli.room import share_out, window
 from holdfast.cli.sparkline import bar, sparkline
 from holdfast.observe.answers import TaskAttempts
+from holdfast.wording import size
 from shift import Shift, drain
 
 Run = Callable[..., Result]
@@ -195,9 +196,9 @@ def test_numbers_in_little_room() -> None:
     assert [short(n) for n in (0, 99_999, 123_456, 999_600, 1_240_000, 25_000_000)] == [
         "0", "99,999", "123k", "1.0M", "1.2M", "25M",
     ]  # fmt: skip
-    assert [size_text(n) for n in (0, 512, 4096, 18_800_000, 2**40)] == [
-        "0 B",
-        "512 B",
+    assert [size(n) for n in (0, 512, 4096, 18_800_000, 2**40)] == [
+        "0 bytes",
+        "512 bytes",
         "4.0 KiB",
         "17.9 MiB",
         "1.0 TiB",

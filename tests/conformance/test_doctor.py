@@ -10,7 +10,7 @@ import pytest
 from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, StoreBusy
 from holdfast.model import Claimed, WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.findings import Finding
@@ -145,6 +145,51 @@ def test_totals_that_disagree_with_a_recount_are_recounted(app: Holdfast, sql: S
     assert sql("SELECT status, queue, n FROM holdfast_totals ORDER BY n, status") == [
         ("failed", "ghost", 0), ("", "inbox", 3), ("succeeded", "inbox", 3),
     ]  # fmt: skip
+
+
+def test_each_kind_of_repair_is_in_the_log_with_who_did_it_and_why(app: Holdfast, sql: Sql, claim: Claim) -> None:
+    work = app.task(name="known")(lambda: None)
+    gone, kept = work.using(tags=["a"]).enqueue(), work.enqueue()
+    claim(lease=0.001)
+    app.clock.advance(60)  # type: ignore[attr-defined]
+    sql("DELETE FROM holdfast_jobs WHERE id = ?", (gone.id,))
+    claim(lease=0.001)
+    app.clock.advance(60)  # type: ignore[attr-defined]
+    sql("INSERT INTO holdfast_totals VALUES ('failed', 'ghost', 'gone', 7)")
+    sql("DROP INDEX holdfast_jobs_running")
+    place = app.observe.last_event()
+    app.check(repair=True, actor="kim", reason="a restored backup")
+    found = [one for one in app.observe.events(after=place) if one.event == "repaired"]
+    assert {one.detail["what"]: one.detail["count"] for one in found} == {
+        "schema": 1, "leftovers": 4, "totals": 1, "running": 1,
+    }  # fmt: skip
+    assert {(one.actor, one.detail["reason"], one.job_id) for one in found} == {("kim", "a restored backup", None)}
+    assert found[0].detail["names"] == ["holdfast_jobs_running"]
+    app.check(repair=True)
+    assert app.observe.last_events(1)[0].id == found[-1].id, "there was nothing left to mend"
+    assert app.jobs.get(kept.id).status == "ready"
+
+
+def test_a_repair_that_fails_half_way_is_in_the_log_as_far_as_it_came(
+    app: Holdfast, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = app.task(name="known")(lambda: None)
+    ids = [work.enqueue().id for _ in range(3)]
+    sql("DELETE FROM holdfast_jobs WHERE id <= ?", (ids[1],))
+    monkeypatch.setattr("holdfast.store.sqlite.mending.MOST", 1)
+    delete, left = app.store.delete_leftovers, [1]
+
+    def once() -> int:
+        if left.pop():
+            left.append(0)
+            return delete()
+        raise StoreBusy("somebody else writes")
+
+    monkeypatch.setattr(app.store, "delete_leftovers", once)
+    with pytest.raises(StoreBusy):
+        app.check(repair=True, actor="kim")
+    (last,) = app.observe.last_events(1)
+    assert (last.event, last.actor, last.detail) == ("repaired", "kim", {"what": "leftovers", "count": 1})
 
 
 # --- jobs that do not move on ---------------------------------------------------------------------

@@ -100,6 +100,26 @@ def test_the_details_of_an_event_say_from_where_to_where(app: Holdfast, work: Ta
     assert last.detail["run_at"] == app.jobs.get(job.id).run_at
 
 
+def test_moments_of_an_event_are_datetimes_in_the_log_as_in_the_history(
+    app: Holdfast, work: Task[[], None], claim: Claim
+) -> None:
+    job = work.enqueue()
+    app.store.retry(claim().lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
+    (event,) = app.observe.last_events(1, job.id)
+    assert event.detail == app.jobs.history(job.id)[-1].detail
+    assert event.detail["run_at"] == app.jobs.get(job.id).run_at
+
+
+def test_what_somebody_wrote_into_a_detail_by_hand_is_no_moment(
+    app: Holdfast, work: Task[[], None], sql: Sql
+) -> None:
+    job = work.enqueue()
+    statement = "INSERT INTO holdfast_events (job_id, at, event, detail) VALUES (?, 1, 'noted', ?)"
+    sql(statement, (job.id, '{"run_at": "soon", "seen_at": true}'))
+    assert app.jobs.history(job.id)[-1].detail == {"run_at": "soon", "seen_at": True}
+    assert app.observe.last_events(1)[0].detail == {"run_at": "soon", "seen_at": True}
+
+
 def test_the_history_of_no_job_is_an_error(app: Holdfast) -> None:
     with pytest.raises(JobNotFound):
         app.jobs.history(77)

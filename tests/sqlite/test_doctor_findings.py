@@ -239,6 +239,16 @@ def test_a_large_log_and_the_reader_that_keeps_it(path: Path, monkeypatch: pytes
         assert one.mend == f"kill {other.pid}" and one.detail["readers"] == [other.pid]
 
 
+def test_who_reads_for_a_moment_only_does_not_keep_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody always does; two looks that follow on each other may both see the same one."""
+    keeps, passes, writes = {124}, {125}, {surroundings_module.WRITE_LOCK, 126}
+    seen = [{7: keeps, 8: passes, 9: writes}, {7: keeps, 8: passes, 9: writes}, {7: keeps, 9: {126}}]
+    monkeypatch.setattr(surroundings_module, "locks_on", lambda _: seen.pop(0) if len(seen) > 1 else seen[0])
+    holders = surroundings_module.Holders(path)
+    holders.watch(0.05)
+    assert (holders.readers, holders.writers) == ([7, 9], [])
+
+
 def test_a_writer_that_does_not_let_go_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 0)
     with Holdfast(path) as app:

@@ -33,6 +33,11 @@ NAMES = [
     "whole_events",
     "whole_blockers",
     "delete_jobs",
+    "weigh_jobs",
+    "callbacks_of_batches",
+    "fates_of_batches",
+    "references_to_blobs",
+    "count_old_audit",
 ]
 
 SERVED_BY = {
@@ -42,6 +47,9 @@ SERVED_BY = {
     "batches_of_callbacks": {"batches_success", "batches_done"},
     "prune_batches": {"jobs_batch"},
     "oldest_audit": {"events_job"},
+    "count_old_audit": {"events_job"},
+    "callbacks_of_batches": {"batches_success", "batches_done"},
+    "references_to_blobs": {"jobs_args_blob", "jobs_result_blob"},
     "trim_events": {"events_job"},
 }
 

@@ -1,5 +1,13 @@
 """The façade: what a program imports and calls."""
 
-from .app import App
+from typing import TYPE_CHECKING
+
+from ..late import late
+
+if TYPE_CHECKING:
+    from .app import App
 
 __all__ = ["App"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = late(__name__, {"App": "app"})

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,7 +14,9 @@ from ..clock import EPOCH, SECOND, as_microseconds
 from ..errors import InvalidInput, InvalidTask
 from ..failure import shorten
 from ..model import STATUSES
-from ..retention import Retention
+
+if TYPE_CHECKING:
+    from ..retention import Retention
 
 MAX_NAME = 200
 MAX_KEY = 500
@@ -140,6 +142,8 @@ def job_id(value: Any) -> int:
 
 
 def retention(value: Any) -> Retention | None:
+    from ..retention import Retention
+
     if value is not None and not isinstance(value, Retention):
         raise InvalidInput(f"retention is a Retention(…), not {shown(value)}")
     return value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from msgspec import Struct
 
-from ..clock import as_datetime
+from ..clock import as_datetime, with_datetimes
 from ..codec import encode_result
 from ..errors import InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
@@ -53,8 +53,9 @@ class HistoryEntry(Struct, frozen=True):
 
     @classmethod
     def from_timeline(cls, entry: TimelineEntry) -> "HistoryEntry":
-        detail = {name: as_datetime(value) if name.endswith("_at") else value for name, value in entry.detail.items()}
-        return cls(as_datetime(entry.at), entry.kind, entry.name, entry.attempt, entry.actor, detail)
+        return cls(
+            as_datetime(entry.at), entry.kind, entry.name, entry.attempt, entry.actor, with_datetimes(entry.detail)
+        )
 
 
 class Jobs:

@@ -16,7 +16,7 @@ from .output import Cell, Column, state
 from .room import share_out, window
 from .sparkline import bar, sparkline
 from .text import age, clean, span
-from .workers import places, queue_names, state_cell
+from .workers import first_cells, queue_names
 
 if TYPE_CHECKING:
     from ..model import JobRecord
@@ -274,12 +274,4 @@ def _failure_row(one: FailureLine, now: datetime) -> Row:
 
 
 def _worker_row(one: WorkerHealth, now: datetime) -> Row:
-    return [
-        one.id,
-        state_cell(one),
-        places(one),
-        f"{age(one.heartbeat_at, now)} ago",
-        str(one.pid),
-        one.host,
-        queue_names(one),
-    ]
+    return [*first_cells(one, now), queue_names(one)]

@@ -1,13 +1,16 @@
 """Which database a command works on: `--db URL`, `--app module:app`, or HOLDFAST_URL."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from ..process import Holdfast
+if TYPE_CHECKING:
+    from ..process import Holdfast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +50,8 @@ class Database:
             return load_app(reference)
         if self.url is None:
             raise click.UsageError("no database was named: pass --db app.db, or set HOLDFAST_URL", self._ctx)
+        from ..process import Holdfast
+
         return Holdfast(self.url, migrate=migrate, prefix=prefix or DEFAULT_PREFIX, **options)
 
 

@@ -6,7 +6,7 @@ import click
 
 from .database import Database, takes_database
 from .failures import Exit
-from .options import example
+from .options import Signature, example, signed
 from .output import Cell, document, json_option, lines, say
 from .text import span
 
@@ -21,22 +21,33 @@ CODES = {"ok": Exit.DONE, "note": Exit.DONE, "warning": Exit.NOT_DONE, "error": 
     epilog=example(
         "holdfast doctor --db app.db",
         "holdfast doctor --db app.db --deep --json",
-        "holdfast doctor --db app.db --repair",
+        "holdfast doctor --db app.db --repair --reason 'a restored backup'",
     )
 )
 @click.option("--deep", is_flag=True, help="Look at every row and every page, however long it takes.")
 @click.option("--repair", is_flag=True, help="Mend what can be mended without losing anything, and look again.")
 @click.option("--verbose", "-v", is_flag=True, help="Say what is fine, too.")
+@signed
 @takes_database
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, database: Database, deep: bool, repair: bool, verbose: bool, as_json: bool) -> None:
+def doctor(
+    ctx: click.Context,
+    database: Database,
+    deep: bool,
+    repair: bool,
+    verbose: bool,
+    signature: Signature,
+    as_json: bool,
+) -> None:
     """Look the database over, and say what is wrong and what mends it.
 
     It writes nothing without --repair, and looks at a database that is damaged, locked, read-only or of another
     version as far as it can. Ends with 0 if there are notes at most, 1 with warnings, 3 with errors.
     """
-    found = _check(database, deep, repair)
+    if not repair and (signature["actor"] is not None or signature["reason"]):
+        raise click.UsageError("--actor and --reason go with --repair: nothing else is changed")
+    found = _check(database, deep, repair, signature)
     if as_json:
         document(
             {
@@ -52,16 +63,16 @@ def doctor(ctx: click.Context, database: Database, deep: bool, repair: bool, ver
     ctx.exit(CODES[found.severity])
 
 
-def _check(database: Database, deep: bool, repair: bool) -> "Checkup":
+def _check(database: Database, deep: bool, repair: bool, signature: Signature) -> "Checkup":
     """Without an app the database is not opened to be used, so that its state does not matter."""
     place = database.place()
     if place is None:
         with database.open() as app:
-            return app.check(deep=deep, repair=repair)
+            return app.check(deep=deep, repair=repair, **signature)
     from ..process.checkup import check_database
 
     url, prefix = place
-    return check_database(url, prefix=prefix, deep=deep, repair=repair)
+    return check_database(url, prefix=prefix, deep=deep, repair=repair, **signature)
 
 
 def _print(found: "Checkup", verbose: bool) -> None:

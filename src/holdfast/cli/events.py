@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from ..clock import as_datetime
 from ..model import Criteria
 from .complete import complete_jobs
 from .database import Database, takes_database
 from .options import example, job_id
 from .output import Cell, json_lines, json_option, lines, note
-from .text import iso, local
+from .text import iso, local, written
 
 if TYPE_CHECKING:
     from ..observe.answers import Event
@@ -207,7 +206,7 @@ def _time(at: datetime) -> str:
 
 
 def _detail(one: Event) -> str:
-    detail = _readable(one.detail, local)
+    detail = written(one.detail, local)
     words = [f"attempt {one.attempt}"] if one.event == "claimed" else []
     if "from" in detail and "to" in detail:
         change = f"{detail.pop('from')} → {detail['to']}"
@@ -217,14 +216,6 @@ def _detail(one: Event) -> str:
     if detail.get("error_code"):
         words.append(str(detail.pop("error_code")))
     return ", ".join([*words, *(f"{name}={_value(value)}" for name, value in detail.items())])
-
-
-def _readable(detail: dict[str, Any], write: Callable[[datetime], str]) -> dict[str, Any]:
-    """The same with moments as text."""
-    return {
-        name: write(as_datetime(value)) if name.endswith("_at") and isinstance(value, int) else value
-        for name, value in detail.items()
-    }
 
 
 def _value(value: Any) -> str:
@@ -241,5 +232,5 @@ def _as_data(one: Event, subject: Subject) -> dict[str, Any]:
         "event": one.event,
         "attempt": one.attempt,
         "actor": one.actor,
-        "detail": _readable(one.detail, iso),
+        "detail": written(one.detail, iso),
     }

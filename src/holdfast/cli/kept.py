@@ -4,7 +4,7 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from typing import TYPE_CHECKING, Any
 
-from .numbers import size_text
+from ..wording import size
 from .text import age, due, optional_iso, plural
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def in_words(kept: Kept, storage: Storage, now: datetime) -> list[str]:
-    words = [f"the file has {size_text(storage.database_bytes)}"]
+    words = [f"the file has {size(storage.database_bytes)}"]
     if storage.free_bytes_in_file:
-        words.append(f"{size_text(storage.free_bytes_in_file)} of it unused")
-    words.append(f"its log {size_text(storage.wal_bytes)}")
-    words.append(f"{size_text(storage.disk_free_bytes)} free on the disk")
+        words.append(f"{size(storage.free_bytes_in_file)} of it unused")
+    words.append(f"its log {size(storage.wal_bytes)}")
+    words.append(f"{size(storage.disk_free_bytes)} free on the disk")
     sentences = [", ".join(words)]
     if kept.rules is None:
         return [*sentences, "the rules are of another version of Holdfast: nothing is deleted"]

@@ -1,35 +1,57 @@
-"""`holdfast`: the root command."""
+"""`holdfast`: the root command. What a command needs is imported when that command is run."""
+
+from typing import cast
 
 import click
 
 from .. import __version__
-from .completion import completion
-from .cron import cron
-from .deleting import delete
-from .doctor import doctor
-from .events import events
-from .explain import explain
-from .failing import failures
+from ..late import late
 from .failures import Root
-from .health import health
-from .jobs import jobs
-from .migrate import migrate
-from .operate import cancel, retry, run_now
 from .options import example
-from .prune import prune
-from .queues import queues
-from .send import send
-from .settle import complete, fail
-from .show import show
-from .stats import stats
-from .top import top
-from .vacuum import vacuum
-from .worker import worker
-from .workers import workers
+
+# By name, the module that has it.
+COMMANDS = {
+    "worker": "worker",
+    "send": "send",
+    "jobs": "jobs",
+    "show": "show",
+    "explain": "explain",
+    "retry": "operate",
+    "cancel": "operate",
+    "run-now": "operate",
+    "complete": "settle",
+    "fail": "settle",
+    "delete": "deleting",
+    "queues": "queues",
+    "cron": "cron",
+    "migrate": "migrate",
+    "stats": "stats",
+    "top": "top",
+    "events": "events",
+    "failures": "failing",
+    "workers": "workers",
+    "doctor": "doctor",
+    "health": "health",
+    "prune": "prune",
+    "vacuum": "vacuum",
+    "completion": "completion",
+}
+
+_command, _ = late(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
+
+
+class Commands(Root):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        return cast(click.Command, _command(cmd_name.replace("-", "_"))) if cmd_name in COMMANDS else None
 
 
 @click.group(
-    cls=Root,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("holdfast jobs --db app.db --status failed"),
 )
@@ -39,12 +61,3 @@ def main() -> None:
 
     Every command but worker and completion takes --db, or --app, or else the environment variable HOLDFAST_URL.
     """
-
-
-COMMANDS = (
-    worker, send, jobs, show, explain, retry, cancel, run_now, complete, fail, delete, queues, cron, migrate,
-    stats, top, events, failures, workers, doctor, health, prune, vacuum, completion,
-)  # fmt: skip
-
-for command in COMMANDS:
-    main.add_command(command)

@@ -1,15 +1,5 @@
 """Numbers for a person's eyes: short where room is short."""
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def size_text(count: int) -> str:
-    """`512 B`, `4.2 MiB`: bytes, to two or three digits."""
-    value, unit = float(count), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.{0 if value >= 100 else 1}f} {_UNITS[unit]}"
-
 
 def short(count: int) -> str:
     """In six characters at most: `99,999`, `123k`, `1.2M`."""

@@ -1,17 +1,21 @@
 """Kinds of values on the command line, and the options that several commands share."""
 
+from __future__ import annotations  # so that they cost nothing at import
+
 import functools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
 
 import click
 
 from ..app.checks import MAX_SECONDS
-from ..app.jobs import Filters
 from ..model import Status
 from .complete import complete_queues, complete_tasks
+
+if TYPE_CHECKING:
+    from ..app.jobs import Filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,7 +114,7 @@ def takes_filters(command: F) -> F:
     def with_filters(*args: Any, since: float | None, **given: Any) -> Any:
         names = ("status", "queue", "task", "tag", "key", "error_code")
         filters = {name: list(values) for name in names if (values := given.pop(name))}
-        found = cast(Filters, filters)
+        found = cast("Filters", filters)
         if since is not None:
             found["created_after"] = datetime.now(UTC) - timedelta(seconds=since)
         return command(*args, filters=found, **given)

@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from ..process import Holdfast
 from ..retention import ENDED, Retention, Rule
 from .complete import complete_queues, complete_tasks
 from .database import Database, takes_database
 from .deeds import ask
 from .options import Signature, duration, example, signed, size
-from .output import document, json_option, progress_bar, say
+from .output import Column, document, json_option, progress_bar, say, table
 from .text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..upkeep.asked import PruneReport
+
+
+COLUMNS = (
+    Column("RULE", least=12),
+    Column("STATUS"),
+    Column("QUEUE", least=6),
+    Column("TASK", least=8),
+    Column("JOBS", right=True),
+)
 
 
 class _Rules(NamedTuple):
@@ -66,7 +74,7 @@ class _Rules(NamedTuple):
         "holdfast prune --older-than 7d --task ping --db app.db",
     )
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Only say how many it would be.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what it would be.")
 @click.option(
     "--archive", type=click.Path(dir_okay=False), metavar="FILE", help="Write them to this .jsonl.gz first."
 )
@@ -107,31 +115,28 @@ def prune(
     """
     rules = _Rules(status, queue, task, older_than, keep, max_size).retention()
     with database.open() as app:
-        report = _count(app, rules) if dry_run else None
-        if report is None and rules is not None and not yes:
-            found = _count(app, rules)
-            ask(f"Delete {plural(found.jobs, 'job')} ({found.retention})?", yes)
-        if report is None:
-            with _progress(app, rules, as_json) as progress:
+        asks, shows_bar = rules is not None and not yes, sys.stderr.isatty() and not as_json
+        report = app.prune(dry_run=True, retention=rules) if dry_run or asks or shows_bar else None
+        if not dry_run:
+            if report is not None and asks:
+                about = "about " if report.estimate else ""
+                ask(f"Delete {about}{plural(report.jobs, 'job')} ({report.retention})?", yes)
+            with _progress(None if report is None or not shows_bar else report.jobs) as progress:
                 report = app.prune(retention=rules, archive=archive, hurry=hurry, progress=progress, **signature)
+    assert report is not None
     _tell(report, as_json)
 
 
-def _count(app: Holdfast, rules: Retention | None) -> PruneReport:
-    return app.prune(dry_run=True, retention=rules)
-
-
 @contextmanager
-def _progress(app: Holdfast, rules: Retention | None, as_json: bool) -> Iterator[Callable[[int], None] | None]:
+def _progress(total: int | None) -> Iterator[Callable[[int], None] | None]:
     """A bar, on a terminal."""
-    if as_json or not sys.stderr.isatty():
+    if total is None:
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("Pruning"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with progress_bar(*columns) as bar:
-        total = _count(app, rules).jobs
         one = bar.add_task("prune", total=total)
         yield lambda done: bar.update(one, completed=done, total=max(total, done))
 
@@ -144,10 +149,14 @@ def _tell(report: PruneReport, as_json: bool) -> None:
     which = f": {', '.join(parts)}" if parts else ""
     verb = "would be" if report.dry_run else "was" if report.jobs == 1 else "were"
     say(f"{plural(report.jobs, 'job')} {verb} pruned{which}.")
+    if report.groups:
+        table(COLUMNS, [[one.rule, one.status, one.queue, one.task or "", f"{one.jobs:,}"] for one in report.groups])
+    if report.estimate:
+        say(f"What goes for the size of the file was estimated, {report.estimate}.")
     say(f"Kept: {report.retention}.")
-    others = ("batches", "minutes", "failures", "tracebacks", "audit", "blobs")
+    others = ("attempts", "events", "batches", "minutes", "failures", "tracebacks", "audit", "blobs")
     rest = [f"{getattr(report, name):,} {name}" for name in others if getattr(report, name)]
     if rest:
-        say(f"Also pruned: {', '.join(rest)}.")
+        say(f"{'With them' if report.dry_run else 'Also pruned'}: {', '.join(rest)}.")
     if report.archived:
         say(f"{plural(report.archived, 'job')} {'was' if report.archived == 1 else 'were'} written to the archive.")

@@ -19,7 +19,7 @@ from .jobs import as_data, payload_text, what
 from .options import example, job_id
 from .output import Cell, Column, document, fields, json_option, say, say_lines, state, table, tree
 from .spans import Span, spans
-from .text import age, due, iso, local, span
+from .text import age, due, iso, local, span, written
 
 COLUMNS = (
     Column("AT (UTC)"),
@@ -120,12 +120,12 @@ def _row(one: Span) -> list[Cell | str]:
 
 
 def _detail(entry: HistoryEntry) -> str:
-    detail = dict(entry.detail)
+    detail = written(entry.detail, local)
     words = [entry.name] if entry.kind == "attempt" else []
     if "from" in detail and "to" in detail:
         words.append(f"{detail.pop('from')} → {detail.pop('to')}")
     if "run_at" in detail:
-        words.append(f"due {local(detail.pop('run_at'))}")
+        words.append(f"due {detail.pop('run_at')}")
     error = [str(detail.pop(name)) for name in ("error_code", "error_detail") if detail.get(name)]
     if error:
         words.append(": ".join(error))
@@ -137,14 +137,13 @@ def _detail(entry: HistoryEntry) -> str:
 
 def _entry_data(one: Span) -> dict[str, Any]:
     entry = one.entry
-    detail = {name: iso(value) if isinstance(value, datetime) else value for name, value in entry.detail.items()}
     data = {
         "at": iso(entry.at),
         "kind": entry.kind,
         "name": entry.name,
         "attempt": entry.attempt,
         "actor": entry.actor,
-        "detail": detail,
+        "detail": written(entry.detail, iso),
     }
     if entry.kind == "attempt":
         data |= {"wait_seconds": one.wait, "run_seconds": one.run}

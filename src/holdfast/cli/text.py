@@ -1,10 +1,12 @@
 """Text for a person's eyes: nothing in it that a terminal would act on, times in words."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from ..wording import clean, plural, span
 
-__all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span"]
+__all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span", "written"]
 
 
 def clean_lines(text: str) -> str:
@@ -34,3 +36,8 @@ def optional_iso(moment: datetime | None) -> str | None:
 def local(moment: datetime) -> str:
     """For reading: UTC, to the millisecond."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def written(detail: dict[str, Any], write: Callable[[datetime], str]) -> dict[str, Any]:
+    """What belongs to an event, with its moments as text."""
+    return {name: write(value) if isinstance(value, datetime) else value for name, value in detail.items()}

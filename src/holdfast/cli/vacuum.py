@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from ..wording import size
 from .database import Database, takes_database
-from .numbers import size_text
 from .options import Signature, example, signed
 from .output import document, json_option, progress_bar, say
 
@@ -38,11 +38,11 @@ def vacuum(database: Database, full: bool, hurry: bool, signature: Signature, as
         return
     freed = report.before_bytes - report.after_bytes
     if freed > 0:
-        say(f"The file shrank from {size_text(report.before_bytes)} to {size_text(report.after_bytes)}.")
+        say(f"The file shrank from {size(report.before_bytes)} to {size(report.after_bytes)}.")
     else:
-        say(f"There was nothing to give back: the file has {size_text(report.after_bytes)}.")
+        say(f"There was nothing to give back: the file has {size(report.after_bytes)}.")
     if report.free_bytes:
-        say(f"{size_text(report.free_bytes)} in it are free, and are used by the next jobs.")
+        say(f"{size(report.free_bytes)} in it are free, and are used by the next jobs.")
 
 
 @contextmanager

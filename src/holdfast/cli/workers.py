@@ -78,17 +78,13 @@ def queue_names(one: WorkerHealth) -> str:
     return "all" if one.queues is None else ", ".join(one.queues)
 
 
+def first_cells(one: WorkerHealth, now: datetime) -> list[Cell | str]:
+    """Up to the host."""
+    return [one.id, state_cell(one), places(one), f"{age(one.heartbeat_at, now)} ago", str(one.pid), one.host]
+
+
 def _row(one: WorkerHealth, now: datetime) -> list[Cell | str]:
-    return [
-        one.id,
-        state_cell(one),
-        places(one),
-        f"{age(one.heartbeat_at, now)} ago",
-        str(one.pid),
-        one.host,
-        age(one.started_at, one.ended_at or now),
-        queue_names(one),
-    ]
+    return [*first_cells(one, now), age(one.started_at, one.ended_at or now), queue_names(one)]
 
 
 def as_data(one: WorkerHealth) -> dict[str, Any]:

@@ -187,6 +187,7 @@ class Event(Struct, frozen=True):
     attempt: int | None
     actor: str | None
     detail: dict[str, Any]
+    """What is in it depends on the event. Times in it are datetimes."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from ..clock import SECOND, Clock, as_datetime, as_microseconds
+from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
 from ..errors import InvalidInput
 from ..model import JobRecord, WorkerRecord
 from ..observations import Count, EventRecord
@@ -255,7 +255,8 @@ def _percentiles(histogram: dict[int, int]) -> Percentiles:
 
 
 def _event(one: EventRecord) -> Event:
-    return Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, one.detail)
+    detail = with_datetimes(one.detail)
+    return Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, detail)
 
 
 def _whole(value: object, what: str) -> int:

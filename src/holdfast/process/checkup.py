@@ -6,36 +6,48 @@ An app opens its database to use it, and cannot open one that is damaged, locked
 from __future__ import annotations  # so that they cost nothing at import
 
 import time
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..app import checks
 from ..clock import Clock, SystemClock
 from ..errors import StoreError
-from ..store.examination import Vitals
-from ..upkeep.findings import Checkup, Finding, in_order
-from ..upkeep.health import since_minute
-from .holdfast import Holdfast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..store.examination import Vitals
+    from ..upkeep.findings import Checkup
 
 MIN_FREE_BYTES = 16 * 1024 * 1024  # what an app has by default
 
 
 def check_database(
-    url: str, *, prefix: str, deep: bool = False, repair: bool = False, clock: Clock | None = None
+    url: str,
+    *,
+    prefix: str,
+    deep: bool = False,
+    repair: bool = False,
+    actor: str | None = None,
+    reason: str = "",
+    clock: Clock | None = None,
 ) -> Checkup:
     """As `app.check()`. To repair, the database is opened as an app does."""
     from ..store.sqlite.patient import Patient
-    from ..upkeep.doctor import check, diagnose, refuse_repair
+    from ..upkeep.doctor import diagnose, refuse_repair
+    from ..upkeep.findings import Checkup, Finding, in_order
 
     began, time_source = time.monotonic(), clock or SystemClock()
     patient = Patient(url, checks.prefix(prefix), time_source)
     findings = diagnose(patient.examine(MIN_FREE_BYTES, deep))
     if not repair:
         return Checkup(findings, [], time.monotonic() - began)
+    from .holdfast import Holdfast
+
     refusal = refuse_repair(findings)
     if refusal is None:
         try:
             with Holdfast(url, prefix=prefix, migrate=False, clock=time_source) as app:
-                return check(app.store, deep=deep, repair=True)
+                return app.check(deep=deep, repair=True, actor=actor, reason=reason)
         except StoreError as error:
             refusal = Finding("error", "NOT_REPAIRED", f"Nothing was repaired: {error}.")
     return Checkup(in_order([*findings, refusal]), [], time.monotonic() - began)
@@ -46,6 +58,7 @@ def vitals_of(
 ) -> Vitals:
     """What a health check asks, of the last so many seconds."""
     from ..store.sqlite.patient import Patient
+    from ..upkeep.health import since_minute
 
     time_source = clock or SystemClock()
     return Patient(url, checks.prefix(prefix), time_source).vitals(since_minute(time_source.now(), window), queues)

@@ -38,16 +38,19 @@ class Holdfast(App):
 
         return Observe(lambda: self.store, self.clock, self._rules)
 
-    def check(self, *, deep: bool = False, repair: bool = False) -> Checkup:
+    def check(
+        self, *, deep: bool = False, repair: bool = False, actor: str | None = None, reason: str = ""
+    ) -> Checkup:
         """Look the database over: its file, settings, tables, rows, jobs, workers and times. Reads only, and shortly.
 
         deep: look at every row and every page, however long that takes.
         repair: then mend what can be mended without losing anything, and look again.
+        actor, reason: who repairs, and why, for the log.
         """
-        from ..upkeep.doctor import check
+        from ..upkeep.doctor import Repair, check
 
-        deep, repair = checks.flag(deep, "deep"), checks.flag(repair, "repair")
-        return check(self.store, deep=deep, repair=repair)
+        by = Repair(checks.actor(actor), checks.text(reason, "reason"))
+        return check(self.store, deep=checks.flag(deep, "deep"), repair=by if checks.flag(repair, "repair") else None)
 
     @property
     def retention(self) -> Retention:
@@ -118,7 +121,7 @@ class Holdfast(App):
             self.store, checks.flag(full, "full"), checks.flag(hurry, "hurry"), progress or (lambda *_: None)
         )
         detail = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
-        self.store.note_vacuum(who, detail | ({"reason": why} if why else {}))
+        self.store.note_deed("vacuumed", who, detail | ({"reason": why} if why else {}))
         return report
 
     def worker(

@@ -218,7 +218,8 @@ class Examined(Protocol):
         ...
 
     def delete_leftovers(self) -> int:
-        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have; returns how many."""
+        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have: some of them. Returns
+        how many rows, 0 if none is left."""
         ...
 
     def recount_totals(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from ..retention import Expiry, Mark
-from .pruned import DoomedChain, Ended, LogHold, Pages, Pruned, Pruner, Upkeep
+from .pruned import BatchFate, DoomedChain, Ended, Pages, Pruned, Pruner, Upkeep, Weight
 
 
 class Keeping(Protocol):
@@ -55,6 +55,32 @@ class Keeping(Protocol):
 
     def whole_jobs(self, ids: Collection[int]) -> Iterator[bytes]:
         """Each as a line of JSON, with its attempts, events and what it waited for."""
+        ...
+
+    # --- what would go, of whom nothing does ---
+
+    def weigh(self, ids: Collection[int]) -> builtins.list[Weight]:
+        """What would go with each of these jobs."""
+        ...
+
+    def callbacks_among(self, ids: Collection[int]) -> builtins.list[tuple[int, int]]:
+        """Batches, and those of these jobs that were enqueued for them."""
+        ...
+
+    def fates_of_batches(self, batches: Collection[int]) -> builtins.list[BatchFate]:
+        """Of those of these batches that are done."""
+        ...
+
+    def references_to(self, blobs: Collection[str]) -> dict[str, int]:
+        """How many jobs refer to each of them."""
+        ...
+
+    def count_unused_blobs(self) -> int:
+        """That no job refers to, as far as it is known."""
+        ...
+
+    def count_old(self, what: str, before: int) -> int:
+        """what: minutes, failures, tracebacks or audit."""
         ...
 
     # --- succeeded, failed, cancelled -> gone ---
@@ -129,8 +155,6 @@ class Keeping(Protocol):
         """Write the whole file anew. tick: called now and then; what it raises ends it, and nothing has happened."""
         ...
 
-    def note_vacuum(self, actor: str, detail: dict[str, Any]) -> None: ...
-
-    def log_hold(self) -> LogHold | None:
-        """Who keeps the log from shrinking, if it has grown far beyond its cap."""
+    def note_deed(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+        """What an operator did to the database itself."""
         ...

@@ -83,9 +83,23 @@ class Pages(Struct, frozen=True):
         return self.free * self.size
 
 
-class LogHold(Struct, frozen=True):
-    """The write-ahead log cannot be emptied, since somebody reads from it."""
+class Weight(Struct, frozen=True, gc=False):
+    """A job that would go, and what goes with it."""
 
-    log_bytes: int
-    since: int
-    readers: tuple[tuple[int, str], ...]  # processes and their commands, as far as the system tells
+    id: int
+    status: str
+    queue: str
+    task: str | None
+    batch: int | None
+    blobs: tuple[str, ...]
+    attempts: int
+    events: int
+    size: int  # bytes, about
+
+
+class BatchFate(Struct, frozen=True):
+    """A batch that is done, and what is left of it."""
+
+    id: int
+    members: int
+    callbacks: tuple[int, ...]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from time import monotonic, sleep
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from ..errors import AlreadyPruning
 from ..retention import ENDED, Retention
 from ..store.base import Store
 from .archive import Archive
+from .forecast import HOW, Forecast, PruneGroup
 from .pace import Courtesy
 from .prune import Run, TakenOver
 
@@ -39,6 +41,13 @@ class PruneReport(Struct, frozen=True):
     seconds: float
     retention: str
     """The rules, in words."""
+    attempts: int | None = None
+    """That go with their jobs; of a dry run only."""
+    events: int | None = None
+    groups: tuple[PruneGroup, ...] = ()
+    """Of a dry run: the jobs by rule, status, queue and task, the most first."""
+    estimate: str | None = None
+    """How that was estimated which would go since the file is too large, if something would."""
 
     @property
     def jobs(self) -> int:
@@ -63,6 +72,7 @@ def prune(
     with ExitStack() as stack:
         archive = order.archive or retention.archive
         opened = None if archive is None or order.dry_run else stack.enter_context(Archive(archive))
+        forecast = Forecast(store, retention) if order.dry_run else None
         token = None if order.dry_run else _begin(store, retention, order)
         run = Run(
             store,
@@ -70,7 +80,7 @@ def prune(
             retention,
             lambda: token,
             archive=None if opened is None else lambda: opened,
-            dry_run=order.dry_run,
+            forecast=forecast,
         )
         courtesy = Courtesy(store)
         try:
@@ -86,7 +96,7 @@ def prune(
             raise
         if token is not None:
             store.end_upkeep(token, interrupted=False)
-    counts = {
+    counts: dict[str, Any] = {
         name: run.counts[name] for name in (*ENDED, "batches", "minutes", "failures", "tracebacks", "audit", "blobs")
     }
     return PruneReport(
@@ -95,7 +105,17 @@ def prune(
         seconds=monotonic() - begun,
         retention=retention.in_words(),
         **counts,
+        **({} if forecast is None else _foretold(forecast)),
     )
+
+
+def _foretold(forecast: Forecast) -> dict[str, Any]:
+    return {
+        "attempts": forecast.attempts,
+        "events": forecast.events,
+        "groups": tuple(forecast.groups()),
+        "estimate": HOW if forecast.is_estimate else None,
+    }
 
 
 def _begin(store: Store, retention: Retention, order: Order) -> str:

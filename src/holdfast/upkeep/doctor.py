@@ -4,6 +4,9 @@ from __future__ import annotations  # so that they cost nothing at import
 
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from ..store.base import Store
 from ..store.examination import Examination
@@ -38,12 +41,19 @@ def diagnose(found: Examination) -> list[Finding]:
     return in_order([finding for check in CHECKS for finding in check(found)])
 
 
-def check(store: Store, *, deep: bool = False, repair: bool = False) -> Checkup:
+class Repair(Struct, frozen=True):
+    """Who asks for it, and why."""
+
+    actor: str
+    reason: str = ""
+
+
+def check(store: Store, *, deep: bool = False, repair: Repair | None = None) -> Checkup:
     began = time.monotonic()
     findings, repaired = diagnose(store.examine(deep)), list[str]()
-    if repair:
+    if repair is not None:
         refusal = refuse_repair(findings)
-        repaired = [] if refusal else _mend(store)
+        repaired = [] if refusal else _mend(store, repair)
         findings = diagnose(store.examine(deep))
         if refusal:
             findings = in_order([*findings, refusal])
@@ -58,23 +68,56 @@ def refuse_repair(findings: list[Finding]) -> Finding | None:
     return Finding("error", "NOT_REPAIRED", f"Nothing was repaired, because of {listed(codes)}: see to that first.")
 
 
-def _mend(store: Store) -> list[str]:
+class _Step(NamedTuple):
+    """A kind of mending. do: returns how much it has mended; again: it does some at a time, until nothing is left."""
+
+    what: str
+    do: Callable[[], int]
+    sentence: Callable[[int], str]
+    again: bool = False
+
+
+def _mend(store: Store, repair: Repair) -> list[str]:
     """What was done, a sentence each. Each step is safe to do while everything goes on, and to do twice."""
-    made = store.restore_schema()
-    deleted = store.delete_leftovers()
-    recounted = store.recount_totals()
-    recovered = store.recover()
-    store.note_missed_endings()
-    resolved = store.resolve()
-    collected = store.collect_blobs()
+    made, told = list[str](), list[str]()
+
+    def restore() -> int:
+        made.extend(store.restore_schema())
+        return len(made)
+
+    def resolve() -> int:
+        store.note_missed_endings()
+        return store.resolve()
+
+    steps = (
+        _Step("schema", restore, lambda _: f"Made {listed(made)} again."),
+        _Step(
+            "leftovers", store.delete_leftovers, lambda n: f"Deleted {plural(n, 'row')} of jobs that are gone.", True
+        ),
+        _Step("totals", store.recount_totals, lambda n: f"Corrected {plural(n, 'total')}."),
+        _Step("running", store.recover, lambda n: f"Took back {plural(n, 'job')} that no living worker held."),
+        _Step("blocked", resolve, lambda _: "Told those who waited for something that has ended."),
+        _Step("blobs", store.collect_blobs, lambda n: f"Deleted {plural(n, 'file')} of no job.", True),
+    )
+    for step in steps:
+        if count := _do(store, repair, step, made):
+            told.append(step.sentence(count))
     pages, moved = store.checkpoint()
-    done = [
-        (bool(made), f"Made {listed(made)} again."),
-        (bool(deleted), f"Deleted {plural(deleted, 'row')} of jobs that are gone."),
-        (bool(recounted), f"Corrected {plural(recounted, 'total')}."),
-        (bool(recovered), f"Took back {plural(recovered, 'job')} that no living worker held."),
-        (bool(resolved), "Told those who waited for something that has ended."),
-        (bool(collected), f"Deleted {plural(collected, 'file')} of no job."),
-        (moved == pages > 0, f"Copied {plural(pages, 'page')} of the write-ahead log into the database."),
-    ]
-    return [sentence for happened, sentence in done if happened]
+    if moved == pages > 0:
+        told.append(f"Copied {plural(pages, 'page')} of the write-ahead log into the database.")
+    return told
+
+
+def _do(store: Store, repair: Repair, step: _Step, made: list[str]) -> int:
+    """It is in the log who did it, as far as it came."""
+    count = 0
+    try:
+        while some := step.do():
+            count += some
+            if not step.again:
+                break
+    finally:
+        if count:
+            detail = {"what": step.what, "count": count} | ({"names": made} if step.what == "schema" else {})
+            store.note_deed("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
+    return count

@@ -11,6 +11,7 @@ from ..retention import ENDED, NOTHING, Expiry, Mark, Retention, decider, expiry
 from ..store.base import Store
 from ..store.pruned import DoomedChain, Ended, Pruned
 from .archive import Archive
+from .forecast import Forecast
 from .pace import LOCK_SECONDS, Pace
 from .sweep import Sweep
 
@@ -44,14 +45,18 @@ class Run:
         begin: Callable[[], str | None],
         *,
         archive: Callable[[], Archive] | None = None,
-        dry_run: bool = False,
+        forecast: Forecast | None = None,
     ) -> None:
+        """forecast: nothing is deleted, and this is told what would be."""
         self._store, self._clock, self._retention = store, clock, retention
-        self._begin, self._archive, self._dry_run = begin, archive, dry_run
+        self._begin, self._archive, self._forecast = begin, archive, forecast
         self._token: str | None = None
-        self._pace = Pace(FIRST_ROWS, LEAST_ROWS, MOST_ROWS)
+        self._pace = Pace(FIRST_ROWS if forecast is None else MOST_ROWS, LEAST_ROWS, MOST_ROWS)
         self._judged: set[int] = set()
-        self._gone: set[int] = set()  # of a dry run: those that others wait for
+        self._is_by_size = False
+        # Of a forecast: jobs that others wait for, or that are of chains; and what may go by age and number.
+        self._gone: set[int] = set()
+        self._old = of_any(NOTHING)
         self.reached: dict[str, Mark] = {}
         self.counts: Counter[str] = Counter()
         self.archived = 0
@@ -62,15 +67,18 @@ class Run:
 
     def steps(self, after: dict[str, Mark] | None = None) -> Steps:
         """after: where to begin, by status, if all before was looked at not long ago; then only jobs are."""
-        until = yield from self._until()
+        until = self._old = yield from self._until()
         for status in ENDED:
             begin = (after or {}).get(status, NOTHING)
             yield from self._scan([status], begin, until.latest(status), until)
+        self._is_by_size = True
         yield from self._by_size()
+        if self._forecast is not None:
+            self.counts.update(self._forecast.others(self._clock.now()))
+            return
         yield from self._blobs()
         if after is None:
-            sweep = Sweep(self._store, self._retention, self._clock.now(), self._count_others, self._dry_run)
-            yield from sweep.steps()
+            yield from Sweep(self._store, self._retention, self._clock.now(), self._count_others).steps()
 
     # --- by age and number ---
 
@@ -134,12 +142,17 @@ class Run:
                 if row.chain not in self._judged:
                     self._judged.add(row.chain)
                     chains.append(row.chain)
-            elif row.mark <= until.until(status, row.queue, row.task):
+            elif row.mark <= until.until(status, row.queue, row.task) and not self._is_foretold(status, row):
                 alone.setdefault(status, []).append(row)
         freed: list[int] = []
         for status, jobs in alone.items():
             freed += yield from self._delete_alone(status, jobs)
         yield from self._delete_chains([*chains, *freed], until)
+
+    def _is_foretold(self, status: str, row: Ended) -> bool:
+        """It would be gone by now, by its age or number."""
+        is_later = self._forecast is not None and self._is_by_size
+        return is_later and row.mark <= self._old.until(status, row.queue, row.task)
 
     # --- by size ---
 
@@ -151,21 +164,20 @@ class Run:
             share = (size - most) / size / 2
             rows = rows[: max(LEAST_JOBS, min(self._pace.amount // rows[0][1].rows, round(self._ended() * share)))]
             after = rows[-1][1].mark
-            before = self.counts.total()
             yield from self._take(rows, of_any(after))
-            if self._dry_run and self.counts.total() > before:
-                break  # what it would free cannot be known
             yield 0.0
 
     def _ended(self) -> int:
-        return sum(count.count for count in self._store.counts() if count.status in ENDED)
+        foretold = 0 if self._forecast is None else sum(self.counts[status] for status in ENDED)
+        return sum(count.count for count in self._store.counts() if count.status in ENDED) - foretold
 
     def _size(self) -> int:
-        return self._store.pages().used_bytes
+        """Of a forecast, about."""
+        return self._store.pages().used_bytes - (0 if self._forecast is None else self._forecast.freed_bytes)
 
     def _blobs(self) -> Steps:
         """What the payloads and results of those that are gone were kept in."""
-        while not self._dry_run and (gone := self._store.collect_blobs(SOME_BLOBS)):
+        while gone := self._store.collect_blobs(SOME_BLOBS):
             self.counts["blobs"] += gone
             yield LOCK_SECONDS
 
@@ -180,10 +192,8 @@ class Run:
             while waiting and rows + waiting[0].rows <= self._pace.amount:
                 piece.append(waiting.popleft())
                 rows += piece[-1].rows
-            if self._dry_run:
-                edges = self._store.edges_of([job.id for job in piece])
-                self._note_gone(edges, freed)
-                self.counts[status] += len(piece)
+            if self._forecast is not None:
+                self._foretell(self._forecast, [job.id for job in piece], freed)
                 yield 0.0
                 continue
             self._write_down([job.id for job in piece])
@@ -220,11 +230,10 @@ class Run:
 
     def _delete_together(self, piece: list[DoomedChain], until: Expiry) -> Generator[float, None, list[int]]:
         ids = [job for one in piece for job in one.jobs]
-        if self._dry_run:
+        if self._forecast is not None:
             freed: set[int] = set()
-            self._note_gone(self._store.edges_of(ids), freed)
+            self._foretell(self._forecast, [job for job in ids if job not in self._gone], freed)
             self._gone.update(ids)
-            self.counts.update(status for one in piece for status in one.jobs.values())
             yield 0.0
             return sorted(freed - {one.chain for one in piece})
         self._write_down(ids)
@@ -251,10 +260,12 @@ class Run:
             self._require_token()
             self.archived += self._archive().append(self._store.whole_jobs(ids))
 
-    def _note_gone(self, edges: dict[int, set[int]], freed: set[int]) -> None:
+    def _foretell(self, forecast: Forecast, ids: list[int], freed: set[int]) -> None:
+        """freed: gets the chains that they waited for."""
+        self.counts.update(forecast.add(ids, self._is_by_size))
+        edges = self._store.edges_of(ids)
         self._gone.update(edges)
-        for chains in edges.values():
-            freed.update(chains)
+        freed.update(chain for chains in edges.values() for chain in chains)
 
     def _count_others(self, do: Callable[[str, Counter[str]], Pruned | None]) -> Pruned:
         return self._count(do(self._require_token(), self.counts))

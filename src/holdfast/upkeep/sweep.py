@@ -20,17 +20,13 @@ Do = Callable[[str, "Counter[str]"], Pruned | None]
 class Sweep:
     """count: does something with the token of the run, and adds up what it did."""
 
-    def __init__(
-        self, store: Store, retention: Retention, now: int, count: Callable[[Do], Pruned], dry_run: bool
-    ) -> None:
-        self._store, self._retention, self._now = store, retention, now
-        self._count, self._dry_run = count, dry_run
+    def __init__(self, store: Store, retention: Retention, now: int, count: Callable[[Do], Pruned]) -> None:
+        self._store, self._retention, self._now, self._count = store, retention, now, count
 
     def steps(self) -> Iterator[float]:
-        if not self._dry_run:
-            for part in (self._rollups, self._failures, self._tracebacks, self._audit, self._batches):
-                yield from part()
-            self._store.prune_totals()
+        for part in (self._rollups, self._failures, self._tracebacks, self._audit, self._batches):
+            yield from part()
+        self._store.prune_totals()
 
     def _rollups(self) -> Iterator[float]:
         before = self._retention.rollups_before(self._now)

@@ -102,8 +102,9 @@ class Duty(Attending):
         values = {"now": self._clock.now(), "event": "pruned", "actor": actor, "detail": as_json(detail)}
         connection.execute(self._sql.note, values)
 
-    def note_vacuum(self, actor: str, detail: dict[str, Any]) -> None:
-        values = {"now": self._clock.now(), "event": "vacuumed", "actor": actor, "detail": as_json(detail)}
+    def note_deed(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+        """What an operator did to the database itself."""
+        values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
         self._run(lambda connection: connection.execute(self._sql.note, values), durable=True)
 
     # --- the policy, as the last program that had one said ---

@@ -84,8 +84,7 @@ class Engine:
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = Watcher(options.path, lambda: self.patience.run(lambda: connect(options.path, "NORMAL")))
-        self.log_watch = LogWatch(options.path)
-        checkpointer = Checkpointer(self._connect(), self._connect(), self._log, self.log_watch.look)
+        checkpointer = Checkpointer(self._connect(), self._connect(), self._log, LogWatch(options.path).look)
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
         )

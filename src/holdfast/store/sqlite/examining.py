@@ -7,7 +7,7 @@ from ..examination import Examination, Vitals
 from ..vault import Vault
 from .look import Look, blank
 from .part import Part
-from .surroundings import locks_on
+from .surroundings import Holders
 
 
 class Examining(Part):
@@ -16,10 +16,10 @@ class Examining(Part):
     def examine(self, deep: bool = False) -> Examination:
         """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
         options = self._options
-        locks = locks_on(options.path)
+        holders = Holders(options.path)
 
         def work(connection: sqlite3.Connection) -> Examination:
-            found = blank(options.path, options.prefix, options.min_free_bytes, self._clock, deep, locks)
+            found = blank(options.path, options.prefix, options.min_free_bytes, self._clock, deep, holders)
             look = Look(connection, self._sql, options.path, self._clock, self._vault.listed)
             look.examine(found, is_open=True)
             return found

@@ -5,9 +5,8 @@ import os
 import time
 from pathlib import Path
 
-from ..pruned import LogHold
 from .checkpoint import LARGEST_LOG_BYTES, size_of
-from .surroundings import READ_LOCKS, command_of, locks_on
+from .surroundings import Holders, command_of
 
 log = logging.getLogger("holdfast.store")
 
@@ -20,23 +19,23 @@ class LogWatch:
 
     def __init__(self, path: Path) -> None:
         self._path, self._log = path, Path(f"{path}-wal")
-        self.hold: LogHold | None = None
-        self._readers: set[int] = set()
+        self._holders: Holders | None = None
         self._quiet_until = 0.0
 
     def look(self, pages: int, moved: int) -> None:
         """pages: in the log; moved: of these, to the database. Those that a reader still needs are not."""
         size = size_of(self._log)
         if moved >= pages or size <= ALARM_BYTES:
-            if self.hold is not None:
+            if self._holders is not None:
                 log.info("%s can shrink again", self._log.name)
-            self.hold, self._readers = None, set()
+            self._holders = None
             return
-        now = {pid for pid, held in locks_on(self._path).items() if not held.isdisjoint(READ_LOCKS)}
-        # Those that were there the last time as well: others read for a moment only.
-        self._readers = now & self._readers or now
-        since = time.time_ns() // 1000 if self.hold is None else self.hold.since
-        self.hold = LogHold(size, since, tuple((pid, command_of(pid)) for pid in sorted(self._readers)))
+        if self._holders is None:
+            self._holders = Holders(self._path)
+            return  # who is there at the next checkpoint still, is one that stays
+        self._holders.look()
+        if not self._holders.readers:
+            self._holders = Holders(self._path)
         if time.monotonic() >= self._quiet_until:
             self._quiet_until = time.monotonic() + AGAIN_SECONDS
             log.warning(
@@ -44,16 +43,15 @@ class LogWatch:
                 "End it: a query whose rows were not all fetched, or a transaction that waits for something",
                 self._log.name,
                 f"{size:,}",
-                in_words(self.hold),
+                in_words(self._holders.readers),
             )
 
 
-def in_words(hold: LogHold) -> str:
+def in_words(readers: list[int]) -> str:
     """Who it may be."""
-    if not hold.readers:
+    if not readers:
         return "in a process that the system does not name"
-    named = [
-        "in this very process" if pid == os.getpid() else f"in process {pid} ({command or 'unknown'})"
-        for pid, command in hold.readers
-    ]
-    return " or ".join(named)
+    return " or ".join(
+        "in this very process" if pid == os.getpid() else f"in process {pid} ({command_of(pid) or 'unknown'})"
+        for pid in readers
+    )

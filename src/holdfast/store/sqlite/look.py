@@ -29,12 +29,10 @@ from ..examination import (
     Why,
 )
 from ..statements import Statements
-from .blob_look import look_at_blobs
 from .criteria import as_json
-from .drift import compare
 from .faults import code_of, is_busy
 from .rollcall import attendance
-from .surroundings import Locks, survey
+from .surroundings import Holders, survey
 
 T = TypeVar("T")
 
@@ -72,6 +70,8 @@ class Look:
 
     def examine(self, found: Examination, is_open: bool) -> None:
         """Fills in what can be known. is_open: whether the journal mode shows."""
+        from .drift import compare  # here, since a health check has no need of it
+
         deep = found.deep
         window = -1 if deep else WINDOW
         with self._watched():
@@ -181,6 +181,8 @@ class Look:
         )
 
     def _blobs(self, found: Examination) -> Blobs | None:
+        from .blob_look import look_at_blobs
+
         kept_by = self._connection.execute(self._sql.get_meta, ("blob_store",)).fetchone()
         if kept_by is None:
             return None
@@ -249,14 +251,14 @@ def _why(error: Exception) -> Why:
     return "busy" if isinstance(error, StoreBusy) else "other"
 
 
-def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, locks: Locks) -> Examination:
+def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, holders: Holders) -> Examination:
     """An examination of which only what is around the file is known."""
     return Examination(
         prefix=prefix,
         now=clock.now(),
         sqlite_version=sqlite3.sqlite_version,
         sqlite_version_info=sqlite3.sqlite_version_info,
-        surroundings=survey(path, min_free_bytes, locks),
+        surroundings=survey(path, min_free_bytes, holders),
         deep=deep,
         unanswered=[],
     )

@@ -26,12 +26,13 @@ class Mending(Part):
         return self._run(work)
 
     def delete_leftovers(self) -> int:
-        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have; returns how many."""
-        deleted = 0
+        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have: some of them. Returns
+        how many rows, 0 if none is left."""
         for table in TABLES:
             while ids := self._left_over(table):
-                deleted += self._delete_leftovers(table, ids)
-        return deleted
+                if deleted := self._delete_leftovers(table, ids):
+                    return deleted
+        return 0
 
     def _left_over(self, table: str) -> list[int]:
         statement = getattr(self._sql, f"orphaned_{table}")

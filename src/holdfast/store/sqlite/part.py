@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...clock import Clock
 from ..statements import Statements
@@ -66,3 +66,6 @@ class Part(ABC):
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return self._with_engine(lambda engine: engine.read(work))
+
+    def _rows(self, statement: str, values: Any) -> list[Any]:
+        return self._read(lambda connection: connection.execute(statement, values).fetchall())

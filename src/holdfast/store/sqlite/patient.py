@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from ...blobs import ListedBlobs
 from ...clock import Clock
 from ...errors import StoreError
-from ..blob_files import FileBlobs
 from ..examination import Examination, Unopened, Vitals
 from ..statements import Statements
 from .connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
@@ -18,7 +18,7 @@ from .faults import code_of, is_busy, translate
 from .files import blob_folder, database_path, require_file
 from .look import Look, blank
 from .migrate import Migrations
-from .surroundings import has_companion, locks_on, openers_of
+from .surroundings import Holders, has_companion, openers_of
 
 T = TypeVar("T")
 
@@ -32,12 +32,14 @@ class Patient:
         self._sql = Statements(Path(__file__).parent / "sql", prefix)
 
     def examine(self, min_free_bytes: int, deep: bool = False) -> Examination:
-        locks = locks_on(self.path)
-        found = blank(self.path, self._prefix, min_free_bytes, self._clock, deep, locks)
+        from ..blob_files import FileBlobs  # as a health check has no need of them
+
+        found = blank(self.path, self._prefix, min_free_bytes, self._clock, deep, Holders(self.path))
         if found.surroundings.kind != "file" or found.surroundings.unsafe:
             return found
         try:
-            self._look(lambda look, is_open: look.examine(found, is_open))
+            files = FileBlobs(blob_folder(self.path, self._prefix))
+            self._look(lambda look, is_open: look.examine(found, is_open), files)
         except StoreError as error:
             found.unopened = Unopened(type(error).__name__, str(error))
         return found
@@ -46,10 +48,7 @@ class Patient:
         require_file(self.path)
         return self._look(lambda look, _: look.vitals(since_minute, queues))
 
-    def _files(self) -> FileBlobs:
-        return FileBlobs(blob_folder(self.path, self._prefix))
-
-    def _look(self, use: Callable[[Look, bool], T]) -> T:
+    def _look(self, use: Callable[[Look, bool], T], kept: ListedBlobs | None = None) -> T:
         require_usable_sqlite()
         # A connection that may not write would leave a log and its index behind, if there are none. Without them
         # nobody has the database open, and it can be read as a file that does not change.
@@ -57,7 +56,7 @@ class Patient:
         try:
             with closing(_open(self.path, at_rest)) as connection:
                 try:
-                    return use(Look(connection, self._sql, self.path, self._clock, self._files()), not at_rest)
+                    return use(Look(connection, self._sql, self.path, self._clock, kept), not at_rest)
                 except sqlite3.OperationalError as error:
                     if code_of(error) == sqlite3.SQLITE_ERROR:  # a table is missing, most likely
                         Migrations(connection, self._prefix).require_current()

@@ -8,7 +8,6 @@ of the file. So there is one descriptor per process and file, shared by all who 
 import contextlib
 import fcntl
 import os
-import secrets
 import threading
 from pathlib import Path
 
@@ -37,7 +36,7 @@ class LockFile:
         """Take a byte of its own, at random: nobody has to agree on who gets which."""
         with self._lock:
             descriptor = self._open_current()
-            number = secrets.randbelow(HIGHEST_SLOT)
+            number = int.from_bytes(os.urandom(8)) % HIGHEST_SLOT
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
             self._held.add(number)
             return Slot(number, os.fstat(descriptor).st_ino)

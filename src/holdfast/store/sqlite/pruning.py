@@ -11,7 +11,7 @@ import msgspec
 from ...blobs import is_reference
 from ...errors import BlobMissing
 from ...retention import ENDED, Expiry, Mark
-from ..pruned import DoomedChain, Ended, LogHold, Pages, Pruned, rows_of
+from ..pruned import DoomedChain, Ended, Pages, Pruned, rows_of
 from .criteria import as_json
 from .duty import Duty
 from .files import require_room
@@ -258,11 +258,6 @@ class Pruning(Duty):
 
     def pages(self) -> Pages:
         return Pages(*self._read(lambda connection: connection.execute(self._sql.page_counts).fetchone()))
-
-    def log_hold(self) -> LogHold | None:
-        """Who keeps the log from shrinking, if it has grown far beyond its cap. Looks, by a checkpoint."""
-        self._with_engine(lambda engine: engine.writer.checkpoint())
-        return self._ready().log_watch.hold
 
     def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
         """Give so many free pages back to the system, or fewer, as time allows. Returns how many, and the seconds."""

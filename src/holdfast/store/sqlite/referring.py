@@ -208,9 +208,6 @@ class Referring(Part):
     def _not_referred_to(self, names: list[str]) -> list[str]:
         return [row[0] for row in self._rows(self._sql.not_referred_to, {"names": as_json(names)})]
 
-    def _rows(self, statement: str, values: Any) -> list[Any]:
-        return self._read(lambda connection: connection.execute(statement, values).fetchall())
-
     def _references(self) -> Iterator[BlobReference]:
         for statement, is_args in ((self._sql.args_blobs_after, True), (self._sql.result_blobs_after, False)):
             after = ""

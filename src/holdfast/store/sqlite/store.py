@@ -20,6 +20,7 @@ from .examining import Examining
 from .exchanging import Exchanging
 from .explaining import Explaining
 from .files import blob_folder, database_path
+from .forecasting import Forecasting
 from .forks import watch_forks
 from .graphs import Graphs
 from .mending import Mending
@@ -43,6 +44,7 @@ class SqliteStore(
     Exchanging,
     Operating,
     Pruning,
+    Forecasting,
     Graphs,
     Counting,
     Observing,

@@ -35,19 +35,47 @@ OPEN_LOCK = 128  # shared by all who have the database open
 
 COMMAND_LENGTH = 60
 DELETED = " (deleted)"
-WRITING_SECONDS, NAP_SECONDS = 0.3, 0.005
+KEEPING_SECONDS, NAP_SECONDS = 0.3, 0.005
 
 Locks = dict[int, set[int]]  # by process, the bytes
 
 
-def survey(path: Path, min_free_bytes: int, before: Locks) -> Surroundings:
-    """before: `locks_on` of some moments ago; only what is held still is a reader, or a writer, that matters."""
+class Holders:
+    """Who keeps the log from being emptied: those who had the same lock each time that somebody looked. Others read,
+    or commit, for a moment only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._locks = path, locks_on(path)
+
+    def look(self) -> None:
+        now = locks_on(self._path)
+        self._locks = {pid: both for pid, held in self._locks.items() if (both := held & now.get(pid, set()))}
+
+    def watch(self, seconds: float = KEEPING_SECONDS) -> None:
+        """Look again and again, for as long as somebody is left."""
+        until = time.monotonic() + seconds
+        self.look()
+        while (self.readers or self.writers) and time.monotonic() < until:
+            time.sleep(NAP_SECONDS)
+            self.look()
+
+    @property
+    def readers(self) -> list[int]:
+        return sorted(pid for pid, held in self._locks.items() if not held.isdisjoint(READ_LOCKS))
+
+    @property
+    def writers(self) -> list[int]:
+        return sorted(pid for pid, held in self._locks.items() if WRITE_LOCK in held)
+
+
+def survey(path: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
+    """holders: as of some moments ago, before this process has begun to read."""
     kind, trouble = _kind(path)
     folder = path.parent
     magic = file_system_type(folder)
     companions = [path, _log(path), _shared(path)] if kind == "file" else []
     modes = {file.name: mode for file in companions if (mode := _mode(file)) is not None}
-    openers = list(_openers(path, before)) if kind in ("file", "missing") else []
+    openers = list(_openers(path, holders)) if kind in ("file", "missing") else []
     return Surroundings(
         path=str(path),
         kind=kind,
@@ -102,35 +130,24 @@ def has_companion(path: Path) -> bool:
 
 def openers_of(path: Path) -> list[int]:
     """Other processes than this one."""
-    return [one.pid for one in _openers(path, {}) if one.pid != os.getpid()]
+    return sorted({*dict(_with_file(path)), *locks_on(path)} - {os.getpid()})
 
 
-def _openers(path: Path, before: Locks) -> Iterator[Opener]:
-    now = locks_on(path)
-    mine = os.getpid()
+def _openers(path: Path, holders: Holders) -> Iterator[Opener]:
+    holders.watch()
+    readers, writers = holders.readers, holders.writers
     with_file = dict(_with_file(path))
-    for pid in sorted({*with_file, *now}):
-        still = now.get(pid, set()) & before.get(pid, set())
-        if pid == mine and not any(byte in still for byte in READ_LOCKS):
+    for pid in sorted({*with_file, *locks_on(path)}):
+        if pid == os.getpid() and pid not in readers:
             continue
         yield Opener(
             pid=pid,
             command=command_of(pid),
             deleted=with_file.get(pid, False),
             has_holdfast=_has_holdfast(pid),
-            reads=any(byte in still for byte in READ_LOCKS),
-            writes=WRITE_LOCK in still and _keeps_writing(path, pid),
+            reads=pid in readers,
+            writes=pid in writers,
         )
-
-
-def _keeps_writing(path: Path, pid: int) -> bool:
-    """Whether it does not let go of the write lock for a while: one that commits, does, again and again."""
-    until = time.monotonic() + WRITING_SECONDS
-    while time.monotonic() < until:
-        time.sleep(NAP_SECONDS)
-        if WRITE_LOCK not in locks_on(path).get(pid, set()):
-            return False
-    return True
 
 
 def _with_file(path: Path) -> Iterator[tuple[int, bool]]:
