@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import merge
 
 from ..clock import Clock
-from ..retention import ENDED, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
+from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
 from ..store.base import Store
 from ..store.pruned import DoomedChain, Ended, Pruned
 from .archive import Archive
@@ -24,6 +24,8 @@ LONG_CHAIN = 1000
 LONG_HISTORY = 1000
 MOST_CHAINS = 500
 SOME_BLOBS = 100
+END: Mark = (LAST_ID, LAST_ID)
+"""Of the line of those that have ended; a clock that was wrong may have put some ahead of now."""
 
 Steps = Generator[float, None, None]
 """Each next() is one step; what it gives are the seconds for which that kept others from writing."""
@@ -90,7 +92,7 @@ class Run:
             for status, surplus in self._surplus().items():
                 limits = list(self._retention.limits(status))
                 after = NOTHING
-                while surplus and (rows := self._store.ended_after(status, after, (now, 2**63 - 1), CHUNK_ROWS)):
+                while surplus and (rows := self._store.ended_after(status, after, END, CHUNK_ROWS)):
                     for row in rows:
                         place = decider(limits, row.queue, row.task)
                         if place in surplus:
@@ -157,9 +159,9 @@ class Run:
     # --- by size ---
 
     def _by_size(self) -> Steps:
-        most, after, end = self._retention.max_bytes, NOTHING, (self._clock.now(), 2**63 - 1)
+        most, after = self._retention.max_bytes, NOTHING
         self._judged.clear()
-        while most is not None and (size := self._size()) > most and (rows := self._next(ENDED, after, end)):
+        while most is not None and (size := self._size()) > most and (rows := self._next(ENDED, after, END)):
             # What they free is known only when they are gone: so half of what it may take, and then look again.
             share = (size - most) / size / 2
             rows = rows[: max(LEAST_JOBS, min(self._pace.amount // rows[0][1].rows, round(self._ended() * share)))]
