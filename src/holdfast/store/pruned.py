@@ -73,6 +73,12 @@ class Pages(Struct, frozen=True):
     free: int
     size: int
     auto_vacuum: int  # 0: none, 1: full, 2: incremental
+    file_bytes: int  # as it is on the disk
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the file, behind its last page: they are cut off when the log can be emptied."""
+        return max(0, self.file_bytes - self.count * self.size)
 
     @property
     def used_bytes(self) -> int:

@@ -27,6 +27,8 @@ class VacuumReport(Struct, frozen=True):
     after_bytes: int
     free_bytes: int
     """In the file, not given back."""
+    held_bytes: int
+    """Of the file: given back as soon as a read transaction ends that somebody has open now."""
     seconds: float
 
 
@@ -75,7 +77,12 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumR
                 sleep(courtesy.pause(seconds))
     after = store.pages()
     return VacuumReport(
-        full, before.count * before.size, after.count * after.size, after.free_bytes, monotonic() - begun
+        full=full,
+        before_bytes=max(before.file_bytes, before.count * before.size),  # with what is in the log only
+        after_bytes=after.file_bytes,
+        free_bytes=after.free_bytes,
+        held_bytes=after.held_bytes,
+        seconds=monotonic() - begun,
     )
 
 

@@ -12,6 +12,7 @@ from ...blobs import is_reference
 from ...errors import BlobMissing
 from ...retention import ENDED, Expiry, Mark
 from ..pruned import DoomedChain, Ended, Pages, Pruned, rows_of
+from .checkpoint import size_of
 from .criteria import as_json
 from .duty import Duty
 from .files import require_room
@@ -257,7 +258,8 @@ class Pruning(Duty):
     # --- space ---
 
     def pages(self) -> Pages:
-        return Pages(*self._read(lambda connection: connection.execute(self._sql.page_counts).fetchone()))
+        counts = self._read(lambda connection: connection.execute(self._sql.page_counts).fetchone())
+        return Pages(*(*counts, size_of(self._options.path)))
 
     def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
         """Give so many free pages back to the system, or fewer, as time allows. Returns how many, and the seconds."""
