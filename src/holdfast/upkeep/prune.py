@@ -69,6 +69,8 @@ class Run:
 
     def steps(self, after: dict[str, Mark] | None = None) -> Steps:
         """after: where to begin, by status, if all before was looked at not long ago; then only jobs are."""
+        self._judged.clear()
+        self._is_by_size = False
         until = self._old = yield from self._until()
         for status in ENDED:
             begin = (after or {}).get(status, NOTHING)
@@ -81,6 +83,10 @@ class Run:
         yield from self._blobs()
         if after is None:
             yield from Sweep(self._store, self._retention, self._clock.now(), self._count_others).steps()
+
+    def ease(self) -> bool:
+        """Do less at a time from now on. False: it is as little as it can be."""
+        return self._pace.halve()
 
     # --- by age and number ---
 

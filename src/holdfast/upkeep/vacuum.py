@@ -7,12 +7,13 @@ from time import monotonic, sleep
 
 from msgspec import Struct
 
-from ..errors import CannotVacuum
+from ..errors import CannotVacuum, DiskFull
 from ..store.base import Store
 from .pace import LOCK_SECONDS, Courtesy
 
 INCREMENTAL = 2
 MOST_PAGES = 4096
+FEW_PAGES = 32
 PAGES_PER_CHECKPOINT = 4096
 SLACK_PAGES = 1024
 """So many free pages are not worth the trouble: the next jobs fill them."""
@@ -39,8 +40,13 @@ def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
     """Until no more than so many free pages are left. Each step gives the seconds for which others had to wait."""
     since, left = 0, store.pages().free - leave
     while left > 0:
-        some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
-        since += some
+        try:
+            some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
+            since += some
+        except DiskFull:  # the log cannot grow: empty it, and go on with what is hardly more than nothing
+            store.checkpoint()
+            _, taken = store.shrink(min(left, FEW_PAGES), LOCK_SECONDS)
+            since = PAGES_PER_CHECKPOINT
         if since >= PAGES_PER_CHECKPOINT:
             store.checkpoint()
             since = 0
