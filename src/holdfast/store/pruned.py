@@ -32,6 +32,9 @@ class Ended(Struct, frozen=True, gc=False):
         return rows_of(self.attempt)
 
 
+LONG_HISTORY = 1000  # attempts
+
+
 def rows_of(attempt: int) -> int:
     return 2 + 3 * attempt
 
@@ -43,6 +46,7 @@ class DoomedChain(Struct, frozen=True):
     jobs: dict[int, str]  # ids, and how each ended
     rows: int
     ended_at: int
+    long: tuple[int, ...] = ()  # of its jobs, those with a long history
 
 
 class Pruned(Struct, frozen=True):

@@ -9,7 +9,7 @@ from heapq import merge
 from ..clock import Clock
 from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
 from ..store.base import Store
-from ..store.pruned import DoomedChain, Ended, Pruned
+from ..store.pruned import LONG_HISTORY, DoomedChain, Ended, Pruned
 from .archive import Archive
 from .forecast import Forecast
 from .pace import LOCK_SECONDS, Pace
@@ -21,7 +21,6 @@ LEAST_ROWS = 50
 LEAST_JOBS = 10
 FIRST_ROWS = 500
 LONG_CHAIN = 1000
-LONG_HISTORY = 1000
 MOST_CHAINS = 500
 SOME_BLOBS = 100
 END: Mark = (LAST_ID, LAST_ID)
@@ -206,20 +205,18 @@ class Run:
                 continue
             self._write_down([job.id for job in piece])
             if piece[0].attempt > LONG_HISTORY:
-                yield from self._trim(status, piece[0])
+                yield from self._trim(piece[0].id, status, piece[0].finished_at)
             done = self._count(self._store.prune_alone(self._require_token(), status, piece, self.counts))
             freed.update(done.freed)
             yield done.seconds
         return sorted(freed)
 
-    def _trim(self, status: str, job: Ended) -> Steps:
-        """One with a long history: that goes first, a little at a time."""
+    def _trim(self, job: int, status: str, until: int) -> Steps:
+        """One with a long history, which ended by then: that goes first, a little at a time."""
         rows = self._pace.amount
         while rows:
             token = self._require_token()
-            done = self._count(
-                self._store.prune_history(token, job.id, status, job.finished_at, self._pace.amount, self.counts)
-            )
+            done = self._count(self._store.prune_history(token, job, status, until, self._pace.amount, self.counts))
             rows = done.rows
             yield done.seconds
 
@@ -246,7 +243,10 @@ class Run:
             return sorted(freed - {one.chain for one in piece})
         self._write_down(ids)
         found: list[int] = []
-        if len(ids) > LONG_CHAIN and len(piece) == 1:
+        for one in piece:
+            for job in one.long:
+                yield from self._trim(job, one.jobs[job], one.ended_at)
+        if len(piece) == 1 and (len(ids) > LONG_CHAIN or piece[0].rows > MOST_ROWS):
             found = yield from self._delete_long(piece[0])
             return found
         done = self._count(self._store.prune_chains(self._require_token(), piece, until, self.counts))
@@ -256,7 +256,7 @@ class Run:
     def _delete_long(self, one: DoomedChain) -> Generator[float, None, list[int]]:
         freed: set[int] = set()
         while True:
-            limit = max(LEAST_ROWS, self._pace.amount * len(one.jobs) // one.rows)
+            limit = max(1, self._pace.amount * len(one.jobs) // one.rows)
             done = self._count(self._store.prune_end_of_chain(self._require_token(), one, limit, self.counts))
             freed.update(done.freed)
             yield done.seconds

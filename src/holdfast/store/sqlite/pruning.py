@@ -11,7 +11,7 @@ import msgspec
 from ...blobs import is_reference
 from ...errors import BlobMissing
 from ...retention import ENDED, Expiry, Mark
-from ..pruned import DoomedChain, Ended, Pages, Pruned, rows_of
+from ..pruned import LONG_HISTORY, DoomedChain, Ended, Pages, Pruned, rows_of
 from .checkpoint import size_of
 from .criteria import as_json
 from .duty import Duty
@@ -318,7 +318,8 @@ def _whole(chain: int, members: list[Any], expiry: Expiry, batches: dict[int, in
     if any(end > expiry.until(status, queue, task) for _, status, queue, task, *_ in members):
         return None
     rows = sum(rows_of(attempt) for *_, attempt in members)
-    return DoomedChain(chain, {job: status for job, status, *_ in members}, rows, end[0])
+    long = tuple(job for job, *_, attempt in members if attempt > LONG_HISTORY)
+    return DoomedChain(chain, {job: status for job, status, *_ in members}, rows, end[0], long)
 
 
 def _as_dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
