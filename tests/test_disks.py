@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Retention
 from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
 from holdfast.store.sqlite import files
 from refusals import told
@@ -154,6 +154,26 @@ def test_a_full_disk_leaves_the_users_transaction_whole_or_rolled_back(disk: Dis
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (int(kept),)
         assert app.queue("inbox").stats().total == 0
         connection.close()
+
+
+def test_pruning_and_vacuum_make_room_on_a_disk_that_is_nearly_full(disk: Disk) -> None:
+    """When it is needed most, there is no room for a long log."""
+    place = disk("60m")
+    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+        inbox = app.queue("inbox")
+        for _ in range(10):
+            inbox.send_many(["x" * 150] * 1000)
+            while batch := inbox.receive_many(100):
+                for message in batch:
+                    message.ack()
+            app.store.checkpoint()
+    fill(place, leave=200 * 1024)  # the log is gone with the last connection
+    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+        before = (place / "app.db").stat().st_size
+        assert app.prune(retention=Retention(succeeded=0), hurry=True).succeeded == 10_000
+        assert app.vacuum(hurry=True).after_bytes < before / 5
+        assert app.check(deep=True).of("INTEGRITY") is not None
+    assert ids_in(place / "app.db") == set()
 
 
 def test_threads_that_share_a_commit_are_each_told_of_a_full_disk(disk: Disk) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bystander import bystander, worker
 from holdfast import Holdfast
-from holdfast.clock import SECOND
+from holdfast.clock import SECOND, as_datetime
 from holdfast.errors import InvalidInput, StoreBusy
 from holdfast.model import Claimed, WorkerRecord
 from holdfast.testing import FakeClock
@@ -370,6 +370,23 @@ def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, fou
     app.queue("inbox").send(1)
     clock.step(-3600)
     assert "1 job (1) was made later than it is now" in found("CREATED_IN_FUTURE", "warning").meaning
+
+
+@pytest.mark.parametrize(
+    ("moment", "code"), [("finished_at + 3600000000", "ENDED_IN_FUTURE"), ("NULL", "ENDED_WITHOUT_TIME")]
+)
+def test_a_job_that_ended_later_than_now_or_at_no_time(
+    app: Holdfast, sql: Sql, found: Any, claim: Claim, clock: FakeClock, moment: str, code: str
+) -> None:
+    """It would be kept for longer than the rules say, or for ever."""
+    job = app.task(name="known")(lambda: None).enqueue()
+    app.store.succeed(claim().lease)
+    sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
+    one = found(code, "warning")
+    assert one.detail == {"ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
+    assert "Let 1 job have ended now." in app.check(repair=True).repaired
+    assert app.check().of(code) is None
+    assert app.jobs.get(job.id).finished_at == as_datetime(clock.now())
 
 
 def test_a_worker_that_was_heard_of_later_than_now(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:

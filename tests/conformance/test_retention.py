@@ -202,6 +202,16 @@ def test_the_last_event_keeps_its_place_however_old(app: Holdfast, clock: FakeCl
     assert app.observe.last_event() > last + 1
 
 
+def test_a_limit_on_number_or_size_holds_for_what_ended_ahead_of_the_clock_too(
+    app: Holdfast, clock: FakeClock, ended: Ended
+) -> None:
+    ids = [ended.job("succeeded") for _ in range(20)]
+    clock.step(-3600)
+    assert app.prune(retention=Retention(succeeded=None, newest=15)).jobs == 5
+    assert left(app) == ids[5:]
+    assert app.prune(retention=Retention(succeeded=None, max_bytes=0)).jobs == 15
+
+
 def test_a_dry_run_counts_and_deletes_nothing(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     jobs = [ended.job("succeeded") for _ in range(5)] + [ended.job("failed")]
     clock.advance(31 * DAY)

@@ -154,3 +154,24 @@ def test_a_worker_writes_to_the_archive_of_the_rules(open_app: Any, clock: FakeC
     with Shift(app):
         eventually(lambda: not app.jobs.list().items)
     assert [line["id"] for line in read(file)] == jobs
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+def test_what_is_no_regular_file_is_refused_and_nothing_is_deleted(
+    app: Holdfast, clock: FakeClock, ended: Ended, file: Path, kind: str
+) -> None:
+    ended.job("succeeded")
+    clock.advance(31 * DAY)
+    os.mkfifo(file) if kind == "a pipe" else file.symlink_to("/dev/full")
+    with pytest.raises(ArchiveError, match="no regular file"):
+        app.prune(archive=file)
+    assert app.jobs.count() == 1
+
+
+def test_an_archive_that_cannot_be_prepared_is_refused_in_words(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.ftruncate", full)
+    with pytest.raises(ArchiveError, match="cannot be written: No space left on device"):
+        Archive(file)

@@ -135,6 +135,22 @@ def test_what_was_committed_before_is_there_after_it_was_written_anew(app: Holdf
     assert sound(full)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["full", "in steps"])
+def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: Path, url: str, whole: bool) -> None:
+    app.prune()
+    app.store.checkpoint()
+    before = full.stat().st_size
+    with closing(sqlite3.connect(url, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM holdfast_jobs").fetchall()
+        report = app.vacuum(full=whole)
+        assert report.after_bytes == full.stat().st_size == before and report.held_bytes > before / 2
+        reader.execute("ROLLBACK")
+    app.store.checkpoint()
+    assert full.stat().st_size == before - report.held_bytes
+    assert app.vacuum(full=whole).held_bytes == 0
+
+
 # --- the log ---
 
 

@@ -37,7 +37,10 @@ def vacuum(database: Database, full: bool, hurry: bool, signature: Signature, as
         document({"action": "vacuum", **msgspec.structs.asdict(report)})
         return
     freed = report.before_bytes - report.after_bytes
-    if freed > 0:
+    if report.held_bytes:
+        held = f"{size(report.held_bytes)} of it are given back as soon as nobody has a read transaction open"
+        say(f"The file has {size(report.after_bytes)} still: {held}. See holdfast doctor.")
+    elif freed > 0:
         say(f"The file shrank from {size(report.before_bytes)} to {size(report.after_bytes)}.")
     else:
         say(f"There was nothing to give back: the file has {size(report.after_bytes)}.")

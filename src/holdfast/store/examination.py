@@ -137,6 +137,8 @@ class Times(Struct, frozen=True):
     current_boot_id: str
     created_ahead: Some  # made later than now
     far_ahead: Some  # scheduled for years
+    ended_ahead: Some  # ended later than now
+    ended_untimed: Some  # ended at no time
     wrong_unit: Some  # before anybody made a job: seconds or milliseconds, most likely
     steps_back: int  # how often the log went back in time, of late
     largest_step: int  # microseconds
@@ -220,6 +222,11 @@ class Examined(Protocol):
     def delete_leftovers(self) -> int:
         """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have: some of them. Returns
         how many rows, 0 if none is left."""
+        ...
+
+    def mend_ends(self) -> int:
+        """Let jobs that ended at no time, or later than now, have ended now: some of them. Returns how many, 0 if
+        none is left."""
         ...
 
     def recount_totals(self) -> int:

@@ -32,6 +32,9 @@ class Ended(Struct, frozen=True, gc=False):
         return rows_of(self.attempt)
 
 
+LONG_HISTORY = 1000  # attempts
+
+
 def rows_of(attempt: int) -> int:
     return 2 + 3 * attempt
 
@@ -43,6 +46,7 @@ class DoomedChain(Struct, frozen=True):
     jobs: dict[int, str]  # ids, and how each ended
     rows: int
     ended_at: int
+    long: tuple[int, ...] = ()  # of its jobs, those with a long history
 
 
 class Pruned(Struct, frozen=True):
@@ -73,6 +77,12 @@ class Pages(Struct, frozen=True):
     free: int
     size: int
     auto_vacuum: int  # 0: none, 1: full, 2: incremental
+    file_bytes: int  # as it is on the disk
+
+    @property
+    def held_bytes(self) -> int:
+        """Of the file, behind its last page: they are cut off when the log can be emptied."""
+        return max(0, self.file_bytes - self.count * self.size)
 
     @property
     def used_bytes(self) -> int:

@@ -26,6 +26,7 @@ def _all(found: Examination) -> Iterator[Finding]:
     if times is None:
         return
     yield from _clock(found, times)
+    yield from _ends(found, times)
     yield from _units(found, times)
     yield from _boot(found, times)
 
@@ -63,6 +64,31 @@ def _clock(found: Examination, times: Times) -> Iterator[Finding]:
             "are not concerned; schedules and ages are.",
             "timedatectl status",
             {"steps": times.steps_back, "largest_seconds": times.largest_step / SECOND},
+        )
+
+
+def _ends(found: Examination, times: Times) -> Iterator[Finding]:
+    if times.ended_ahead:
+        some = times.ended_ahead
+        yield Finding(
+            "warning",
+            "ENDED_IN_FUTURE",
+            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'has', 'have')} ended later than it is "
+            "now: the clock was set back, or somebody changed rows by hand. They are kept for longer than the "
+            "rules say. The repair lets them have ended now.",
+            command(found, "doctor --repair"),
+            {"ids": some.ids},
+        )
+    if times.ended_untimed:
+        some = times.ended_untimed
+        yield Finding(
+            "warning",
+            "ENDED_WITHOUT_TIME",
+            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'has', 'have')} ended without a "
+            "finished_at: somebody changed the status by hand. They are never pruned. The repair lets them have "
+            "ended now.",
+            command(found, "doctor --repair"),
+            {"ids": some.ids},
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterable
@@ -35,20 +36,30 @@ class Archive:
             raise ArchiveError(f"{self.path} is to be compressed: give it a name such as jobs.jsonl.gz")
         try:
             is_new = not self.path.exists()
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
             raise ArchiveError(
                 f"the archive {self.path} cannot be opened: {error.strerror}. Nothing was deleted"
             ) from error
         try:
-            self._lock()
-            if is_new:
-                _flush_folder(self.path)
-            self._end = _end_of_members(self._file, self.path)
-            os.ftruncate(self._file, self._end)
+            self._prepare(is_new)
+        except OSError as error:
+            os.close(self._file)
+            raise ArchiveError(
+                f"the archive {self.path} cannot be written: {error.strerror}. Nothing was deleted"
+            ) from error
         except BaseException:
             os.close(self._file)
             raise
+
+    def _prepare(self, is_new: bool) -> None:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise ArchiveError(f"{self.path} is no regular file: choose another")
+        self._lock()
+        if is_new:
+            _flush_folder(self.path)
+        self._end = _end_of_members(self._file, self.path)
+        os.ftruncate(self._file, self._end)
 
     def _lock(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..clock import Clock, as_datetime
-from ..errors import AlreadyPruning
+from ..errors import AlreadyPruning, DiskFull
 from ..retention import ENDED, Retention
 from ..store.base import Store
 from .archive import Archive
@@ -84,7 +84,7 @@ def prune(
         )
         courtesy = Courtesy(store)
         try:
-            for seconds in run.steps():
+            for seconds in _steps(store, run):
                 progress(_jobs(run))
                 if not order.hurry:
                     sleep(courtesy.pause(seconds))
@@ -116,6 +116,19 @@ def _foretold(forecast: Forecast) -> dict[str, Any]:
         "groups": tuple(forecast.groups()),
         "estimate": HOW if forecast.is_estimate else None,
     }
+
+
+def _steps(store: Store, run: Run) -> Iterator[float]:
+    """On a full disk, where the log cannot grow, it is emptied, and they go on; for as long as that leads further."""
+    while True:
+        before = run.counts.total()
+        try:
+            yield from run.steps()
+            return
+        except DiskFull:
+            store.checkpoint()
+            if not run.ease() and run.counts.total() == before:
+                raise
 
 
 def _begin(store: Store, retention: Retention, order: Order) -> str:

@@ -95,6 +95,7 @@ def _mend(store: Store, repair: Repair) -> list[str]:
             "leftovers", store.delete_leftovers, lambda n: f"Deleted {plural(n, 'row')} of jobs that are gone.", True
         ),
         _Step("totals", store.recount_totals, lambda n: f"Corrected {plural(n, 'total')}."),
+        _Step("ends", store.mend_ends, lambda n: f"Let {plural(n, 'job')} have ended now.", True),
         _Step("running", store.recover, lambda n: f"Took back {plural(n, 'job')} that no living worker held."),
         _Step("blocked", resolve, lambda _: "Told those who waited for something that has ended."),
         _Step("blobs", store.collect_blobs, lambda n: f"Deleted {plural(n, 'file')} of no job.", True),

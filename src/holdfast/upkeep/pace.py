@@ -38,3 +38,9 @@ class Pace:
         if fitting > self.amount and amount < self.amount / 2:
             return  # too little was done to tell
         self.amount = round(max(self._least, min(self._most, min(fitting, self.amount * 1.5))))
+
+    def halve(self) -> bool:
+        """From now on, at most so much. False: it is the least already."""
+        before, self.amount = self.amount, max(self._least, self.amount // 2)
+        self._most = self.amount
+        return self.amount < before

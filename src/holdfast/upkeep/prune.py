@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import merge
 
 from ..clock import Clock
-from ..retention import ENDED, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
+from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
 from ..store.base import Store
-from ..store.pruned import DoomedChain, Ended, Pruned
+from ..store.pruned import LONG_HISTORY, DoomedChain, Ended, Pruned
 from .archive import Archive
 from .forecast import Forecast
 from .pace import LOCK_SECONDS, Pace
@@ -21,9 +21,10 @@ LEAST_ROWS = 50
 LEAST_JOBS = 10
 FIRST_ROWS = 500
 LONG_CHAIN = 1000
-LONG_HISTORY = 1000
 MOST_CHAINS = 500
 SOME_BLOBS = 100
+END: Mark = (LAST_ID, LAST_ID)
+"""Of the line of those that have ended; a clock that was wrong may have put some ahead of now."""
 
 Steps = Generator[float, None, None]
 """Each next() is one step; what it gives are the seconds for which that kept others from writing."""
@@ -67,6 +68,8 @@ class Run:
 
     def steps(self, after: dict[str, Mark] | None = None) -> Steps:
         """after: where to begin, by status, if all before was looked at not long ago; then only jobs are."""
+        self._judged.clear()
+        self._is_by_size = False
         until = self._old = yield from self._until()
         for status in ENDED:
             begin = (after or {}).get(status, NOTHING)
@@ -80,6 +83,10 @@ class Run:
         if after is None:
             yield from Sweep(self._store, self._retention, self._clock.now(), self._count_others).steps()
 
+    def ease(self) -> bool:
+        """Do less at a time from now on. False: it is as little as it can be."""
+        return self._pace.halve()
+
     # --- by age and number ---
 
     def _until(self) -> Generator[float, None, Expiry]:
@@ -90,7 +97,7 @@ class Run:
             for status, surplus in self._surplus().items():
                 limits = list(self._retention.limits(status))
                 after = NOTHING
-                while surplus and (rows := self._store.ended_after(status, after, (now, 2**63 - 1), CHUNK_ROWS)):
+                while surplus and (rows := self._store.ended_after(status, after, END, CHUNK_ROWS)):
                     for row in rows:
                         place = decider(limits, row.queue, row.task)
                         if place in surplus:
@@ -157,9 +164,9 @@ class Run:
     # --- by size ---
 
     def _by_size(self) -> Steps:
-        most, after, end = self._retention.max_bytes, NOTHING, (self._clock.now(), 2**63 - 1)
+        most, after = self._retention.max_bytes, NOTHING
         self._judged.clear()
-        while most is not None and (size := self._size()) > most and (rows := self._next(ENDED, after, end)):
+        while most is not None and (size := self._size()) > most and (rows := self._next(ENDED, after, END)):
             # What they free is known only when they are gone: so half of what it may take, and then look again.
             share = (size - most) / size / 2
             rows = rows[: max(LEAST_JOBS, min(self._pace.amount // rows[0][1].rows, round(self._ended() * share)))]
@@ -198,20 +205,18 @@ class Run:
                 continue
             self._write_down([job.id for job in piece])
             if piece[0].attempt > LONG_HISTORY:
-                yield from self._trim(status, piece[0])
+                yield from self._trim(piece[0].id, status, piece[0].finished_at)
             done = self._count(self._store.prune_alone(self._require_token(), status, piece, self.counts))
             freed.update(done.freed)
             yield done.seconds
         return sorted(freed)
 
-    def _trim(self, status: str, job: Ended) -> Steps:
-        """One with a long history: that goes first, a little at a time."""
+    def _trim(self, job: int, status: str, until: int) -> Steps:
+        """One with a long history, which ended by then: that goes first, a little at a time."""
         rows = self._pace.amount
         while rows:
             token = self._require_token()
-            done = self._count(
-                self._store.prune_history(token, job.id, status, job.finished_at, self._pace.amount, self.counts)
-            )
+            done = self._count(self._store.prune_history(token, job, status, until, self._pace.amount, self.counts))
             rows = done.rows
             yield done.seconds
 
@@ -238,7 +243,10 @@ class Run:
             return sorted(freed - {one.chain for one in piece})
         self._write_down(ids)
         found: list[int] = []
-        if len(ids) > LONG_CHAIN and len(piece) == 1:
+        for one in piece:
+            for job in one.long:
+                yield from self._trim(job, one.jobs[job], one.ended_at)
+        if len(piece) == 1 and (len(ids) > LONG_CHAIN or piece[0].rows > MOST_ROWS):
             found = yield from self._delete_long(piece[0])
             return found
         done = self._count(self._store.prune_chains(self._require_token(), piece, until, self.counts))
@@ -248,7 +256,7 @@ class Run:
     def _delete_long(self, one: DoomedChain) -> Generator[float, None, list[int]]:
         freed: set[int] = set()
         while True:
-            limit = max(LEAST_ROWS, self._pace.amount * len(one.jobs) // one.rows)
+            limit = max(1, self._pace.amount * len(one.jobs) // one.rows)
             done = self._count(self._store.prune_end_of_chain(self._require_token(), one, limit, self.counts))
             freed.update(done.freed)
             yield done.seconds

@@ -7,12 +7,13 @@ from time import monotonic, sleep
 
 from msgspec import Struct
 
-from ..errors import CannotVacuum
+from ..errors import CannotVacuum, DiskFull
 from ..store.base import Store
 from .pace import LOCK_SECONDS, Courtesy
 
 INCREMENTAL = 2
 MOST_PAGES = 4096
+FEW_PAGES = 32
 PAGES_PER_CHECKPOINT = 4096
 SLACK_PAGES = 1024
 """So many free pages are not worth the trouble: the next jobs fill them."""
@@ -27,6 +28,8 @@ class VacuumReport(Struct, frozen=True):
     after_bytes: int
     free_bytes: int
     """In the file, not given back."""
+    held_bytes: int
+    """Of the file: given back as soon as a read transaction ends that somebody has open now."""
     seconds: float
 
 
@@ -37,8 +40,13 @@ def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
     """Until no more than so many free pages are left. Each step gives the seconds for which others had to wait."""
     since, left = 0, store.pages().free - leave
     while left > 0:
-        some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
-        since += some
+        try:
+            some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
+            since += some
+        except DiskFull:  # the log cannot grow: empty it, and go on with what is hardly more than nothing
+            store.checkpoint()
+            _, taken = store.shrink(min(left, FEW_PAGES), LOCK_SECONDS)
+            since = PAGES_PER_CHECKPOINT
         if since >= PAGES_PER_CHECKPOINT:
             store.checkpoint()
             since = 0
@@ -75,7 +83,12 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumR
                 sleep(courtesy.pause(seconds))
     after = store.pages()
     return VacuumReport(
-        full, before.count * before.size, after.count * after.size, after.free_bytes, monotonic() - begun
+        full=full,
+        before_bytes=max(before.file_bytes, before.count * before.size),  # with what is in the log only
+        after_bytes=after.file_bytes,
+        free_bytes=after.free_bytes,
+        held_bytes=after.held_bytes,
+        seconds=monotonic() - begun,
     )
 
 

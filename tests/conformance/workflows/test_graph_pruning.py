@@ -226,3 +226,42 @@ def test_pruning_failed_members_tells_of_no_success(app: Holdfast, clock: FakeCl
 
 def drain_nothing(app: Holdfast) -> None:
     app.store.resolve()
+
+
+# --- no transaction is long ---
+
+
+@pytest.mark.parametrize(("jobs", "attempts"), [(40, 120), (3, 1600)], ids=["many tries", "one endless history"])
+def test_a_chain_with_a_long_history_goes_in_small_transactions(
+    app: Holdfast, clock: FakeClock, walk: Task[..., Any], sql: Sql, monkeypatch: Any, jobs: int, attempts: int
+) -> None:
+    """It has thousands of rows, though not many jobs."""
+    walk.enqueue(jobs - 1)
+    drain(app)
+    sql("UPDATE holdfast_jobs SET max_attempts = 5000, attempt = ?", (attempts,))
+    for table, columns in (("attempts", "attempt, claimed_at"), ("events", "attempt, at, event")):
+        values = "n, 1, 'noted'" if table == "events" else "n, 1"
+        sql(
+            f"WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < ?) "  # noqa: S608
+            f"INSERT INTO holdfast_{table} (job_id, {columns}) SELECT id, {values} FROM holdfast_jobs, n",
+            (attempts,),
+        )
+    clock.advance(MONTH)
+    largest, do = 0, app.store._do_upkeep  # type: ignore[attr-defined]
+    rows = "SELECT (SELECT count(*) FROM holdfast_events) + (SELECT count(*) FROM holdfast_attempts)"
+    assert sql(rows)[0][0] > 9000
+
+    def measured(token: str, counts: Any, work: Any) -> Any:
+        def weighed(connection: Any) -> Any:
+            nonlocal largest
+            before = connection.execute(rows).fetchone()[0]
+            done = work(connection)
+            largest = max(largest, before - connection.execute(rows).fetchone()[0])
+            return done
+
+        return do(token, counts, weighed)
+
+    monkeypatch.setattr(app.store, "_do_upkeep", measured)
+    assert app.prune(hurry=True).jobs == jobs
+    assert 0 < largest <= 5000
+    assert left(app) == [] and sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]

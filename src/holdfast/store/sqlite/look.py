@@ -79,7 +79,7 @@ class Look:
             found.schema = self._ask(found, "schema", lambda: compare(self._connection, self._sql, found.prefix))
             self._look_at_rows(found, window)
             self._look_at_jobs(found, window)
-            found.times = self._ask(found, "times", self._times)
+            found.times = self._ask(found, "times", lambda: self._times(deep))
             found.blobs = self._ask(found, "large payloads", lambda: self._blobs(found))
             found.integrity = self._integrity(found)
 
@@ -165,7 +165,7 @@ class Look:
         rows = self._all("waiting_pairs", values)
         return [Waiting(queue, task, count, count >= MOST) for queue, task, count in rows]
 
-    def _times(self) -> Times:
+    def _times(self, deep: bool) -> Times:
         now = self._clock.now()
         values = {"most": MOST, "newest": NEWEST, "slack": SLACK}
         stored = self._connection.execute(self._sql.get_meta, ("boot_id",)).fetchone()
@@ -175,6 +175,8 @@ class Look:
             current_boot_id=self._clock.boot_id(),
             created_ahead=self._some("created_ahead", values | {"after": now + SLACK}),
             far_ahead=self._some("far_ahead", values | {"after": now + FAR}),
+            ended_ahead=self._some("ended_ahead", values | {"after": now + SLACK}),
+            ended_untimed=self._some("ended_untimed", values | {"newest": -1 if deep else NEWEST}),
             wrong_unit=self._some("wrong_unit", values | {"before": FIRST_TIME}),
             steps_back=steps,
             largest_step=largest,

@@ -2,10 +2,11 @@
 
 import secrets
 import sqlite3
+from typing import Any
 
 from .criteria import as_json
 from .drift import compare, expected
-from .look import MOST, TABLES
+from .look import MOST, SLACK, TABLES
 from .part import Part
 
 RECOUNT = "recount"  # in the table `meta`: who recounts
@@ -42,6 +43,17 @@ class Mending(Part):
     def _delete_leftovers(self, table: str, ids: list[int]) -> int:
         statement = self._sql.delete_leftovers.replace("{table}", f"{self._options.prefix}{table}")
         return self._run(lambda connection: connection.execute(statement, {"jobs": as_json(ids)}).rowcount)
+
+    def mend_ends(self) -> int:
+        """Let jobs that ended at no time, or later than now, have ended now: some of them. Returns how many, 0 if
+        none is left."""
+        now = self._clock.now()
+        values: dict[str, Any] = {"after": now + SLACK, "newest": -1, "most": MOST}
+        rows = self._rows(self._sql.ended_untimed, values) or self._rows(self._sql.ended_ahead, values)
+        if not rows:
+            return 0
+        values |= {"now": now, "batch": as_json([row[0] for row in rows])}
+        return self._run(lambda connection: connection.execute(self._sql.end_now, values).rowcount)
 
     def recount_totals(self) -> int:
         """Correct the totals that are wrong; returns how many. Jobs end meanwhile: only differences are added."""

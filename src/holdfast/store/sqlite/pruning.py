@@ -11,7 +11,8 @@ import msgspec
 from ...blobs import is_reference
 from ...errors import BlobMissing
 from ...retention import ENDED, Expiry, Mark
-from ..pruned import DoomedChain, Ended, Pages, Pruned, rows_of
+from ..pruned import LONG_HISTORY, DoomedChain, Ended, Pages, Pruned, rows_of
+from .checkpoint import size_of
 from .criteria import as_json
 from .duty import Duty
 from .files import require_room
@@ -257,7 +258,8 @@ class Pruning(Duty):
     # --- space ---
 
     def pages(self) -> Pages:
-        return Pages(*self._read(lambda connection: connection.execute(self._sql.page_counts).fetchone()))
+        counts = self._read(lambda connection: connection.execute(self._sql.page_counts).fetchone())
+        return Pages(*(*counts, size_of(self._options.path)))
 
     def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
         """Give so many free pages back to the system, or fewer, as time allows. Returns how many, and the seconds."""
@@ -316,7 +318,8 @@ def _whole(chain: int, members: list[Any], expiry: Expiry, batches: dict[int, in
     if any(end > expiry.until(status, queue, task) for _, status, queue, task, *_ in members):
         return None
     rows = sum(rows_of(attempt) for *_, attempt in members)
-    return DoomedChain(chain, {job: status for job, status, *_ in members}, rows, end[0])
+    long = tuple(job for job, *_, attempt in members if attempt > LONG_HISTORY)
+    return DoomedChain(chain, {job: status for job, status, *_ in members}, rows, end[0], long)
 
 
 def _as_dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:

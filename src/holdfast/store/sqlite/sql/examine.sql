@@ -114,6 +114,20 @@ FROM {p}queues WHERE paused_at IS NOT NULL ORDER BY paused_at LIMIT :most
 -- of the newest jobs, those that were made later than now
 SELECT id FROM (SELECT id, created_at FROM {p}jobs ORDER BY id DESC LIMIT :newest) WHERE created_at > :after LIMIT :most
 
+-- name: ended_ahead
+-- that ended later than now
+SELECT id FROM {p}jobs WHERE status IN ('succeeded', 'failed', 'cancelled') AND finished_at > :after LIMIT :most
+
+-- name: ended_untimed
+-- of the newest jobs, those that ended at no time: somebody changed the status by hand
+SELECT id FROM (SELECT id, status, finished_at FROM {p}jobs ORDER BY id DESC LIMIT :newest)
+WHERE status IN ('succeeded', 'failed', 'cancelled') AND finished_at IS NULL LIMIT :most
+
+-- name: end_now
+-- of these, those that ended at no time, or later than now
+UPDATE {p}jobs SET finished_at = :now WHERE id IN (SELECT value FROM json_each(:batch))
+  AND status IN ('succeeded', 'failed', 'cancelled') AND (finished_at IS NULL OR finished_at > :after)
+
 -- name: far_ahead
 SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at > :after ORDER BY run_at DESC LIMIT :most
 
