@@ -13,10 +13,11 @@ import pytest
 from soundness import unsound
 
 from crew import Crew, Member
+from effort import a_part
 from holdfast import Holdfast
 
-PAIRS = 2000
-LATE_WAITERS = 500
+PAIRS = a_part(600, 2000)
+LATE_WAITERS = a_part(300, 500)
 BATCHES = 300  # of each of three kinds
 
 

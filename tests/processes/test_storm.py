@@ -1,7 +1,6 @@
 """Producers and consumers, killed at random with kill -9: nothing is lost, nothing is acknowledged twice."""
 
 import json
-import os
 import random
 import time
 from pathlib import Path
@@ -11,9 +10,10 @@ from consumer import VISIBILITY
 from producer import MAX_ATTEMPTS, QUEUE
 
 from crew import Crew
+from effort import storm_seconds
 from holdfast import Holdfast
 
-SECONDS = float(os.environ.get("STORM_SECONDS", 8))
+SECONDS = storm_seconds(5)
 PRODUCERS, CONSUMERS = 3, 4
 ENOUGH_KILLS = 25
 LONGEST_OVERTIME_SECONDS = 30  # on a machine that is busy with other things

@@ -19,11 +19,12 @@ from soundness import LAST, count, unsound
 from storm_worker import LEASE_SECONDS
 
 from crew import Crew, Member
+from effort import a_part, storm_seconds
 from holdfast import Holdfast
 
-SECONDS = float(os.environ.get("STORM_SECONDS", 12))
+SECONDS = storm_seconds(8)
 PRODUCERS, WORKERS = 2, 4
-ENOUGH_RECOVERIES = 100
+ENOUGH_RECOVERIES = a_part(50, 100)
 LOST = "outcome = 'lost'"
 WITHOUT_EFFECT = ("quick", "slow", "waiting", "flaky", "doubtful", "apart", "link")
 LONGEST_OVERTIME_SECONDS = 60  # on a machine that is busy with other things
