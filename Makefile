@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 MINUTES ?= 10
 
+# Tests start many processes: without its bytecode each of them would compile the whole package.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test lint types tests storm bench bench-peers clean
 
 demo: .venv/installed

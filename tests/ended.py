@@ -1,9 +1,10 @@
-"""Jobs that have ended, each in the way that a test wants, without a worker."""
+"""Jobs that have ended, each in the way that a test wants."""
 
 from typing import Any
 
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
+from shift import drain
 
 DAY = 24 * 3600
 
@@ -27,6 +28,12 @@ class Ended:
         else:
             self.end(job.id, status)
         return job.id
+
+    def many(self, count: int, payload: str = "") -> list[int]:
+        """So many that succeed now: a worker runs them, with fewer commits than one by one."""
+        ids = self.task.enqueue_many([{"payload": payload}] * count)
+        assert drain(self._app).succeeded == count
+        return ids
 
     def end(self, job_id: int, status: str = "succeeded") -> None:
         claimed = self._app.store.claim_one(job_id, 300 * SECOND, "worker-1")

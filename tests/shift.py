@@ -13,7 +13,7 @@ from holdfast.clock import SECOND
 from holdfast.model import TimelineEntry
 from holdfast.run.worker import WorkerReport
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 40.0
 LOOK_SECONDS = 0.004
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from launching import command
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 40
 LOOK_SECONDS = 0.02
 
 KEYS = {

@@ -30,12 +30,11 @@ def events(app: Holdfast, name: str) -> int:
 
 
 def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
-    for _ in range(1200):
-        ended.job("succeeded")
+    ended.many(1200)
     clock.advance(31 * DAY)
     with Shift(app):
         eventually(lambda: count(app) == 0)
-        ended.task.enqueue().wait(10)
+        ended.task.enqueue().wait(40)
         eventually(lambda: events(app, "pruned") == 1)
     (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert (event.detail["succeeded"], "interrupted" in event.detail) == (1200, False)
@@ -82,8 +81,7 @@ def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
 def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(1500):
-        ended.job("succeeded")
+    ended.many(1500)
     clock.advance(31 * DAY)
     for factor in ("QUIET_FACTOR", "PAUSE_FACTOR"):
         monkeypatch.setattr(pace, factor, 1e6)  # so that it does not come to a second step
@@ -98,8 +96,7 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
 
 
 def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
-    for _ in range(1000):
-        ended.job("succeeded")
+    ended.many(1000)
     clock.advance(31 * DAY)
     other = open_app(clock=clock)
     Ended(other)
@@ -116,7 +113,7 @@ def test_it_can_be_left_to_others(open_app: Open, clock: FakeClock) -> None:
     clock.advance(400 * DAY)
     with Shift(app):
         eventually(lambda: app.store.retention() is not None)
-        Ended(app).task.enqueue().wait(10)
+        Ended(app).task.enqueue().wait(40)
     assert app.jobs.get(job).status == "succeeded"
     assert app.prune().succeeded == 1
 
@@ -125,7 +122,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClo
     ended.job("succeeded")
     clock.step(-3000 * DAY)
     with Shift(app):
-        ended.task.enqueue().wait(10)
+        ended.task.enqueue().wait(40)
     assert count(app) == 2
 
 

@@ -181,7 +181,7 @@ def test_workers_that_are_hurried_under_load_leave_nothing_behind(live: Holdfast
         runs.append(ctx.attempt)
         await asyncio.sleep(0.002)
 
-    for _ in range(25):
+    for _ in range(12):
         for task in (work, work_later):
             task.enqueue_many([{}] * 100)
         before = len(runs)

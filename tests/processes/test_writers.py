@@ -5,9 +5,10 @@ import sqlite3
 from pathlib import Path
 
 from crew import Crew
+from effort import a_part
 from holdfast import Holdfast
 
-WRITERS, SECONDS, LONGEST_WAIT_SECONDS = 16, 4, 2.0
+WRITERS, SECONDS, LONGEST_WAIT_SECONDS = 16, a_part(3, 10), 2.0
 
 
 def test_of_sixteen_writing_processes_none_waits_over_two_seconds(tmp_path: Path) -> None:

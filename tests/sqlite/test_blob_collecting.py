@@ -259,7 +259,7 @@ def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast],
     for thread in threads:
         thread.join(60)
     stop.set()
-    background.join(10)
+    background.join(60)
     assert trouble == []
     app.store.collect_blobs()
     eventually(lambda: blob_files(url) == [])

@@ -23,8 +23,7 @@ from shift import Shift, eventually
 def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
     """A file with jobs that may go, and some that may not."""
     ended = Ended(app)
-    for _ in range(300):
-        ended.job("succeeded", payload="x" * 3000)
+    ended.many(300, payload="x" * 3000)
     clock.advance(31 * DAY)
     for _ in range(10):
         ended.job("succeeded")
