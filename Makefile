@@ -20,8 +20,9 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
+# Three at a time, for two processors: they often wait, for a disk, a clock or another process.
 tests: .venv/installed
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 3
 
 # What the test suite tries only a part of: make storm MINUTES=10, which is how long each of its two storms lasts
 storm: .venv/installed
