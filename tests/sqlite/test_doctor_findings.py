@@ -111,6 +111,16 @@ def test_another_prefix_in_the_same_file_is_no_drift(path: Path) -> None:
     assert check_database(str(path), prefix="holdfast_two_").of("SCHEMA") is not None
 
 
+def test_tables_with_another_prefix_are_pointed_at(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    with Holdfast(path, prefix="jobs_"):
+        pass
+    one = finding(path, "NO_TABLES", "error")
+    assert "There are some that begin with jobs_." in one.meaning and one.detail == {"prefixes": ["jobs_"]}
+    assert one.mend == f"holdfast doctor --db {path} --prefix jobs_"
+    assert check_database(str(path), prefix="jobs_").ok
+
+
 # --- where it is ----------------------------------------------------------------------------------
 
 

@@ -63,6 +63,7 @@ class Schema(Struct, frozen=True):
     pending: list[str]
     unknown: list[str]  # applied by a newer version
     drift: list[Drift]
+    others: list[str] = []  # prefixes of other sets of Holdfast's tables, where there is none of this one
 
 
 class Integrity(Struct, frozen=True):

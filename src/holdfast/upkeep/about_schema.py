@@ -159,12 +159,17 @@ def _schema(found: Examination) -> Iterator[Finding]:
             {"unknown": schema.unknown},
         )
     elif not schema.found:
+        others = [clean(one) for one in schema.others]
+        there = f" There are some that begin with {listed(others)}." if others else ""
         yield Finding(
             "error",
             "NO_TABLES",
             f"There are no tables of Holdfast's whose names begin with {found.prefix}: is it the right file, and the "
-            "right --prefix?",
-            command(found, "migrate"),
+            f"right --prefix?{there}",
+            f"holdfast doctor --db {quoted_path(found)} --prefix {words(others[0])}"
+            if others
+            else command(found, "migrate"),
+            {"prefixes": others} if others else {},
         )
     elif schema.pending:
         total = len(schema.found) + len(schema.pending)

@@ -27,7 +27,8 @@ def compare(connection: sqlite3.Connection, sql: Statements, prefix: str) -> Sch
     unknown = sorted(found - set(known))
     as_one = not pending and not unknown
     drift = drift_from(expected(sql, prefix), _parts(connection, sql, prefix), prefix) if as_one else []
-    return Schema(sorted(found), pending, unknown, drift)
+    others = [] if found else [row[0] for row in connection.execute(sql.prefixes).fetchall()]
+    return Schema(sorted(found), pending, unknown, drift, others)
 
 
 def expected(sql: Statements, prefix: str) -> dict[str, Part]:

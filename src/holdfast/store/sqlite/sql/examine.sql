@@ -147,6 +147,14 @@ SELECT count(*), coalesce(max(-step), 0) FROM (
 SELECT type, name, tbl_name, sql FROM sqlite_master
 WHERE sql IS NOT NULL AND (substr(name, 1, length(:prefix)) = :prefix OR substr(tbl_name, 1, length(:prefix)) = :prefix)
 
+-- name: prefixes
+-- how the names of Holdfast's tables begin, of whichever set
+SELECT substr(name, 1, length(name) - length('migrations')) AS found FROM sqlite_master AS its
+WHERE type = 'table' AND name LIKE '%migrations' AND EXISTS (
+    SELECT 1 FROM sqlite_master WHERE type = 'table'
+    AND name = substr(its.name, 1, length(its.name) - length('migrations')) || 'attempts')
+ORDER BY 1 LIMIT 10
+
 -- --- how it is, for a health check ---
 
 -- name: longest_waiting
