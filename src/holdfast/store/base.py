@@ -270,15 +270,15 @@ class Store(Apart, Examined, Keeping, Protocol):
 
     # --- cron ---
 
-    def put_schedule(self, schedule: NewSchedule, actor: str) -> bool:
+    def put_schedule(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         """Add it, or change the one of that name. A new expression counts from now. False if it is the same."""
         ...
 
-    def remove_schedule(self, name: str, actor: str) -> bool: ...
+    def remove_schedule(self, name: str, actor: str, reason: str = "") -> bool: ...
 
-    def pause_schedule(self, name: str, actor: str) -> bool: ...
+    def pause_schedule(self, name: str, actor: str, reason: str = "") -> bool: ...
 
-    def resume_schedule(self, name: str, actor: str) -> bool:
+    def resume_schedule(self, name: str, actor: str, reason: str = "") -> bool:
         """It counts from now: what was missed during the pause does not fire."""
         ...
 
