@@ -22,6 +22,7 @@ from holdfast.app.task import EnqueueOptions, TaskOptions
 from holdfast.app.workers import WorkerInfo
 from holdfast.context import LastError
 from holdfast.model import STATUSES, QueueOverview, QueueStats
+from holdfast.observations import EVENTS
 from holdfast.observe import Observe, answers
 from holdfast.retention import Retention, Rule
 from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
@@ -150,6 +151,8 @@ def test_every_event_is_in_the_reference() -> None:
     assert {"claimed", "enqueued", "edited", "removed", "paused", "purged", "schedule_added"} <= events
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
     assert events - in_tables == set()
+    columns = {"id", "job_id", "at", "event", "attempt", "actor", "detail"}
+    assert set(EVENTS) == in_tables - columns, "what can be asked for"
 
 
 def test_the_schema_page_has_every_table_and_column(tmp_path: Path) -> None:

@@ -4,6 +4,15 @@ from typing import Any
 
 from msgspec import Struct
 
+# All that is in the log.
+EVENTS = (
+    *("enqueued", "unblocked", "promoted", "claimed", "succeeded", "retry_scheduled", "snoozed", "released"),
+    *("interrupted", "returned", "recovered", "completed", "failed", "cancelled", "replaced", "requeued", "run_now"),
+    *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
+    *("retention_changed", "removed"),
+    *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
+)
+
 
 class Count(Struct, frozen=True):
     """So many jobs of a task, or messages of a queue, in one state."""

@@ -13,6 +13,9 @@ from click.testing import Result
 from launching import command
 
 from holdfast import Holdfast
+from holdfast.observe import Observe
+from holdfast.observe.answers import Event
+from holdfast.store.sqlite.store import SqliteStore
 from shift import eventually
 
 Run = Callable[..., Result]
@@ -90,6 +93,79 @@ def test_what_was_deleted_is_in_the_log_without_its_name(app: Holdfast, on: Run)
 def test_no_payload_is_in_the_log(jobs: dict[str, int], on: Run) -> None:
     for options in ([], ["--json"]):
         assert "example.org" not in on("events", *options).output
+
+
+# --- filters ---
+
+
+def test_only_those_of_a_name_or_by_somebody_are_shown(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+    app.queue("inbox").pause(actor="kim", reason="ticket 4711")
+    app.queue("inbox").resume(actor="joe")
+
+    def found(*options: str) -> list[tuple[str, str]]:
+        return [(one["event"], one["actor"]) for one in parsed(on("events", *options, "--json"))]
+
+    assert found("--event", "failed") == [("failed", "worker-1")]
+    assert found("--actor", "joe") == [("cancelled", "joe"), ("resumed", "joe")]
+    assert found("--event", "paused", "--event", "resumed") == [("paused", "kim"), ("resumed", "joe")]
+    assert found("--event", "paused", "--actor", "joe", "--actor", "worker-1") == []
+    assert found("--actor", "joe", "--limit", "1") == [("resumed", "joe")]
+    assert found("--actor", "joe", "--after", "0", "--limit", "1") == [("cancelled", "joe")]
+    assert found("--event", "claimed", "--job", str(jobs["failed"])) == [("claimed", "worker-1")]
+    nothing = on("events", "--actor", "nobody")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No events that fit.\n")
+
+
+def test_a_name_that_no_event_has_is_refused_with_a_hint(app: Holdfast, on: Run) -> None:
+    result = on("events", "--event", "faild")
+    assert (result.exit_code, result.stderr) == (2, "Error: unknown event 'faild'; did you mean 'failed'?\n")
+    assert "one of enqueued, unblocked" in on("events", "--event", "xyzzy").stderr
+
+
+def test_the_cursor_is_behind_all_that_was_looked_at(app: Holdfast, on: Run) -> None:
+    app.queue("inbox").pause()
+    app.queue("inbox").send_many(range(1200))
+    app.queue("inbox").resume()
+    whole = on("events", "--event", "paused", "--after", 0)
+    assert len(whole.stdout.splitlines()) == 1 and whole.stderr == "Go on from here: --after 1202\n"
+    first = on("events", "--event", "enqueued", "--after", 0, "--limit", 700)
+    assert len(first.stdout.splitlines()) == 700 and first.stderr == "Go on from here: --after 701\n"
+
+
+def test_a_look_backwards_for_what_is_rare_ends_somewhere_and_says_so(
+    app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.cli.events.MOST_LOOKED_AT", 2000)
+    app.queue("inbox").pause()
+    app.queue("inbox").send_many(range(1900))
+    assert len(parsed(on("events", "--event", "paused", "--json"))) == 1
+    app.queue("inbox").send_many(range(100))
+    result = on("events", "--event", "paused")
+    told = "Only the last 2,000 events were looked at: --after 0 looks at all of them."
+    assert (result.stdout, result.stderr) == ("", f"{told}\nNo events that fit.\n")
+    assert len(parsed(on("events", "--event", "paused", "--after", 0, "--json"))) == 1
+    assert told not in on("events", "--event", "enqueued").stderr
+
+
+def test_following_with_a_filter_reads_nothing_twice(app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.queue("inbox").send_many(range(1200))
+    read: list[tuple[int, int]] = []
+    look = Observe.events
+
+    def spied(self: Observe, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
+        found = look(self, after, limit, job)
+        read.append((after, len(found)))
+        return found
+
+    def waited(self: SqliteStore, seen: int, timeout: float) -> None:
+        if len(read) > 4:
+            raise KeyboardInterrupt
+        app.queue("inbox").send(1)
+
+    monkeypatch.setattr(Observe, "events", spied)
+    monkeypatch.setattr(SqliteStore, "wait_for_commit", waited)
+    assert on("events", "--after", 0, "--follow", "--event", "paused").exit_code == 130
+    assert read == [(0, 500), (500, 500), (1000, 200), (1200, 0), (1200, 1)]
 
 
 # --- following ---

@@ -56,6 +56,18 @@ def test_each_kind_has_its_traceback_below_it(app: Holdfast, on: Run) -> None:
     assert "No traceback" not in on("failures", "--traceback", "--limit", 1).stdout
 
 
+def test_of_one_task_or_one_queue(app: Holdfast, on: Run, data: Data) -> None:
+    fail_often(app)
+
+    def tasks(*options: str) -> list[str]:
+        return [one["task"] for one in data("failures", *options)["failures"]]
+
+    assert tasks("--queue", "mail") == tasks("--task", "send_mail") == ["send_mail"]
+    assert tasks("--queue", "default") == ["crop"]
+    assert tasks("--queue", "mail", "--task", "crop") == []
+    assert on("failures", "--queue", "nowhere").stderr == "No failures that fit.\n"
+
+
 def test_since_leaves_out_what_was_not_seen_lately(app: Holdfast, on: Run, data: Data) -> None:
     fail_often(app)
     with app.transaction() as tx:

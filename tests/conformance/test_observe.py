@@ -266,6 +266,8 @@ def test_failures_are_named_with_their_places_and_tracebacks(app: Holdfast, cloc
     assert "refused" in (often.traceback or "") and often.first_seen.timestamp() >= first / SECOND - 1
     assert (once.error_code, once.count, once.traceback) == ("INVALID_INPUT:ROW", 1, None)
     assert app.observe.failures(limit=1) == [often]
+    assert app.observe.failures(queue="default", task="work") == [often, once]
+    assert app.observe.failures(queue="mail") == app.observe.failures(task="other") == []
     assert app.observe.failures(with_tracebacks=False)[0].traceback is None
 
 
@@ -334,6 +336,9 @@ def test_the_log_can_be_followed_from_a_cursor(app: Holdfast) -> None:
     assert app.observe.events(after=app.observe.last_event(), job=second.id) == []
     assert [one.event for one in app.observe.last_events(2, job=second.id)] == ["claimed", "succeeded"]
     assert app.observe.last_events(3) == app.observe.events()[-3:]
+    assert app.observe.last_events(3, before=app.observe.events()[-3].id) == app.observe.events()[:-3][-3:]
+    (end,) = app.observe.last_events(1, second.id)
+    assert [one.event for one in app.observe.last_events(9, second.id, before=end.id)] == ["enqueued", "claimed"]
 
 
 def test_the_size_of_the_file_is_told(app: Holdfast) -> None:

@@ -163,11 +163,14 @@ class Jobs:
         text = None if data is None else data.decode()
         return bool(self._operate("complete", id, {}, actor, result=text, reason=checks.reason(reason)))
 
-    def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None) -> bool:
-        """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended."""
+    def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None, reason: str = "") -> bool:
+        """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended.
+
+        detail: kept with the job, and with the attempt that it ended. reason: of the operator, for the log.
+        """
         failure = Failure(check_code(code), shorten(checks.text(detail, "detail")))
         self._settled_by_others(id)
-        return bool(self._operate("fail_outside", id, {}, actor, failure=failure))
+        return bool(self._operate("fail_outside", id, {}, actor, failure=failure, reason=checks.reason(reason)))
 
     def _settled_by_others(self, id: int) -> Job[Any]:
         job = self.get(id)

@@ -134,11 +134,12 @@ class Schedules:
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
         actor: str | None = None,
+        reason: str = "",
     ) -> Schedule:
         """Add a schedule, or change the one of that name. It is on disk when this returns.
 
         task: a task, its name, or `task.using(queue=…, priority=…, …)`. args: its arguments by name.
-        tz, missed, catch_up_limit: as for `@app.cron`.
+        tz, missed, catch_up_limit: as for `@app.cron`. actor, reason: who adds it, and why, for the log.
         """
         timing = self.timing(cron, tz, missed, catch_up_limit)
         if checks.name(name, "schedule name") in self.declared:
@@ -147,7 +148,8 @@ class Schedules:
             raise InvalidArguments(f"args are arguments by name, such as {{'to': …}}, not {checks.shown(args)}")
         bound = self._bound(task)
         payload = bound._task.signature.encode((), dict(args or {}))
-        self._app.store.put_schedule(_new(name, bound, payload, timing, "runtime"), checks.actor(actor))
+        schedule = _new(name, bound, payload, timing, "runtime")
+        self._app.store.put_schedule(schedule, checks.actor(actor), checks.reason(reason))
         return self.get(name)
 
     def get(self, name: str) -> Schedule:
@@ -163,23 +165,26 @@ class Schedules:
             found += map(Schedule, page)
         return found
 
-    def pause(self, name: str, *, actor: str | None = None) -> bool:
+    def pause(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires no more, until it is resumed. False if it was paused already."""
-        done = self._app.store.pause_schedule(checks.name(name, "schedule name"), checks.actor(actor))
+        known, who = checks.name(name, "schedule name"), checks.actor(actor)
+        done = self._app.store.pause_schedule(known, who, checks.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
 
-    def resume(self, name: str, *, actor: str | None = None) -> bool:
+    def resume(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires again, from now on. False if it was not paused."""
-        done = self._app.store.resume_schedule(checks.name(name, "schedule name"), checks.actor(actor))
+        known, who = checks.name(name, "schedule name"), checks.actor(actor)
+        done = self._app.store.resume_schedule(known, who, checks.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
 
-    def remove(self, name: str, *, actor: str | None = None) -> None:
+    def remove(self, name: str, *, actor: str | None = None, reason: str = "") -> None:
         """Remove it. One of `@app.cron` comes back when a worker that has it starts: pause that one instead."""
-        if not self._app.store.remove_schedule(checks.name(name, "schedule name"), checks.actor(actor)):
+        known, who = checks.name(name, "schedule name"), checks.actor(actor)
+        if not self._app.store.remove_schedule(known, who, checks.reason(reason)):
             raise self._not_found(name)
 
     # --- what @app.cron needs ---

@@ -9,7 +9,7 @@ from ..app.schedules import Schedule
 from .complete import complete_schedules
 from .database import Database, takes_database
 from .deeds import end
-from .options import actor_option, example
+from .options import Signature, example, signed
 from .output import Cell, Column, document, json_option, note, state, table
 from .text import age, due, optional_iso
 
@@ -78,43 +78,43 @@ def as_data(schedule: Schedule) -> dict[str, Any]:
 
 @cron.command(epilog=example("holdfast cron pause tidy --db app.db"))
 @name_argument
-@actor_option
+@signed
 @takes_database
 @json_option
-def pause(database: Database, name: str, actor: str | None, as_json: bool) -> None:
+def pause(database: Database, name: str, signature: Signature, as_json: bool) -> None:
     """Enqueue nothing more for this schedule, until it is resumed."""
     with database.open() as app:
-        changed = app.schedules.pause(name, actor=actor)
+        changed = app.schedules.pause(name, **signature)
     sentence = f"{name} is paused." if changed else f"{name} was paused already: nothing has changed."
     end({"schedule": name, "paused": True, "changed": changed}, sentence, changed, as_json)
 
 
 @cron.command(epilog=example("holdfast cron resume tidy --db app.db"))
 @name_argument
-@actor_option
+@signed
 @takes_database
 @json_option
-def resume(database: Database, name: str, actor: str | None, as_json: bool) -> None:
+def resume(database: Database, name: str, signature: Signature, as_json: bool) -> None:
     """End a pause. What was missed during it is not made up for."""
     with database.open() as app:
-        changed = app.schedules.resume(name, actor=actor)
+        changed = app.schedules.resume(name, **signature)
     sentence = f"{name} is resumed." if changed else f"{name} was not paused: nothing has changed."
     end({"schedule": name, "paused": False, "changed": changed}, sentence, changed, as_json)
 
 
 @cron.command(epilog=example("holdfast cron remove tidy --db app.db"))
 @name_argument
-@actor_option
+@signed
 @takes_database
 @json_option
-def remove(database: Database, name: str, actor: str | None, as_json: bool) -> None:
+def remove(database: Database, name: str, signature: Signature, as_json: bool) -> None:
     """Remove a schedule. Jobs that it has enqueued stay.
 
     One of @app.cron comes back when a worker with that code starts: pause that one instead.
     """
     with database.open() as app:
         declared = app.schedules.get(name).source == "code"
-        app.schedules.remove(name, actor=actor)
+        app.schedules.remove(name, **signature)
     if declared:
         note(f"{name} stands in the code as @app.cron: it comes back when a worker with that code starts")
     end({"schedule": name, "removed": True}, f"{name} is removed.", True, as_json)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from ..app import checks
 from ..model import Criteria
+from ..observations import EVENTS
 from .complete import complete_jobs
 from .database import Database, takes_database
 from .options import example, job_id
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 BATCH = 500  # of events that are read at once
 SHOWN, MOST = 20, 1000
+MOST_LOOKED_AT = 100_000  # backwards, for those that fit
 FOREVER_SECONDS = 3600.0
 
 # The widths from which a value makes its own line crooked, but no other.
@@ -53,15 +56,54 @@ class Subject(NamedTuple):
 NOBODY = Subject(None, None)
 
 
+class Wanted(NamedTuple):
+    """Which events: of one job, of these names, by these actors. Empty: any."""
+
+    job: int | None
+    names: frozenset[str]
+    actors: frozenset[str]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some that are read do not fit."""
+        return bool(self.names or self.actors)
+
+    def among(self, batch: Sequence[Event]) -> list[Event]:
+        return [
+            one
+            for one in batch
+            if (not self.names or one.event in self.names) and (not self.actors or one.actor in self.actors)
+        ]
+
+
+def _event_names(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
+    del ctx, param
+    for name in names:
+        if name not in EVENTS:
+            raise checks.suggest(name, EVENTS, "event")
+    return frozenset(names)
+
+
+def _complete_events(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    del ctx, param
+    return [name for name in EVENTS if name.startswith(incomplete)]
+
+
 @click.command(
     epilog=example(
         "holdfast events --follow --db app.db",
         "holdfast events --job 42 --db app.db",
+        "holdfast events --actor kim --event paused --event resumed --db app.db",
         "holdfast events --after 1017 --follow --json --db app.db | jq .event",
     )
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
 @click.option("--job", "of_job", type=job_id, metavar="ID", shell_complete=complete_jobs, help="Of this job only.")
+@click.option(
+    "--event", "names", multiple=True, metavar="NAME", callback=_event_names, shell_complete=_complete_events,
+    help="Of this name only, such as failed. This and --actor can be repeated: any of the values will do.",
+)  # fmt: skip
+@click.option("--actor", "actors", multiple=True, metavar="NAME", help="By this person, process or worker only.")
 @click.option(
     "--after", type=click.IntRange(0, 2**63 - 1), metavar="CURSOR", help="All since this event: its id is a cursor."
 )
@@ -72,62 +114,90 @@ NOBODY = Subject(None, None)
 @takes_database
 @json_option
 def events(
-    database: Database, follow: bool, of_job: int | None, after: int | None, limit: int | None, as_json: bool
+    database: Database,
+    follow: bool,
+    of_job: int | None,
+    names: frozenset[str],
+    actors: tuple[str, ...],
+    after: int | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """Print the log: every change of a job, a queue or a schedule, and who did it.
 
-    With --json, one object per line. The last cursor is told beside the pipe, or stands in each line's id.
+    At the end, the cursor to go on from is told on standard error. With --json, each line is an object, and its id
+    is such a cursor.
     """
+    wanted = Wanted(of_job, names, frozenset(actors))
     with database.open() as app:
         if of_job is not None and not follow:
             app.jobs.get(of_job)  # or say that there is none
         show = _Printer(app, as_json)
-        cursor = _past(app, show, of_job, after, limit)
+        cursor = _past(app, show, wanted, after, limit)
         if follow:
             with _Reader(app.store.wake_waiting) as reader:
-                _follow(app, show, of_job, cursor, reader)
+                _follow(app, show, wanted, cursor, reader)
     if not show.count:
-        note("No events.")
+        note("No events that fit." if wanted.is_narrow else "No events.")
     elif not as_json:
         note(f"Go on from here: --after {cursor}")
 
 
-def _past(app: Holdfast, show: _Printer, job: int | None, after: int | None, limit: int | None) -> int:
+def _past(app: Holdfast, show: _Printer, wanted: Wanted, after: int | None, limit: int | None) -> int:
     """What there is, and the cursor behind it."""
     if after is None:
         end = app.observe.last_event()  # before the look, so that following misses nothing
-        found = app.observe.last_events(SHOWN if limit is None else limit, job)
+        found = _last(app, wanted, SHOWN if limit is None else limit)
         show(found)
         return max(end, found[-1].id if found else 0)
     cursor = after
-    for batch in _from(app, job, after, limit):
-        show(batch)
-        cursor = batch[-1].id
+    for found, behind in _from(app, wanted, after, limit):
+        show(found)
+        cursor = behind
     return cursor
 
 
-def _from(app: Holdfast, job: int | None, cursor: int, limit: int | None = None) -> Iterator[list[Event]]:
+def _last(app: Holdfast, wanted: Wanted, limit: int) -> list[Event]:
+    """The last that fit, as far as a look backwards over a part of the log finds them."""
+    found: list[Event] = []
+    size, looked, before = MOST if wanted.is_narrow else limit, 0, None
+    while len(found) < limit:
+        if looked >= MOST_LOOKED_AT:
+            note(f"Only the last {looked:,} events were looked at: --after 0 looks at all of them.")
+            break
+        batch = app.observe.last_events(size, wanted.job, before)
+        found = wanted.among(batch) + found
+        looked += len(batch)
+        if len(batch) < size:
+            break
+        before = batch[0].id
+    return found[-limit:]
+
+
+def _from(app: Holdfast, wanted: Wanted, cursor: int, limit: int | None = None) -> Iterator[tuple[list[Event], int]]:
+    """Those that fit, some at a time, each with the cursor behind all that was looked at."""
     left = limit
     while left != 0:
-        wanted = BATCH if left is None else min(BATCH, left)
-        batch = app.observe.events(cursor, wanted, job)
+        size = BATCH if left is None or wanted.is_narrow else min(BATCH, left)
+        batch = app.observe.events(cursor, size, wanted.job)
         if not batch:
             return
-        yield batch
-        cursor = batch[-1].id
+        found, cursor = wanted.among(batch)[:left], batch[-1].id
         if left is not None:
-            left -= len(batch)
-        elif len(batch) < wanted:
+            left -= len(found)
+            cursor = found[-1].id if left == 0 else cursor
+        yield found, cursor
+        if left is None and len(batch) < size:
             return
 
 
-def _follow(app: Holdfast, show: _Printer, job: int | None, cursor: int, reader: _Reader) -> None:
+def _follow(app: Holdfast, show: _Printer, wanted: Wanted, cursor: int, reader: _Reader) -> None:
     """Until somebody ends it. It sleeps until anyone commits."""
     while not reader.is_gone:
         seen = app.store.commits_seen()
-        for batch in _from(app, job, cursor):
-            show(batch)
-            cursor = batch[-1].id
+        for found, behind in _from(app, wanted, cursor):
+            show(found)
+            cursor = behind  # of those that did not fit, too: they are not read again
         app.store.wait_for_commit(seen, FOREVER_SECONDS)
     raise BrokenPipeError
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .complete import complete_queues, complete_tasks
 from .database import Database, takes_database
 from .options import duration, example
 from .output import Cell, Column, document, json_option, note, say, say_lines, table
@@ -32,15 +33,25 @@ MOST = 1000
 @click.command(
     epilog=example(
         "holdfast failures --since 1h --db app.db",
-        "holdfast failures --traceback --limit 3 --db app.db",
+        "holdfast failures --task send_mail --traceback --limit 3 --db app.db",
     )
 )
+@click.option("--queue", "-q", metavar="NAME", shell_complete=complete_queues, help="Of this queue.")
+@click.option("--task", "-t", metavar="NAME", shell_complete=complete_tasks, help="Of this task.")
 @click.option("--since", type=duration, metavar="DURATION", help="Only what was last seen within 30m, 1h, 2d, …")
 @click.option("--traceback", "with_tracebacks", is_flag=True, help="The traceback of each, too.")
 @click.option("--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N")
 @takes_database
 @json_option
-def failures(database: Database, since: float | None, with_tracebacks: bool, limit: int, as_json: bool) -> None:
+def failures(
+    database: Database,
+    queue: str | None,
+    task: str | None,
+    since: float | None,
+    with_tracebacks: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
     """Show why attempts fail: error codes, the most frequent first.
 
     The same code at another place in the program, or of another task, is another line. Attempts count that were
@@ -48,12 +59,12 @@ def failures(database: Database, since: float | None, with_tracebacks: bool, lim
     """
     window = None if since is None else timedelta(seconds=since)
     with database.open() as app:
-        found = app.observe.failures(window, limit, with_tracebacks)
+        found = app.observe.failures(window, limit, with_tracebacks, task=task, queue=queue)
     if as_json:
         document({"failures": [as_data(one, with_traceback=with_tracebacks) for one in found]})
         return
     if not found:
-        note("No failures.")
+        note("No failures that fit." if queue or task or since is not None else "No failures.")
         return
     now = datetime.now(UTC)
     if not with_tracebacks:

@@ -2,37 +2,43 @@
 
 import click
 
+from ..app import checks
 from ..errors import DatabaseMissing, SchemaOutdated
 from .database import Database, takes_database
-from .options import example
+from .options import Signature, example, signed
 from .output import document, json_option, say
 
 
 @click.command(epilog=example("holdfast migrate --db app.db", "holdfast migrate --db new.db --create"))
 @click.option("--create", is_flag=True, help="Make the database if there is none.")
+@signed
 @takes_database
 @json_option
-def migrate(database: Database, create: bool, as_json: bool) -> None:
+def migrate(database: Database, create: bool, signature: Signature, as_json: bool) -> None:
     """Bring the tables of a database up to date.
 
     Other commands change no tables: they tell you to run this one. It is safe to run twice, or at the same time
     in several places.
     """
-    migrated = _migrate(database, create)
+    migrated = _migrate(database, create, signature)
     if as_json:
         document({"migrated": migrated})
     else:
         say("The tables are up to date now." if migrated else "The tables were up to date already.")
 
 
-def _migrate(database: Database, create: bool) -> bool:
+def _migrate(database: Database, create: bool, signature: Signature) -> bool:
+    who, why = checks.actor(signature["actor"]), checks.reason(signature["reason"])
+    created = False
     try:
         database.open().close()
         return False
     except DatabaseMissing:
         if not create:
             raise
+        created = True
     except SchemaOutdated:
         pass
-    database.open(migrate=True).close()
+    with database.open(migrate=True) as app:
+        app.store.note_deed("migrated", who, {"created": created} | ({"reason": why} if why else {}))
     return True

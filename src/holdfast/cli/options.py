@@ -76,9 +76,6 @@ def example(*lines: str) -> str:
     return "\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
-actor_option = click.option("--actor", metavar="NAME", help="Who does it, for the history.  [default: your login]")
-
-
 class Signature(TypedDict):
     """Who does it, and why: as it is passed to what changes something, for the history."""
 
@@ -89,7 +86,7 @@ class Signature(TypedDict):
 def signed(command: F) -> F:
     """Adds --actor and --reason, and passes them as `signature`."""
 
-    @actor_option
+    @click.option("--actor", metavar="NAME", help="Who does it, for the history.  [default: your login]")
     @click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
     @functools.wraps(command)
     def with_signature(*args: Any, actor: str | None, reason: str, **given: Any) -> Any:

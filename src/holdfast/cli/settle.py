@@ -9,7 +9,7 @@ from ..process import Holdfast
 from .complete import complete_unfinished
 from .database import Database, takes_database
 from .deeds import end
-from .options import Signature, actor_option, example, job_id, signed
+from .options import Signature, example, job_id, signed
 from .output import json_option
 from .send import parse
 
@@ -48,17 +48,17 @@ def complete(database: Database, id: int, result: str | None, signature: Signatu
 @id_argument
 @click.argument("code")
 @click.option("--detail", default="", metavar="TEXT", help="Kept with the job.")
-@actor_option
+@signed
 @takes_database
 @json_option
-def fail(database: Database, id: int, code: str, detail: str, actor: str | None, as_json: bool) -> None:
+def fail(database: Database, id: int, code: str, detail: str, signature: Signature, as_json: bool) -> None:
     """End a job as failed, from outside.
 
     With an error code such as REJECTED:BUDGET, however many attempts it has left. It can be an external job, which
     waits for somebody, or any other that has not ended.
     """
     with database.open() as app:
-        done = app.jobs.fail(id, code, detail, actor=actor)
+        done = app.jobs.fail(id, code, detail, **signature)
         _say(app, id, done, as_json)
 
 

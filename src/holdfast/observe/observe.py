@@ -87,9 +87,18 @@ class Observe:
         return _attempts(self._rolled(since))
 
     def failures(
-        self, since: Since | None = None, limit: int = 20, with_tracebacks: bool = True
+        self,
+        since: Since | None = None,
+        limit: int = 20,
+        with_tracebacks: bool = True,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
     ) -> list[FailureInfo]:
-        """Why they fail: the most frequent error codes, each place of failure apart, with its traceback."""
+        """Why they fail: the most frequent error codes, each place of failure apart, with its traceback.
+
+        task, queue: of one task, or of one queue.
+        """
         begin = 0 if since is None else self._moment(since)
         store = self._store
         return [
@@ -104,7 +113,7 @@ class Observe:
                 fingerprint=one.fingerprint,
                 traceback=store.traceback(one.fingerprint) if with_tracebacks and one.fingerprint else None,
             )
-            for one in store.top_failures(begin, _whole(limit, "limit"))
+            for one in store.top_failures(begin, _whole(limit, "limit"), task, queue)
         ]
 
     def workers(self) -> list[WorkerHealth]:
@@ -150,9 +159,10 @@ class Observe:
         found = self._store.events_after(_whole(after, "after"), min(_whole(limit, "limit"), MOST), job)
         return list(map(_event, found))
 
-    def last_events(self, limit: int = 20, job: int | None = None) -> list[Event]:
-        """The end of the log, in order."""
-        return list(map(_event, self._store.last_events(min(_whole(limit, "limit"), MOST), job)))
+    def last_events(self, limit: int = 20, job: int | None = None, before: int | None = None) -> list[Event]:
+        """The end of the log, in order; or what comes before an event, by its id: so the log is read backwards."""
+        place = None if before is None else _whole(before, "before")
+        return list(map(_event, self._store.last_events(min(_whole(limit, "limit"), MOST), job, place)))
 
     def last_event(self) -> int:
         """Where the log ends now: a cursor to follow it from."""

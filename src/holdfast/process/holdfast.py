@@ -49,7 +49,7 @@ class Holdfast(App):
         """
         from ..upkeep.doctor import Repair, check
 
-        by = Repair(checks.actor(actor), checks.text(reason, "reason"))
+        by = Repair(checks.actor(actor), checks.reason(reason))
         return check(self.store, deep=checks.flag(deep, "deep"), repair=by if checks.flag(repair, "repair") else None)
 
     @property
@@ -90,7 +90,7 @@ class Holdfast(App):
 
         order = Order(
             actor=checks.actor(actor),
-            reason=checks.text(reason, "reason"),
+            reason=checks.reason(reason),
             archive=None if archive is None else os.fspath(archive),
             dry_run=checks.flag(dry_run, "dry_run"),
             hurry=checks.flag(hurry, "hurry"),
@@ -116,7 +116,7 @@ class Holdfast(App):
         """
         from ..upkeep.vacuum import vacuum
 
-        who, why = checks.actor(actor), checks.text(reason, "reason")
+        who, why = checks.actor(actor), checks.reason(reason)
         report = vacuum(
             self.store, checks.flag(full, "full"), checks.flag(hurry, "hurry"), progress or (lambda *_: None)
         )

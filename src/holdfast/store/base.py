@@ -270,15 +270,15 @@ class Store(Apart, Examined, Keeping, Protocol):
 
     # --- cron ---
 
-    def put_schedule(self, schedule: NewSchedule, actor: str) -> bool:
+    def put_schedule(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         """Add it, or change the one of that name. A new expression counts from now. False if it is the same."""
         ...
 
-    def remove_schedule(self, name: str, actor: str) -> bool: ...
+    def remove_schedule(self, name: str, actor: str, reason: str = "") -> bool: ...
 
-    def pause_schedule(self, name: str, actor: str) -> bool: ...
+    def pause_schedule(self, name: str, actor: str, reason: str = "") -> bool: ...
 
-    def resume_schedule(self, name: str, actor: str) -> bool:
+    def resume_schedule(self, name: str, actor: str, reason: str = "") -> bool:
         """It counts from now: what was missed during the pause does not fire."""
         ...
 
@@ -341,7 +341,9 @@ class Store(Apart, Examined, Keeping, Protocol):
         ran, and with which attempt jobs ended."""
         ...
 
-    def top_failures(self, since: int, limit: int) -> builtins.list[FailureRecord]:
+    def top_failures(
+        self, since: int, limit: int, task: str | None = None, queue: str | None = None
+    ) -> builtins.list[FailureRecord]:
         """What failed since then, the most frequent first."""
         ...
 
@@ -355,8 +357,10 @@ class Store(Apart, Examined, Keeping, Protocol):
         """The log, of all or of one job, from a place in it: an event's id."""
         ...
 
-    def last_events(self, limit: int, job_id: int | None = None) -> builtins.list[EventRecord]:
-        """The end of the log, of all or of one job, in order."""
+    def last_events(
+        self, limit: int, job_id: int | None = None, before: int | None = None
+    ) -> builtins.list[EventRecord]:
+        """The end of the log, of all or of one job, in order; or what comes before a place in it."""
         ...
 
     def last_event(self) -> int:

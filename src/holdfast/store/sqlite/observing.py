@@ -15,6 +15,7 @@ from .checkpoint import size_of
 from .part import Part
 from .timeline import read_detail
 
+LAST_PLACE = 2**63 - 1
 LEFT_BEHIND = {"window": 250, "most": 100}
 
 
@@ -39,8 +40,10 @@ class Observing(Part):
             HistogramRecord(where, whose or None, what, buckets) for (where, whose, what), buckets in found.items()
         ]
 
-    def top_failures(self, since: int, limit: int) -> list[FailureRecord]:
-        values = {"since": since, "limit": limit}
+    def top_failures(
+        self, since: int, limit: int, task: str | None = None, queue: str | None = None
+    ) -> list[FailureRecord]:
+        values = {"since": since, "limit": limit, "task": task, "queue": queue}
         rows = self._read(lambda connection: connection.execute(self._sql.top_failures, values).fetchall())
         return [
             FailureRecord(code, queue, task or None, fingerprint or None, *rest)
@@ -77,9 +80,10 @@ class Observing(Part):
         statement = self._sql.events_after if job_id is None else self._sql.events_of_job_after
         return self._events(statement, {"after": after, "limit": limit, "job": job_id})
 
-    def last_events(self, limit: int, job_id: int | None = None) -> list[EventRecord]:
+    def last_events(self, limit: int, job_id: int | None = None, before: int | None = None) -> list[EventRecord]:
         statement = self._sql.last_events if job_id is None else self._sql.last_events_of_job
-        return self._events(statement, {"limit": limit, "job": job_id})[::-1]
+        end = LAST_PLACE if before is None else before
+        return self._events(statement, {"limit": limit, "job": job_id, "before": end})[::-1]
 
     def _events(self, statement: str, values: dict[str, int | None]) -> list[EventRecord]:
         rows = self._read(lambda connection: connection.execute(statement, values).fetchall())

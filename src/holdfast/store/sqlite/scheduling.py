@@ -18,12 +18,12 @@ _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 
 
 class Scheduling(Enqueuing):
-    def put_schedule(self, schedule: NewSchedule, actor: str) -> bool:
+    def put_schedule(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             known = self._find_schedule(connection, schedule.name)
             if known is None:
                 self._write_schedule(connection, self._sql.add_schedule, schedule, None)
-                self._note_schedule(connection, "schedule_added", schedule.name, actor, schedule)
+                self._note_schedule(connection, "schedule_added", schedule.name, actor, reason, schedule)
                 return True
             if known.source == "code" and schedule.source == "runtime":
                 raise InvalidInput(
@@ -33,7 +33,7 @@ class Scheduling(Enqueuing):
             if schedule.is_like(known):
                 return False
             self._write_schedule(connection, self._sql.change_schedule, schedule, known)
-            self._note_schedule(connection, "schedule_changed", schedule.name, actor, schedule)
+            self._note_schedule(connection, "schedule_changed", schedule.name, actor, reason, schedule)
             return True
 
         self._require_inline(schedule.args)
@@ -52,26 +52,26 @@ class Scheduling(Enqueuing):
             values |= {"handled_at": now, "next_at": _next_after(schedule, now)}
         connection.execute(statement, values | {"now": now})
 
-    def remove_schedule(self, name: str, actor: str) -> bool:
+    def remove_schedule(self, name: str, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             removed = connection.execute(self._sql.remove_schedule, {"name": name}).rowcount == 1
             if removed:
-                self._note_schedule(connection, "schedule_removed", name, actor)
+                self._note_schedule(connection, "schedule_removed", name, actor, reason)
             return removed
 
         return self._run(work, durable=True, wakes=True)
 
-    def pause_schedule(self, name: str, actor: str) -> bool:
+    def pause_schedule(self, name: str, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             values = {"name": name, "now": self._clock.now()}
             paused = connection.execute(self._sql.pause_schedule, values).rowcount == 1
             if paused:
-                self._note_schedule(connection, "schedule_paused", name, actor)
+                self._note_schedule(connection, "schedule_paused", name, actor, reason)
             return paused
 
         return self._run(work, durable=True, wakes=True)
 
-    def resume_schedule(self, name: str, actor: str) -> bool:
+    def resume_schedule(self, name: str, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             known = self._find_schedule(connection, name)
             if known is None or known.paused_at is None:
@@ -79,7 +79,7 @@ class Scheduling(Enqueuing):
             now = self._clock.now()
             values = {"name": name, "now": now, "next_at": _next_after(known, now)}
             connection.execute(self._sql.resume_schedule, values)
-            self._note_schedule(connection, "schedule_resumed", name, actor)
+            self._note_schedule(connection, "schedule_resumed", name, actor, reason)
             return True
 
         return self._run(work, durable=True, wakes=True)
@@ -148,9 +148,16 @@ class Scheduling(Enqueuing):
         return None if row is None else _record(row)
 
     def _note_schedule(
-        self, connection: sqlite3.Connection, event: str, name: str, actor: str, put: NewSchedule | None = None
+        self,
+        connection: sqlite3.Connection,
+        event: str,
+        name: str,
+        actor: str,
+        reason: str,
+        put: NewSchedule | None = None,
     ) -> None:
         detail = {"schedule": name} | ({} if put is None else {"cron": put.cron, "tz": put.tz, "task": put.task})
+        detail |= {"reason": reason} if reason else {}
         values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
         connection.execute(self._sql.note, values)
 

@@ -57,7 +57,8 @@ GROUP BY 1, 2, 3, 4
 
 -- name: top_failures
 SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
-WHERE last_seen >= :since ORDER BY n DESC, last_seen DESC LIMIT :limit
+WHERE last_seen >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+ORDER BY n DESC, last_seen DESC LIMIT :limit
 
 -- name: running_by_worker
 SELECT worker, count(*) FROM {p}jobs WHERE status = 'running' AND worker IS NOT NULL GROUP BY worker
@@ -71,11 +72,12 @@ SELECT id, job_id, at, event, attempt, actor, detail FROM {p}events
 WHERE job_id = :job AND id > :after ORDER BY id LIMIT :limit
 
 -- name: last_events
--- the end of the log, backwards
-SELECT id, job_id, at, event, attempt, actor, detail FROM {p}events ORDER BY id DESC LIMIT :limit
+-- the end of the log, or what comes before a place in it, backwards
+SELECT id, job_id, at, event, attempt, actor, detail FROM {p}events WHERE id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: last_events_of_job
-SELECT id, job_id, at, event, attempt, actor, detail FROM {p}events WHERE job_id = :job ORDER BY id DESC LIMIT :limit
+SELECT id, job_id, at, event, attempt, actor, detail FROM {p}events
+WHERE job_id = :job AND id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: last_event
 SELECT coalesce(max(id), 0) FROM {p}events
