@@ -37,21 +37,14 @@ NOT_COUNTED = {"interrupted", "returned"}
 
 
 def sample_of(attempt: Attempt, settlement: Settlement) -> Sample | None:
-    """What is counted of it, beside others of its minute."""
-    outcome = _outcome(attempt, settlement)
+    """What is counted of it, beside others of its minute. It runs for every job: the plain success comes first."""
+    claimed, ended = attempt.claimed, settlement.finished_at
+    outcome = "succeeded" if settlement.transition == "succeed" else _outcome(attempt, settlement)
     if outcome in NOT_COUNTED:
         return None
-    claimed = attempt.claimed
-    began = settlement.started_at or settlement.finished_at
-    return Sample(
-        queue=claimed.queue,
-        task=claimed.task or "",
-        what=outcome,
-        at=settlement.finished_at,
-        waited=max(0, began - claimed.run_at),
-        ran=settlement.finished_at - began,
-        attempt=claimed.attempt if outcome in ENDED else None,
-    )
+    began = settlement.started_at or ended
+    number = claimed.attempt if outcome in ENDED else None
+    return Sample(claimed.queue, claimed.task or "", outcome, ended, began - claimed.run_at, ended - began, number)
 
 
 class Journal:
