@@ -227,6 +227,11 @@ class Exchanged(Struct, frozen=True):
 
     lost: list[Settlement]  # their leases were lost: nothing of these was recorded
     claimed: list[Claimed]
+    otherwise: list[tuple[Settlement, Settlement]] = []  # what could not be as it was asked for, and what was instead
+
+    def instead_of(self, asked: Settlement) -> Settlement:
+        """As which it was settled."""
+        return next((instead for one, instead in self.otherwise if one is asked), asked)
 
 
 class Report(Struct, frozen=True):

@@ -21,7 +21,15 @@ class Count(Struct, frozen=True):
     queue: str
     task: str | None  # None: messages
     count: int
-    oldest_id: int | None = None  # of those that have not ended
+
+
+class WaitingJob(Struct, frozen=True):
+    """A job that could be taken since then, or waits for others since then."""
+
+    id: int
+    queue: str
+    task: str | None  # None: a message
+    since: int
 
 
 class RunningJob(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # so that they cost nothing at import
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -47,10 +48,9 @@ class Rule(Struct, frozen=True, kw_only=True, omit_defaults=True):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidInput(f"{name} is the name of one, not {_shown(value)}")
-        given = (
-            ENDED if self.status is None else (self.status,) if isinstance(self.status, str) else tuple(self.status)
-        )
-        for one in given:
+        given = ENDED if self.status is None else (self.status,) if isinstance(self.status, str) else self.status
+        given = tuple(given) if isinstance(given, Iterable) else (given,)
+        for one in given or ["none of them"]:
             if one not in ENDED:
                 raise InvalidInput(f"a rule is about what has ended, {', '.join(ENDED)}, not {_shown(one)}")
         msgspec.structs.force_setattr(self, "status", given)
@@ -101,8 +101,7 @@ class Retention(Struct, frozen=True, kw_only=True):
             if not isinstance(one, Rule):
                 raise InvalidInput(f"rules are made with Rule(…), and {_shown(one)} is none")
         msgspec.structs.force_setattr(self, "rules", rules)
-        if self.archive is not None:
-            msgspec.structs.force_setattr(self, "archive", str(self.archive))
+        msgspec.structs.force_setattr(self, "archive", archive_path(self.archive))
         if not isinstance(self.automatic, bool):
             raise InvalidInput(f"automatic is True or False, not {_shown(self.automatic)}")
 
@@ -240,6 +239,16 @@ def _check_number(thing: Rule | Retention, name: str) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise InvalidInput(f"{name} is a whole number, from 0, or None, not {_shown(value)}")
+
+
+def archive_path(value: object) -> str | None:
+    """An empty one is refused: it comes of a variable that is not set, and what it should have kept would be gone."""
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise InvalidInput(f"archive is the path of a file, such as jobs.jsonl.gz, not {_shown(value)}")
+    return path
 
 
 def _shown(value: Any) -> str:

@@ -1,8 +1,9 @@
 """`app.observe`: how many, stuck on whom, tried how often, failing why; and what is kept when the jobs are gone."""
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -109,6 +110,44 @@ def test_what_is_stuck_the_longest_comes_first_with_its_worker(app: Holdfast, cl
     assert [one.job_id for one in app.observe.oldest(limit=1)] == [first.id]
 
 
+def test_the_one_that_waits_longest_is_told_whatever_its_place_in_the_line(app: Holdfast, clock: FakeClock) -> None:
+    inbox = app.queue("inbox")
+    inbox.send("delayed", delay=3600)
+    second = inbox.send("at once")
+    clock.advance(3601)
+    app.store.promote()
+    (found,) = app.observe.oldest()
+    assert (found.job_id, found.age) == (second, 3601.0)
+    assert inbox.stats().oldest_ready_age == app.queues()[0].oldest_ready_age == 3601.0
+
+
+def test_a_job_that_became_due_waits_since_then(app: Holdfast, clock: FakeClock) -> None:
+    inbox = app.queue("inbox")
+    inbox.send("delayed", delay=3600)
+    clock.advance(3605)
+    assert [(one.status, one.age) for one in app.observe.oldest()] == [("scheduled", 5.0)]
+    clock.advance(5)
+    app.store.promote()
+    assert [(one.status, one.age) for one in app.observe.oldest()] == [("ready", 10.0)]
+    assert inbox.stats().oldest_ready_age == 10.0
+    message = inbox.receive()
+    assert message is not None and message.release()
+    clock.advance(1)
+    assert inbox.stats().oldest_ready_age == 1.0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_very_many_priorities_the_oldest_is_found_at_either_end(
+    app: Holdfast, clock: FakeClock, sign: int
+) -> None:
+    work = app.task(name="work")(lambda: None)
+    first = work.using(priority=0).enqueue()
+    clock.advance(60)
+    for priority in range(1, 1500):
+        work.using(priority=sign * priority).enqueue()
+    assert [(one.job_id, one.age) for one in app.observe.oldest()] == [(first.id, 60.0)]
+
+
 def test_a_worker_is_named_with_what_it_runs(app: Holdfast) -> None:
     seen: list[Any] = []
 
@@ -179,6 +218,28 @@ def test_every_step_of_a_chain_is_a_job_that_ended(app: Holdfast) -> None:
     drain(app)
     (found,) = app.observe.attempts()
     assert (found.succeeded, found.by_attempt) == (3, {1: 3})
+
+
+def test_a_job_whose_chain_cannot_go_on_is_counted_as_failed(app: Holdfast, caplog: Any) -> None:
+    following = app.task(name="following")(lambda: None)
+    app.task(name="work")(lambda: Then(following.using(after=[999_999]))).enqueue()
+    drain(app)
+    (found,) = app.observe.attempts()
+    assert (found.succeeded, found.failed, found.by_attempt) == (0, 1, {1: 1})
+    assert "work 1 failed with RESULT:BAD_CONTINUATION" in caplog.text
+
+
+def test_a_job_that_is_completed_while_it_runs_is_counted_once(app: Holdfast, caplog: Any) -> None:
+    @app.task
+    def work(ctx: Context) -> int:
+        app.jobs.complete(ctx.job_id or 0, 3)
+        return 4
+
+    job = work.enqueue()
+    drain(app)
+    assert job.refresh().result == 3
+    assert [(one.what, one.count) for one in app.store.slices(0, 1)] == [("completed", 1)]
+    assert "came too late" in caplog.text
 
 
 def test_an_attempt_that_completes_itself_is_counted_with_its_writes(app: Holdfast) -> None:
@@ -269,6 +330,24 @@ def test_failures_are_named_with_their_places_and_tracebacks(app: Holdfast, cloc
     assert app.observe.failures(queue="default", task="work") == [often, once]
     assert app.observe.failures(queue="mail") == app.observe.failures(task="other") == []
     assert app.observe.failures(with_tracebacks=False)[0].traceback is None
+
+
+def test_failures_of_a_time_are_counted_for_that_time(app: Holdfast, clock: FakeClock) -> None:
+    @app.task(max_attempts=1)
+    def work(code: str) -> None:
+        raise Fail(code)
+
+    for code in ["OLD", "OLD", "OLD", "BOTH", "BOTH"]:
+        work.enqueue(code)
+    drain(app)
+    clock.advance(7200)
+    work.enqueue("BOTH")
+    drain(app)
+    assert [(one.error_code, one.count) for one in app.observe.failures()] == [("BOTH", 3), ("OLD", 3)]
+    (lately,) = app.observe.failures(since=timedelta(hours=1))
+    assert (lately.error_code, lately.count) == ("BOTH", 1)
+    assert (lately.last_seen - lately.first_seen) >= timedelta(hours=2)
+    assert len(app.observe.failures(since=timedelta(days=1))) == 2
 
 
 def test_charts_stay_when_the_jobs_are_gone(app: Holdfast) -> None:
@@ -372,6 +451,41 @@ def test_what_is_kept_and_what_goes_next_is_told(app: Holdfast, clock: FakeClock
     sql("PRAGMA foreign_keys = OFF")
     sql("DELETE FROM holdfast_jobs")
     assert app.observe.kept().left_behind == 1
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda observe: observe.oldest(limit=2**63),
+        lambda observe: observe.failures(limit=-1),
+        lambda observe: observe.failures(task=5),
+        lambda observe: observe.latency(queue=[]),
+        lambda observe: observe.events(after=2**63),
+        lambda observe: observe.events(job="1"),
+        lambda observe: observe.last_events(before=2.5),
+        lambda observe: observe.last_events(job=[]),
+        lambda observe: observe.throughput(step=timedelta(seconds=90)),
+        lambda observe: observe.throughput(step=timedelta(0)),
+        lambda observe: observe.throughput(step=60),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(app: Holdfast, ask: Callable[[Any], Any]) -> None:
+    with pytest.raises(InvalidInput):
+        ask(app.observe)
+
+
+@pytest.mark.parametrize("since", [timedelta.max, timedelta.min, datetime.max.replace(tzinfo=UTC)])
+def test_any_time_may_be_asked_for(app: Holdfast, since: Any) -> None:
+    assert app.observe.failures(since=since) == app.observe.latency("\ud800", since=since) == []
+
+
+@pytest.mark.parametrize("column", ["queue", "task"])
+def test_a_name_that_is_no_text_is_refused_by_the_database(app: Holdfast, sql: Sql, column: str) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="queue and task are text"):
+        sql(f"INSERT INTO holdfast_jobs ({column}) VALUES (x'ff41fe')")  # noqa: S608
+    app.task(name="work")(lambda: None).enqueue()
+    with pytest.raises(sqlite3.IntegrityError, match="queue and task are text"):
+        sql(f"UPDATE holdfast_jobs SET {column} = x'ff41fe'")  # noqa: S608
 
 
 @pytest.mark.parametrize("since", [5, "1h", None])

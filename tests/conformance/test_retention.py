@@ -263,6 +263,8 @@ def test_rules_of_another_version_delete_nothing(app: Holdfast, clock: FakeClock
         {"automatic": 1},
         {"audit": timedelta(days=-1)},
         {"succeeded": float("nan")},
+        {"archive": ""},
+        {"archive": 5},
     ],
 )
 def test_what_a_rule_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
@@ -272,11 +274,25 @@ def test_what_a_rule_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"task": ""}, {"queue": 5}, {"task": "a", "status": "ready"}, {"task": "a", "status": ["failed", "x"]}],
+    [
+        {},
+        {"task": ""},
+        {"queue": 5},
+        {"task": "a", "status": "ready"},
+        {"task": "a", "status": ["failed", "x"]},
+        {"task": "a", "status": 5},
+        {"task": "a", "status": []},
+    ],
 )
 def test_what_a_rule_for_a_task_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Rule(**wrong)
+
+
+@pytest.mark.parametrize("nothing", ["", 5, b"jobs.jsonl.gz", []])
+def test_an_archive_that_is_no_path_deletes_nothing(app: Holdfast, nothing: Any) -> None:
+    with pytest.raises(InvalidInput, match="archive is the path of a file"):
+        app.prune(archive=nothing, retention=Retention(succeeded=0))
 
 
 def test_retention_is_a_retention(url: str) -> None:

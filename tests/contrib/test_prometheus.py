@@ -250,15 +250,6 @@ def test_what_an_operator_ends_counts_as_an_attempt_only_if_it_ran(app: Holdfast
     assert found.value("holdfast_attempts_total", outcome="cancelled") == 1
 
 
-def test_a_scrape_never_walks_over_the_jobs(app: Holdfast, url: str) -> None:
-    statements = vars(app.store._sql)  # type: ignore[attr-defined]
-    connection = sqlite3.connect(url)
-    for name, values in {"tallies": (), "paused_queues": (), "ever_enqueued": ("",), "ready_since": ("[1]",)}.items():
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statements[name]}", values)]
-        assert not [step for step in plan if step.startswith("SCAN holdfast_jobs")], plan
-    connection.close()
-
-
 # --- names ----------------------------------------------------------------------------------------
 
 

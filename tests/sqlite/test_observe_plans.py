@@ -36,14 +36,20 @@ def test_no_question_walks_over_the_jobs_or_the_log(
     lines = plan(conn, statement_of(app, name))
     tables = walked(lines) - SMALL
     # What runs has an index of its own. The others are made in the statement.
-    assert tables - {"jobs_running", "placed", "pair", "json_each", "levels"} == set(), lines
+    assert tables - {"jobs_running", "placed", "places", "ends", "levels", "lately", "place"} == set(), lines
 
 
 def test_every_question_was_looked_at() -> None:
-    assert {"counts", "first_ready", "first_blocked", "longest_running", "rollup", "minutes", "events_after"} <= set(
-        READS
-    )
-    assert {"tallies", "ready_since"} <= set(READS)
+    assert {
+        "counts",
+        "longest_ready",
+        "longest_blocked",
+        "longest_running",
+        "rollup",
+        "minutes",
+        "events_after",
+    } <= set(READS)
+    assert {"tallies", "longest_due", "top_failures", "top_failures_since"} <= set(READS)
 
 
 def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast, url: str) -> None:
@@ -60,8 +66,8 @@ def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast, url: str) -> N
 
         with sqlite3.connect(url) as connection:
             connection.set_progress_handler(count, 10)
-            values = {"pairs": '[["default", "work"], ["inbox", null]]', "most": 1000, "queue": None}
-            for name in ("counts", "first_ready"):
+            values = {"queue": None, "limit": -1, "each": 10, "most": 100}
+            for name in ("counts", "longest_ready"):
                 connection.execute(statement_of(app, name), values).fetchall()
         return taken
 

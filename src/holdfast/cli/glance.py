@@ -107,7 +107,9 @@ def _queues(
 ) -> list[QueueLine]:
     """Those that have a job, be it one that has ended; and those that are paused."""
     paused = {name for name in app.store.tallies().paused if fits(wanted, name, "")}
-    oldest = app.store.oldest_ready([one.oldest_id for one in items if one.oldest_id and one.status == "ready"])
+    oldest = {
+        one.queue: one.since for one in reversed(app.store.longest_ready()) if fits(wanted, one.queue, one.task)
+    }
     found = []
     for name in sorted({one.queue for one in items} | paused):
         counts = _sum(one for one in items if one.queue == name)

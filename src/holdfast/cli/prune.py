@@ -114,6 +114,8 @@ def prune(
     can be interrupted and run again. With --older-than, --keep or --max-size it asks first.
     """
     rules = _Rules(status, queue, task, older_than, keep, max_size).retention()
+    if archive == "":
+        raise click.UsageError("--archive is the path of a file, and was given as nothing")
     with database.open() as app:
         asks, shows_bar = rules is not None and not yes, sys.stderr.isatty() and not as_json
         report = app.prune(dry_run=True, retention=rules) if dry_run or asks or shows_bar else None

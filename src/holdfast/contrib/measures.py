@@ -133,10 +133,8 @@ class Reader:
             queue, task = self._places.of((one.queue, one.task or ""))
             reading.add(JOBS, one.count, one.status, queue, task)
             reading.put(OLDEST, 0, self._queues.of(one.queue))
-        first = [one.oldest_id for one in counts if one.status == "ready" and one.oldest_id is not None]
-        for queue, since in store.oldest_ready(first).items():
-            name, age = self._queues.of(queue), max(0.0, (now - since) / SECOND)
-            reading.put(OLDEST, max(age, reading.values[OLDEST.name].get((name,), 0)), name)
+        for waiting in reversed(store.longest_ready()):
+            reading.put(OLDEST, max(0.0, (now - waiting.since) / SECOND), self._queues.of(waiting.queue))
 
     def _read_tallies(self, reading: Reading) -> None:
         found = self._app.store.tallies()

@@ -3,11 +3,10 @@
 from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
-from ..errors import InvalidInput
-from ..model import JobRecord, WorkerRecord
+from ..clock import SECOND, Clock, as_datetime, with_datetimes
+from ..model import Criteria, WorkerRecord
 from ..observations import Count, EventRecord
 from ..retention import Retention
 from ..rollup import ATTEMPTS, MINUTE, RUN, WAIT, percentile
@@ -27,9 +26,8 @@ from .answers import (
     ThroughputPoint,
     WorkerHealth,
 )
+from .asked import Since, minutes, moment, optional_name, optional_whole, whole
 from .kept import look
-
-Since = timedelta | datetime
 
 HOUR = timedelta(hours=1)
 MOST = 1000
@@ -60,12 +58,12 @@ class Observe:
 
     def snapshot(self) -> Snapshot:
         """The five answers at once; what is about a time, of the last hour."""
-        workers, counted = self.workers(), self._store.counts()
+        workers = self.workers()
         rolled = self._rolled(HOUR)
         return Snapshot(
             at=as_datetime(self._clock.now()),
-            counts=_counts(counted),
-            oldest=self._oldest(10, workers, counted),
+            counts=self.counts(),
+            oldest=self._oldest(10, workers),
             attempts=_attempts(rolled),
             failures=self.failures(),
             workers=workers,
@@ -80,7 +78,7 @@ class Observe:
 
     def oldest(self, limit: int = 10) -> list[OldestJob]:
         """What has been running, ready or blocked the longest, and on which worker."""
-        return self._oldest(_whole(limit, "limit"), self.workers(), self._store.counts())
+        return self._oldest(whole(limit, "limit"), self.workers())
 
     def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
         """How often jobs were tried; the task that fails most, first."""
@@ -99,8 +97,8 @@ class Observe:
 
         task, queue: of one task, or of one queue.
         """
-        begin = 0 if since is None else self._moment(since)
-        store = self._store
+        begin, most = None if since is None else self._minute(since), whole(limit, "limit")
+        store, of = self._store, (optional_name(task, "task"), optional_name(queue, "queue"))
         return [
             FailureInfo(
                 error_code=one.error_code,
@@ -113,7 +111,7 @@ class Observe:
                 fingerprint=one.fingerprint,
                 traceback=store.traceback(one.fingerprint) if with_tracebacks and one.fingerprint else None,
             )
-            for one in store.top_failures(begin, _whole(limit, "limit"), task, queue)
+            for one in store.top_failures(begin, most, *of)
         ]
 
     def workers(self) -> list[WorkerHealth]:
@@ -125,11 +123,9 @@ class Observe:
 
     def throughput(self, since: Since = HOUR, step: timedelta = timedelta(minutes=1)) -> list[ThroughputPoint]:
         """How many ended in each step of time, by queue and task. Steps in which nothing ended are left out."""
-        minutes = max(1, round(step.total_seconds() / 60)) if isinstance(step, timedelta) else 0
-        if not minutes:
-            raise InvalidInput(f"step is a timedelta of at least a minute, not {type(step).__qualname__}")
+        wide = minutes(step)
         points: dict[tuple[int, str, str | None], dict[str, int]] = {}
-        for one in self._store.slices(self._minute(since) // minutes * minutes, minutes):
+        for one in self._store.slices(self._minute(since) // wide * wide, wide):
             if one.what in OUTCOMES:
                 counted = points.setdefault((one.minute, one.queue, one.task), {})
                 name = OUTCOMES[one.what]
@@ -156,34 +152,36 @@ class Observe:
 
     def events(self, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
         """The log, from a cursor on: the id of the last event that was seen."""
-        found = self._store.events_after(_whole(after, "after"), min(_whole(limit, "limit"), MOST), job)
+        place, most = whole(after, "after"), min(whole(limit, "limit"), MOST)
+        found = self._store.events_after(place, most, optional_whole(job, "job"))
         return list(map(_event, found))
 
     def last_events(self, limit: int = 20, job: int | None = None, before: int | None = None) -> list[Event]:
         """The end of the log, in order; or what comes before an event, by its id: so the log is read backwards."""
-        place = None if before is None else _whole(before, "before")
-        return list(map(_event, self._store.last_events(min(_whole(limit, "limit"), MOST), job, place)))
+        place, most = optional_whole(before, "before"), min(whole(limit, "limit"), MOST)
+        return list(map(_event, self._store.last_events(most, optional_whole(job, "job"), place)))
 
     def last_event(self) -> int:
         """Where the log ends now: a cursor to follow it from."""
         return self._store.last_event()
 
-    def _oldest(self, limit: int, workers: list[WorkerHealth], counted: list[Count]) -> list[OldestJob]:
+    def _oldest(self, limit: int, workers: list[WorkerHealth]) -> list[OldestJob]:
         store, now = self._store, self._clock.now()
         by_id = {worker.id: worker for worker in workers}
-        ids = [one.id for one in store.longest_running(limit)]
-        ids += [one.oldest_id for one in counted if one.status in ("ready", "blocked") and one.oldest_id]
-        records = [record for job_id in dict.fromkeys(ids) if (record := store.get(job_id)) is not None]
+        running = [(one.id, one.claimed_at) for one in store.longest_running(limit)]
+        waiting = [*store.longest_ready(limit), *store.longest_due(limit), *store.longest_blocked(limit)]
+        since = {job_id: claimed or now for job_id, claimed in running} | {one.id: one.since for one in waiting}
+        records = store.list(Criteria(ids=tuple(since)), len(since)) if since else []
         found = [
             OldestJob(
                 job_id=record.id,
                 status=record.status,
                 queue=record.queue,
                 task=record.task,
-                since=as_datetime(_since(record)),
-                age=max(0.0, (now - _since(record)) / SECOND),
+                since=as_datetime(since[record.id]),
+                age=max(0.0, (now - since[record.id]) / SECOND),
                 attempt=record.attempt,
-                worker=by_id.get(record.worker or ""),
+                worker=by_id.get(record.worker or "") if record.status == "running" else None,
             )
             for record in records
         ]
@@ -191,19 +189,13 @@ class Observe:
 
     def _rolled(self, since: Since, task: str | None = None, queue: str | None = None) -> Rolled:
         found: Rolled = {}
-        for one in self._store.rollup(self._minute(since), task, queue):
+        of = optional_name(task, "task"), optional_name(queue, "queue")
+        for one in self._store.rollup(self._minute(since), *of):
             found.setdefault((one.queue, one.task), {})[one.what] = one.buckets
         return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
 
-    def _moment(self, since: Since) -> int:
-        if isinstance(since, timedelta):
-            return self._clock.now() - round(since.total_seconds() * SECOND)
-        if isinstance(since, datetime) and since.utcoffset() is not None:
-            return as_microseconds(since)
-        raise InvalidInput("since is a timedelta, such as timedelta(hours=1), or a datetime with a time zone")
-
     def _minute(self, since: Since) -> int:
-        return self._moment(since) // MINUTE
+        return moment(since, self._clock.now()) // MINUTE
 
 
 def _counts(counted: list[Count]) -> Counts:
@@ -235,13 +227,6 @@ def _latency(rolled: Rolled) -> list[Latency]:
     ]
 
 
-def _since(record: JobRecord) -> int:
-    """When it came to be as it is: claimed, or due."""
-    if record.status == "running" and record.claimed_at is not None:
-        return record.claimed_at
-    return max(record.created_at, record.run_at) if record.status == "ready" else record.created_at
-
-
 def _health(record: WorkerRecord, living: dict[str, bool], taken: dict[str, int]) -> WorkerHealth:
     return WorkerHealth(
         id=record.id,
@@ -267,9 +252,3 @@ def _percentiles(histogram: dict[int, int]) -> Percentiles:
 def _event(one: EventRecord) -> Event:
     detail = with_datetimes(one.detail)
     return Event(one.id, one.job_id, as_datetime(one.at), one.event, one.attempt, one.actor, detail)
-
-
-def _whole(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidInput(f"{what} is a whole number from 0, not {type(value).__qualname__}")
-    return value

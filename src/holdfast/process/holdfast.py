@@ -86,12 +86,13 @@ class Holdfast(App):
         hurry: without pauses in which others have the database.
         progress: called again and again with the number of jobs that are gone.
         """
+        from ..retention import archive_path
         from ..upkeep.asked import Order, prune
 
         order = Order(
             actor=checks.actor(actor),
             reason=checks.reason(reason),
-            archive=None if archive is None else os.fspath(archive),
+            archive=archive_path(archive),
             dry_run=checks.flag(dry_run, "dry_run"),
             hurry=checks.flag(hurry, "hurry"),
         )

@@ -136,7 +136,9 @@ class Desk:
         self._recovered()
         if batch:
             self._speeds.measure(batch)
-            ended = [(attempt, attempt.completed or settlement) for attempt, settlement in batch]
+            ended = [
+                (attempt, attempt.completed or exchanged.instead_of(settlement)) for attempt, settlement in batch
+            ]
             self._journal.settled(ended, set(map(id, exchanged.lost)))
         return self._take(exchanged.claimed, trader)
 
@@ -172,7 +174,7 @@ class Desk:
                 failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
                 self._store.fail(settlement.lease, failure)
             else:
-                self._journal.settled([(attempt, settlement)], set(map(id, exchanged.lost)))
+                self._journal.settled([(attempt, exchanged.instead_of(settlement))], set(map(id, exchanged.lost)))
 
 
 def _unsettled(

@@ -26,7 +26,16 @@ from ..model import (
     Wanted,
     WorkerRecord,
 )
-from ..observations import Count, EventRecord, FailureRecord, HistogramRecord, RunningJob, Slice, StorageRecord
+from ..observations import (
+    Count,
+    EventRecord,
+    FailureRecord,
+    HistogramRecord,
+    RunningJob,
+    Slice,
+    StorageRecord,
+    WaitingJob,
+)
 from ..rollup import Sample
 from ..schedule import NewSchedule, Plan, ScheduleRecord
 from ..tally import Tallies
@@ -342,9 +351,9 @@ class Store(Apart, Examined, Keeping, Protocol):
         ...
 
     def top_failures(
-        self, since: int, limit: int, task: str | None = None, queue: str | None = None
+        self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
     ) -> builtins.list[FailureRecord]:
-        """What failed since then, the most frequent first."""
+        """What failed since then, or ever, the most frequent first; each counted for that time."""
         ...
 
     def running_by_worker(self) -> dict[str, int]: ...
@@ -375,8 +384,16 @@ class Store(Apart, Examined, Keeping, Protocol):
         """What was counted from the beginning on, and only counts up."""
         ...
 
-    def oldest_ready(self, ids: Sequence[int]) -> dict[str, int]:
-        """Of these jobs, as far as they are ready: since when the first of each queue has been due."""
+    def longest_ready(self, limit: int = -1) -> builtins.list[WaitingJob]:
+        """Of each queue and task, the job that could have been taken for longest; the longest of all first."""
+        ...
+
+    def longest_due(self, limit: int) -> builtins.list[WaitingJob]:
+        """Those that are due and scheduled still, since nobody was there to make them ready."""
+        ...
+
+    def longest_blocked(self, limit: int) -> builtins.list[WaitingJob]:
+        """Of each queue and task, the blocked job that was enqueued first."""
         ...
 
     # --- waiting ---

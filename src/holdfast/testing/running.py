@@ -12,7 +12,7 @@ from msgspec import Struct
 from ..app import App
 from ..clock import SECOND
 from ..errors import NeverIdle
-from ..model import Claimed, Outcome, Report, Settlement, Transition
+from ..model import Claimed, Exchanged, Outcome, Report, Settlement, Transition
 from ..run.attempt import Attempt
 from ..run.execute import Executor
 from ..run.journal import Journal, sample_of
@@ -85,11 +85,10 @@ def run_claimed(app: App, claimed: Claimed) -> Ran:
     if attempt.touched:
         progress = Report(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
         app.store.report([progress], lease_of(app))
-    lost = (
-        app.store.exchange([settlement], [], [sample_of(attempt, settlement)]).lost
-        if attempt.completed is None
-        else []
-    )
+    exchanged = Exchanged([], [])
+    if attempt.completed is None:
+        exchanged = app.store.exchange([settlement], [], [sample_of(attempt, settlement)])
+    lost, settlement = exchanged.lost, exchanged.instead_of(settlement)
     Journal().settled([(attempt, settlement)], set(map(id, lost)))
     if witness.raised is not None and _is_for_the_test(witness.raised):
         raise witness.raised

@@ -1,83 +1,81 @@
-"""How many there are: from the totals that the database keeps, and from what runs. None walks over the jobs."""
+"""How many there are, and what waits longest: from totals that the database keeps, and by steps through indexes."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
 
 from ...clock import SECOND
 from ...model import QueueOverview, QueueStats
-from ...observations import Count
-from .criteria import as_json
+from ...observations import Count, WaitingJob
 from .part import Part
 
-MOST_LEVELS = 1000  # of priority, that are looked at for the first of those that are ready
+# Of the jobs that are ready, so many in line of each priority, and so many priorities, are looked at.
+LONGEST_READY = {"each": 100, "most": 1000}
 
-Pair = tuple[str, str | None]  # queue and task; None: messages
+EVERY = -1
+SHOWN = ("ready", "scheduled", "blocked", "running", "failed")  # of a queue, in an overview
 
 
 class Counting(Part):
     def counts(self) -> list[Count]:
-        return self._read(lambda connection: list(self._counts(connection)))
+        return self._read(self._counts)
+
+    def longest_ready(self, limit: int = EVERY) -> list[WaitingJob]:
+        return self._read(lambda connection: self._longest_ready(connection, limit))
+
+    def longest_due(self, limit: int) -> list[WaitingJob]:
+        values = {"now": self._clock.now(), "limit": limit}
+        rows = self._read(lambda connection: connection.execute(self._sql.longest_due, values).fetchall())
+        return [WaitingJob(*row) for row in rows]
+
+    def longest_blocked(self, limit: int) -> list[WaitingJob]:
+        values = {"limit": limit}
+        rows = self._read(lambda connection: connection.execute(self._sql.longest_blocked, values).fetchall())
+        return [WaitingJob(*row) for row in rows]
 
     def message_stats(self, queue: str) -> QueueStats:
         def work(connection: sqlite3.Connection) -> QueueStats:
-            found = {one.status: one for one in self._counts(connection, queue) if one.task is None}
-            n = {status: one.count for status, one in found.items()}
-            ready, scheduled, running, failed = (
-                n.get(name, 0) for name in ("ready", "scheduled", "running", "failed")
+            found = {one.status: one.count for one in self._counts(connection, queue) if one.task is None}
+            n = {status: found.get(status, 0) for status in ("ready", "scheduled", "running", "failed")}
+            waiting = [one for one in self._longest_ready(connection, queue=queue) if one.task is None]
+            return QueueStats(
+                total=sum(n.values()),
+                **n,
+                oldest_ready_age=self._age(waiting),
+                paused=self._paused(connection)[queue],
             )
-            age = self._age(connection, [one.oldest_id for one in found.values()])
-            paused = bool(dict(connection.execute(self._sql.queues_ever_paused).fetchall()).get(queue))
-            return QueueStats(ready + scheduled + running + failed, ready, scheduled, running, failed, age, paused)
 
         return self._read(work)
 
     def queue_overview(self) -> list[QueueOverview]:
         def work(connection: sqlite3.Connection) -> list[QueueOverview]:
-            paused = dict(connection.execute(self._sql.queues_ever_paused).fetchall())
-            queues: dict[str, list[Count]] = {name: [] for name in paused}
+            paused = self._paused(connection)
+            found = {name: dict.fromkeys(SHOWN, 0) for name in paused}
             for one in self._counts(connection):
-                if one.status not in ("succeeded", "cancelled"):
-                    queues.setdefault(one.queue, []).append(one)
-            return [self._overview(connection, name, queues[name], bool(paused.get(name))) for name in sorted(queues)]
+                if one.status in SHOWN:
+                    found.setdefault(one.queue, dict.fromkeys(SHOWN, 0))[one.status] += one.count
+            ages = {one.queue: self._age([one]) for one in reversed(self._longest_ready(connection))}
+            return [
+                QueueOverview(name=name, **found[name], oldest_ready_age=ages.get(name), paused=paused[name])
+                for name in sorted(found)
+            ]
 
         return self._read(work)
 
-    def oldest_ready(self, ids: Sequence[int]) -> dict[str, int]:
-        rows = self._read(lambda connection: connection.execute(self._sql.ready_since, (as_json(ids),)).fetchall())
-        found: dict[str, int] = {}
-        for queue, since in rows:
-            found[queue] = min(since, found.get(queue, since))
-        return found
-
-    def _counts(self, connection: sqlite3.Connection, queue: str | None = None) -> Iterable[Count]:
+    def _counts(self, connection: sqlite3.Connection, queue: str | None = None) -> list[Count]:
         rows = connection.execute(self._sql.counts, {"queue": queue}).fetchall()
-        first = {
-            status: self._first(connection, status, [(row[1], row[2] or None) for row in rows if row[0] == status])
-            for status in ("ready", "blocked")
-        }
-        for status, name, task, n in rows:
-            oldest = first[status].get((name, task or None)) if status in first else None
-            yield Count(status, name, task or None, n, oldest)
+        return [Count(status, name, task or None, n) for status, name, task, n in rows]
 
-    def _first(self, connection: sqlite3.Connection, status: str, pairs: list[Pair]) -> dict[Pair, int]:
-        if not pairs:
-            return {}
-        statement = self._sql.first_ready if status == "ready" else self._sql.first_blocked
-        values = {"pairs": as_json(pairs), "most": MOST_LEVELS + len(pairs)}
-        rows = connection.execute(statement, values).fetchall()
-        return {(queue, task): job_id for queue, task, job_id in rows if job_id is not None}
+    def _longest_ready(
+        self, connection: sqlite3.Connection, limit: int = EVERY, queue: str | None = None
+    ) -> list[WaitingJob]:
+        values = {"limit": limit, "queue": queue} | LONGEST_READY
+        return [WaitingJob(*row) for row in connection.execute(self._sql.longest_ready, values).fetchall()]
 
-    def _overview(
-        self, connection: sqlite3.Connection, name: str, counts: list[Count], paused: bool
-    ) -> QueueOverview:
-        n = dict.fromkeys(("ready", "scheduled", "blocked", "running", "failed"), 0)
-        for one in counts:
-            n[one.status] += one.count
-        age = self._age(connection, [one.oldest_id for one in counts if one.status == "ready"])
-        return QueueOverview(name=name, **n, oldest_ready_age=age, paused=paused)
+    def _paused(self, connection: sqlite3.Connection) -> dict[str, bool]:
+        """Of the queues that ever were."""
+        rows = connection.execute(self._sql.queues_ever_paused).fetchall()
+        return defaultdict(bool, {name: bool(is_paused) for name, is_paused in rows})
 
-    def _age(self, connection: sqlite3.Connection, ids: Iterable[int | None]) -> float | None:
-        """Seconds since the first of these was enqueued."""
-        first = min((job_id for job_id in ids if job_id is not None), default=None)
-        row = None if first is None else connection.execute(self._sql.created_at, (first,)).fetchone()
-        return None if row is None else max(0.0, (self._clock.now() - row[0]) / SECOND)
+    def _age(self, waiting: list[WaitingJob]) -> float | None:
+        """Of the first of these, in seconds."""
+        return max(0.0, (self._clock.now() - waiting[0].since) / SECOND) if waiting else None

@@ -36,16 +36,16 @@ class Exchanging(Claiming, Settling):
 
         def work(connection: sqlite3.Connection) -> Exchanged:
             nonlocal unresolved
-            lost = self._settle_all(connection, settlements) if settlements else []
+            lost, otherwise = self._settle_all(connection, settlements) if settlements else ([], [])
             if samples:
-                self._count(connection, settlements, samples, lost)
+                self._count(connection, settlements, samples, lost, otherwise)
             unresolved = bool(settlements) and self._has_endings(connection)
             if unresolved and not at_once:
                 self.resolve_here(connection)
             claimed: list[Claimed] = []
             for wanted, some in shares:
                 claimed += self._claim(connection, wanted, some, Counter(one.queue for one in claimed))
-            return Exchanged(lost, claimed)
+            return Exchanged(lost, claimed, otherwise)
 
         exchanged = self._run(work, atomic=at_once, wakes=len(settlements) > 0)
         if unresolved and at_once:
@@ -58,13 +58,14 @@ class Exchanging(Claiming, Settling):
         settlements: Sequence[Settlement],
         samples: Sequence[Sample | None],
         lost: list[Settlement],
+        otherwise: list[tuple[Settlement, Settlement]],
     ) -> None:
         """Those that were settled, in the minute in which they ended."""
-        gone = set(map(id, lost))
+        gone, instead = set(map(id, lost)), {id(asked): actual for asked, actual in otherwise}
         counted = [
-            sample
-            for settlement, sample in zip(settlements, samples, strict=True)
-            if sample is not None and id(settlement) not in gone
+            sample if id(one) not in instead else self.sample_of_actual(connection, sample, one, instead[id(one)])
+            for one, sample in zip(settlements, samples, strict=True)
+            if sample is not None and id(one) not in gone
         ]
         if counted:
             self.add_to_minutes(connection, counted)
@@ -126,8 +127,10 @@ class Exchanging(Claiming, Settling):
                 claimed += _in_order(connection.execute(self._sql.claim_tasks, values).fetchall())
         return claimed
 
-    def _settle_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """Returns those whose lease was lost."""
+    def _settle_all(
+        self, connection: sqlite3.Connection, settlements: Sequence[Settlement]
+    ) -> tuple[list[Settlement], list[tuple[Settlement, Settlement]]]:
+        """Returns those whose lease was lost, and those that were settled otherwise than was asked for."""
         together, onward, alone = list[Settlement](), list[Settlement](), list[Settlement]()
         for one in settlements:
             (together if _is_plain_success(one) else onward if _is_plain_continuation(one) else alone).append(one)
@@ -137,7 +140,9 @@ class Exchanging(Claiming, Settling):
             if connection.execute(self._sql.succeed_many, (data,)).rowcount != len(together):
                 left = {row[0] for row in connection.execute(self._sql.unsettled, (data,)).fetchall()}
                 alone += [one for one in together if one.lease.id in left]
-        return lost + [one for one in alone if not self.settle_here(connection, one)]
+        actual = [(one, self.settle_here(connection, one)) for one in alone]
+        lost += [one for one, instead in actual if instead is None]
+        return lost, [(one, instead) for one, instead in actual if instead is not None and instead is not one]
 
 
 def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[Wanted, list[Share]]]) -> bool:

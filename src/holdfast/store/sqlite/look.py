@@ -12,6 +12,7 @@ import msgspec
 from ...blobs import ListedBlobs
 from ...clock import SECOND, Clock
 from ...errors import HoldfastError, StoreBusy
+from ...observations import WaitingJob
 from ..examination import (
     Attendance,
     Blobs,
@@ -29,6 +30,7 @@ from ..examination import (
     Why,
 )
 from ..statements import Statements
+from .counting import EVERY, LONGEST_READY
 from .criteria import as_json
 from .faults import code_of, is_busy
 from .rollcall import attendance
@@ -48,7 +50,7 @@ GRACE = 10 * SECOND  # a sweep may come that late
 SLACK = 60 * SECOND  # between the clocks of two machines
 FAR = 10 * 365 * 86_400 * SECOND
 FIRST_TIME = 1_000_000_000 * SECOND  # 2001: nobody made a job before
-VITAL_KINDS, VITAL_EACH = 500, 50  # of queues, tasks and priorities; in line of each
+MOST_DUE = 1000  # jobs that are due and scheduled still; those of paused queues among them
 
 TABLES = ("attempts", "events", "tags", "blockers")
 
@@ -85,16 +87,17 @@ class Look:
 
     def vitals(self, since_minute: int, queues: Sequence[str] | None) -> Vitals:
         now = self._clock.now()
-        values: dict[str, Any] = {
-            "queues": None if queues is None else as_json(queues),
-            "since": since_minute,
-            "now": now,
-            "most": VITAL_KINDS,
-            "each": VITAL_EACH,
-        }
-        row = self._all("longest_waiting", values)
-        oldest_id, since = row[0] if row else (None, None)
-        return Vitals(now, since, oldest_id, dict(self._all("ended_since", values)), self._workers())
+        paused = {name for name, is_paused in self._all("queues_ever_paused", {}) if is_paused}
+        waiting = [
+            WaitingJob(*row)
+            for row in self._all("longest_ready", {"queue": None, "limit": EVERY} | LONGEST_READY)
+            + self._all("longest_due", {"now": now, "limit": MOST_DUE})
+        ]
+        counted = [one for one in waiting if one.queue not in paused and (queues is None or one.queue in queues)]
+        first = min(counted, key=lambda one: one.since, default=None)
+        values = {"queues": None if queues is None else as_json(queues), "since": since_minute}
+        ended = dict(self._all("ended_since", values))
+        return Vitals(now, first.since if first else None, first.id if first else None, ended, self._workers())
 
     # --- the questions ---
 

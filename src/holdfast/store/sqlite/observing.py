@@ -41,10 +41,11 @@ class Observing(Part):
         ]
 
     def top_failures(
-        self, since: int, limit: int, task: str | None = None, queue: str | None = None
+        self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
     ) -> list[FailureRecord]:
-        values = {"since": since, "limit": limit, "task": task, "queue": queue}
-        rows = self._read(lambda connection: connection.execute(self._sql.top_failures, values).fetchall())
+        statement = self._sql.top_failures if since_minute is None else self._sql.top_failures_since
+        values = {"since": since_minute, "limit": limit, "task": task, "queue": queue}
+        rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
         return [
             FailureRecord(code, queue, task or None, fingerprint or None, *rest)
             for code, queue, task, fingerprint, *rest in rows

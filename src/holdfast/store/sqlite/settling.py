@@ -36,7 +36,7 @@ class Settling(Linking):
         if result is not None and self._vault.is_large(result):
             name, now = self._put(result), self._clock.now()
             large = Settlement(lease, "succeed", None, now, PLACEHOLDER, result_blob=name)
-            return self._run(lambda connection: self.settle_here(connection, large))
+            return self._run(lambda connection: self.settle_here(connection, large) is not None)
 
         def keep(connection: sqlite3.Connection) -> bool:
             values = (self._clock.now(), result, lease.id, lease.attempt, lease.queue, None)
@@ -82,18 +82,19 @@ class Settling(Linking):
 
         return self._run(work, wakes=True)
 
-    def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
-        """In a transaction that is open: the transition that a worker's attempt has come to."""
+    def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> Settlement | None:
+        """In a transaction that is open: the transition that a worker's attempt has come to. Returns as what it was
+        settled, which may be worse than was asked for; None if the lease was lost."""
         one = self._unless_collected(connection, one)
         if one.then is not None:
             return self._continue_here(connection, one, one.then)
         if one.transition == "succeed":
-            return self._succeed_here(connection, one)
+            return one if self._succeed_here(connection, one) else None
         statements = [getattr(self._sql, name) for name in TRANSITIONS[one.transition]]
         failure = one.failure or NO_FAILURE
         # It ended when it ended, but comes back by the clock as it is now: that may have been set since.
         values = _values(one.lease, one.finished_at, self._clock.now(), one.delay, failure, one.reason)
-        return self._try_each(connection, statements, values | {"started_at": one.started_at})
+        return one if self._try_each(connection, statements, values | {"started_at": one.started_at}) else None
 
     def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         lease = one.lease
@@ -116,26 +117,37 @@ class Settling(Linking):
 
         def work(connection: sqlite3.Connection) -> bool:
             if one.then is not None:  # and what it cannot go on with is an error here
-                settled = not self.continue_all(connection, [one])
+                actual = None if self.continue_all(connection, [one]) else one
             else:
-                settled = self.settle_here(connection, one)
-            if settled and sample is not None:
-                self.add_to_minutes(connection, [sample])
+                actual = self.settle_here(connection, one)
+            if actual is not None and sample is not None:
+                self.add_to_minutes(connection, [self.sample_of_actual(connection, sample, one, actual)])
             self.resolve_here(connection)
-            return settled
+            return actual is not None
 
         return self._take_part(conn, work)
+
+    def sample_of_actual(
+        self, connection: sqlite3.Connection, sample: Sample, asked: Settlement, actual: Settlement
+    ) -> Sample:
+        """What is counted where an attempt was settled otherwise than was asked for: worse, as its job says."""
+        if actual.transition == asked.transition:
+            return sample
+        job = get_record(connection, self._sql, actual.lease.id)
+        if job is None or job.status != "failed":
+            return replace(sample, what="retry_scheduled", attempt=None)
+        return replace(sample, what="failed", attempt=job.attempt)
 
     def add_to_minutes(self, connection: sqlite3.Connection, samples: Sequence[Sample]) -> None:
         for group in grouped(samples):
             connection.executemany(self._sql.add_to_minutes, rollup.rows(group))
             connection.executemany(self._sql.add_to_tallies, tally.rows(group))
 
-    def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> bool:
+    def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> Settlement | None:
         """Where the chain cannot go on with it, the attempt has failed."""
         connection.execute("SAVEPOINT going_on")
         try:
-            settled = not self.continue_all(connection, [one])
+            settled = None if self.continue_all(connection, [one]) else one
         except HoldfastError as error:
             connection.execute("ROLLBACK TO going_on")
             failure = Failure("RESULT:BAD_CONTINUATION", shorten(f"Then({then.task}): {error}"))

@@ -14,8 +14,10 @@ INSERT INTO {p}totals SELECT '', queue, coalesce(task, ''), count(*) FROM {p}job
 UNION ALL SELECT status, queue, coalesce(task, ''), count(*) FROM {p}jobs
 WHERE status <> 'ready' AND status <> 'running' GROUP BY 1, 2, 3;
 
+-- What is not text would break whoever sorts the names.
 CREATE TRIGGER {p}totals_put AFTER INSERT ON {p}jobs
 BEGIN
+    SELECT RAISE(ABORT, 'queue and task are text') WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob';
     INSERT INTO {p}totals (status, queue, task, n) VALUES ('', NEW.queue, coalesce(NEW.task, ''), 1)
     ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
     INSERT INTO {p}totals (status, queue, task, n) SELECT NEW.status, NEW.queue, coalesce(NEW.task, ''), 1
@@ -44,6 +46,7 @@ END;
 CREATE TRIGGER {p}totals_renamed AFTER UPDATE OF queue, task ON {p}jobs
 WHEN NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task
 BEGIN
+    SELECT RAISE(ABORT, 'queue and task are text') WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob';
     UPDATE {p}totals SET n = n - 1
     WHERE (status = '' OR (status = OLD.status AND NEW.status = OLD.status))
       AND queue = OLD.queue AND task = coalesce(OLD.task, '');
@@ -66,9 +69,16 @@ CREATE TABLE {p}failures (
     n           INTEGER NOT NULL,
     PRIMARY KEY (error_code, queue, task, fingerprint)
 ) WITHOUT ROWID;
+INSERT INTO {p}failures
+SELECT tried.error_code, job.queue, coalesce(job.task, ''), coalesce(tried.fingerprint, ''),
+       min(coalesce(tried.finished_at, tried.claimed_at)), max(coalesce(tried.finished_at, tried.claimed_at)),
+       max(job.id), count(*)
+FROM {p}attempts AS tried CROSS JOIN {p}jobs AS job ON job.id = tried.job_id
+WHERE tried.error_code IS NOT NULL GROUP BY 1, 2, 3, 4;
 
--- What happened in each minute: how many attempts ended in which way, how long they had waited, how long they ran, and
--- with the how-manieth attempt a job ended. `bucket` is of a histogram (see model.py), the attempt, or 0.
+-- What happened in each minute: how many attempts ended in which way, how long they had waited, how long they ran, with
+-- the how-manieth attempt a job ended, and why attempts failed: error:CODE, a space and the fingerprint. `bucket` is of a
+-- histogram (see rollup.py), the attempt, or 0.
 CREATE TABLE {p}minutes (
     minute INTEGER NOT NULL,                        -- since 1970
     queue  TEXT    NOT NULL,
@@ -136,9 +146,15 @@ BEGIN
     SELECT NEW.updated_at / 60000000, NEW.queue, coalesce(NEW.task, ''), counted.what, counted.bucket, 1
     FROM (
         SELECT NEW.transition AS what, 0 AS bucket
+        WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
         UNION ALL
         SELECT 'attempts', NEW.attempt
         WHERE NEW.attempt > 0 AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
+          AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+        UNION ALL
+        SELECT 'error:' || NEW.error_code || ' ' || coalesce(NEW.fingerprint, ''), 0
+        WHERE NEW.error_code IS NOT NULL
+          AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
         UNION ALL
         SELECT 'wait', (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at)
                         ORDER BY least DESC LIMIT 1)
@@ -148,7 +164,7 @@ BEGIN
                        ORDER BY least DESC LIMIT 1)
         WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
     ) AS counted
-    WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+    WHERE true
     ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
     INSERT INTO {p}tallies (queue, task, what, upto, n, total)
     SELECT NEW.queue, coalesce(NEW.task, ''), counted.what,

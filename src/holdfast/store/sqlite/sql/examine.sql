@@ -157,47 +157,10 @@ ORDER BY 1 LIMIT 10
 
 -- --- how it is, for a health check ---
 
--- name: longest_waiting
--- Which job has waited longest, and since when it could be taken: of the first in line of each queue, task and priority,
--- and of what is due and was not made ready yet. A message has the task ''.
-WITH RECURSIVE queues (queue) AS (
-    SELECT min(queue) FROM {p}jobs WHERE status = 'ready'
-    UNION ALL
-    SELECT (SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND queue > queues.queue)
-    FROM queues WHERE queue IS NOT NULL LIMIT :most
-), tasks (queue, task) AS (
-    SELECT queue, '' FROM queues
-    WHERE queue IS NOT NULL AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
-      AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
-    UNION ALL
-    SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = tasks.queue AND task > tasks.task)
-    FROM tasks WHERE task IS NOT NULL LIMIT :most
-), levels (queue, task, priority) AS (
-    SELECT queue, task, (SELECT max(priority) FROM {p}jobs
-                         WHERE status = 'ready' AND queue = tasks.queue AND task IS nullif(tasks.task, ''))
-    FROM tasks WHERE task IS NOT NULL
-    UNION ALL
-    SELECT queue, task, (SELECT max(priority) FROM {p}jobs WHERE status = 'ready' AND queue = levels.queue
-                         AND task IS nullif(levels.task, '') AND priority < levels.priority)
-    FROM levels WHERE priority IS NOT NULL LIMIT :most
-)
-SELECT id, since FROM (
-    SELECT job.id, max(job.created_at, job.run_at, coalesce(job.updated_at, 0)) AS since
-    FROM levels CROSS JOIN {p}jobs AS job ON job.id IN (
-        SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = levels.queue AND task IS nullif(levels.task, '')
-        AND priority = levels.priority ORDER BY id LIMIT :each)
-    UNION ALL
-    SELECT * FROM (SELECT id, run_at FROM {p}jobs
-                   WHERE status = 'scheduled' AND run_at <= :now
-                     AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
-                     AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
-                   ORDER BY run_at LIMIT 1)
-) ORDER BY since LIMIT 1
-
 -- name: ended_since
 -- attempts since a minute, by how they ended
 SELECT what, sum(n) FROM {p}minutes
-WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts')
+WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') AND (what < 'error:' OR what >= 'error;')
   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) GROUP BY what
 
 -- --- repairs ---

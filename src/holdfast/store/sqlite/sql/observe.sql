@@ -17,28 +17,50 @@ GROUP BY queue, task HAVING rest > 0
 UNION ALL
 SELECT status, queue, task, n FROM placed WHERE status <> '' AND n > 0
 
--- name: first_ready
--- The least id that is ready, of each of these pairs of queue and task (null: messages). Each priority is a range of
--- the index by itself; the lowest come first, as those starve, and so many are looked at in all.
-WITH RECURSIVE levels (place, queue, task, priority) AS (
-    SELECT key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), (
-        SELECT min(priority) FROM {p}jobs
-        WHERE status = 'ready' AND queue = json_extract(pair.value, '$[0]') AND task IS json_extract(pair.value, '$[1]'))
-    FROM json_each(:pairs) AS pair
+-- name: longest_ready
+-- Of each queue and task, which of its ready jobs has waited longest, and since when: among the first in line of each
+-- priority. One that was retried or delayed may come before others that have waited for longer. Each priority is a
+-- range of the index by itself; where there are very many, the highest and the lowest are looked at.
+WITH RECURSIVE places (queue, task) AS MATERIALIZED (
+    SELECT queue, nullif(task, '') FROM {p}totals WHERE status = '' AND n > 0 AND (:queue IS NULL OR queue = :queue)
+), ends (queue, task, low, high) AS (
+    SELECT queue, task,
+        (SELECT min(priority) FROM {p}jobs WHERE status = 'ready' AND queue = places.queue AND task IS places.task),
+        (SELECT max(priority) FROM {p}jobs WHERE status = 'ready' AND queue = places.queue AND task IS places.task)
+    FROM places
     UNION ALL
-    SELECT place, queue, task, (
-        SELECT min(priority) FROM {p}jobs
-        WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority > levels.priority)
-    FROM levels WHERE priority IS NOT NULL
-    LIMIT :most
+    SELECT queue, task,
+        (SELECT min(priority) FROM {p}jobs
+         WHERE status = 'ready' AND queue = ends.queue AND task IS ends.task AND priority > ends.low),
+        (SELECT max(priority) FROM {p}jobs
+         WHERE status = 'ready' AND queue = ends.queue AND task IS ends.task AND priority < ends.high)
+    FROM ends WHERE low < high
+    LIMIT (SELECT count(*) FROM places) + :most
+), levels (queue, task, priority) AS (
+    SELECT queue, task, low FROM ends WHERE low IS NOT NULL
+    UNION SELECT queue, task, high FROM ends WHERE high IS NOT NULL
 )
-SELECT queue, task, min((SELECT min(id) FROM {p}jobs
-    WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority = levels.priority))
-FROM levels WHERE priority IS NOT NULL GROUP BY place
+SELECT id, queue, task, min(since) FROM (
+    SELECT job.id, job.queue, job.task,
+           CASE WHEN transition = 'promoted' THEN max(created_at, run_at)
+                ELSE max(created_at, run_at, coalesce(updated_at, 0)) END AS since
+    FROM levels CROSS JOIN {p}jobs AS job ON job.id IN (
+        SELECT id FROM {p}jobs
+        WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority = levels.priority
+        ORDER BY id LIMIT :each)
+)
+GROUP BY queue, task ORDER BY 4 LIMIT :limit
 
--- name: first_blocked
-SELECT queue, task, (SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND queue = pair.queue AND task IS pair.task)
-FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS task FROM json_each(:pairs)) AS pair
+-- name: longest_due
+-- What is due, and nobody has made it ready yet.
+SELECT id, queue, task, run_at FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit
+
+-- name: longest_blocked
+-- of each queue and task, the one that was enqueued first
+SELECT first.id, first.queue, first.task, first.created_at FROM {p}totals AS place
+CROSS JOIN {p}jobs AS first ON first.id = (
+    SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND queue = place.queue AND task IS nullif(place.task, ''))
+WHERE place.status = 'blocked' AND place.n > 0 ORDER BY first.id LIMIT :limit
 
 -- name: longest_running
 -- Of the index alone: since when, its worker, and the job.
@@ -47,18 +69,33 @@ SELECT id, claimed_at, worker FROM {p}jobs WHERE status = 'running' ORDER BY cla
 -- name: minutes
 -- what happened since a minute, by minutes of a step, as sums
 SELECT minute / :step * :step, queue, task, what, sum(n) FROM {p}minutes
-WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') AND (what < 'error:' OR what >= 'error;')
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 
 -- name: rollup
 -- all of it since a minute, by queue and task
 SELECT queue, task, what, bucket, sum(n) FROM {p}minutes
 WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+  AND (what < 'error:' OR what >= 'error;')
 GROUP BY 1, 2, 3, 4
 
 -- name: top_failures
+-- from the beginning on
 SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
-WHERE last_seen >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
 ORDER BY n DESC, last_seen DESC LIMIT :limit
+
+-- name: top_failures_since
+-- as many as there were since a minute; first seen whenever that was
+SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, sum(n) AS often FROM (
+    SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, lately.n
+    FROM (SELECT queue AS at, task AS whose, what, sum(n) AS n FROM {p}minutes
+          WHERE minute >= :since AND what >= 'error:' AND what < 'error;'
+            AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue) GROUP BY 1, 2, 3) AS lately
+    CROSS JOIN {p}failures ON queue = at AND task = whose AND fingerprint = substr(what, instr(what, ' ') + 1)
+        AND error_code = substr(what, 7, instr(what, ' ') - 7)
+)
+GROUP BY 1, 2, 3, 4 ORDER BY often DESC, last_seen DESC LIMIT :limit
 
 -- name: running_by_worker
 SELECT worker, count(*) FROM {p}jobs WHERE status = 'running' AND worker IS NOT NULL GROUP BY worker

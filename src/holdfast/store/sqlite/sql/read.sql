@@ -24,9 +24,6 @@ SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
 -- queues that were ever paused, and whether they are
 SELECT name, paused_at IS NOT NULL FROM {p}queues
 
--- name: created_at
-SELECT created_at FROM {p}jobs WHERE id = ?
-
 -- name: count
 SELECT count(*) FROM {p}jobs WHERE {where}
 

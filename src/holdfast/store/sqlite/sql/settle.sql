@@ -57,7 +57,7 @@ RETURNING id
 -- which of these rows of id and attempt are running still, or were never this attempt's to settle
 SELECT json_extract(value, '$[0]') FROM json_each(?1) AS done
 WHERE NOT EXISTS (SELECT 1 FROM {p}jobs WHERE id = json_extract(done.value, '$[0]')
-                  AND attempt = json_extract(done.value, '$[1]') AND status = 'succeeded')
+                  AND attempt = json_extract(done.value, '$[1]') AND status = 'succeeded' AND transition = 'succeeded')
 
 -- name: forget
 -- running -> gone, for a job that keeps no history and that nobody waits for

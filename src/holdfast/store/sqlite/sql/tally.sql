@@ -13,8 +13,3 @@ SELECT seq FROM sqlite_sequence WHERE name = ?
 
 -- name: paused_queues
 SELECT name FROM {p}queues WHERE paused_at IS NOT NULL ORDER BY name
-
--- name: ready_since
--- the time at which the first of each queue's ready jobs was enqueued, or was due if that was later
-SELECT queue, max(created_at, run_at) FROM {p}jobs
-WHERE id IN (SELECT value FROM json_each(?)) AND status = 'ready'
