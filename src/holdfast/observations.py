@@ -24,12 +24,6 @@ class Count(Struct, frozen=True):
     oldest_id: int | None = None  # of those that have not ended
 
 
-class RunningJob(Struct, frozen=True):
-    id: int
-    claimed_at: int | None
-    worker: str | None
-
-
 class FailureRecord(Struct, frozen=True):
     error_code: str
     queue: str

@@ -171,7 +171,7 @@ class Observe:
     def _oldest(self, limit: int, workers: list[WorkerHealth], counted: list[Count]) -> list[OldestJob]:
         store, now = self._store, self._clock.now()
         by_id = {worker.id: worker for worker in workers}
-        ids = [one.id for one in store.longest_running(limit)]
+        ids = store.longest_running(limit)
         ids += [one.oldest_id for one in counted if one.status in ("ready", "blocked") and one.oldest_id]
         records = [record for job_id in dict.fromkeys(ids) if (record := store.get(job_id)) is not None]
         found = [

@@ -41,8 +41,8 @@ SELECT queue, task, (SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND qu
 FROM (SELECT json_extract(value, '$[0]') AS queue, json_extract(value, '$[1]') AS task FROM json_each(:pairs)) AS pair
 
 -- name: longest_running
--- Of the index alone: since when, its worker, and the job.
-SELECT id, claimed_at, worker FROM {p}jobs WHERE status = 'running' ORDER BY claimed_at LIMIT :limit
+-- of the index alone
+SELECT id FROM {p}jobs WHERE status = 'running' ORDER BY claimed_at LIMIT :limit
 
 -- name: minutes
 -- what happened since a minute, by minutes of a step, as sums
