@@ -109,6 +109,38 @@ def test_what_is_stuck_the_longest_comes_first_with_its_worker(app: Holdfast, cl
     assert [one.job_id for one in app.observe.oldest(limit=1)] == [first.id]
 
 
+def test_what_runs_comes_before_what_waits_however_long_that_is(
+    app: Holdfast, claim: Claim, clock: FakeClock
+) -> None:
+    waiting = app.external("approve")
+    clock.advance(30)
+    ready = app.queue("inbox").send(1)
+    clock.advance(30)
+    work = app.task(name="work")(lambda: None)
+    first = work.enqueue()
+    claim("work", worker="a")
+    clock.advance(1)
+    second = work.enqueue()
+    claim("work", worker="b")
+    found = app.observe.oldest()
+    assert [one.job_id for one in found] == [first.id, second.id, ready, waiting.id]
+    assert app.observe.snapshot().oldest == found
+
+
+def test_many_of_one_kind_do_not_hide_the_others(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
+    """A worker that is busy is no reason not to say what waits, nor are many queues that stand still."""
+    queues = [app.queue(f"queue {number}").send(1) for number in range(20)]
+    clock.advance(3600)
+    work = app.task(name="work")(lambda: None)
+    jobs = work.enqueue_many([{}] * 20)
+    for _ in jobs:
+        claim("work", worker="busy")
+    waiting = app.external("approve")
+    statuses = [one.status for one in app.observe.oldest()]
+    assert statuses == ["running"] * 5 + ["ready"] * 4 + ["blocked"]
+    assert [one.job_id for one in app.observe.oldest(3)] == [jobs[0], queues[0], waiting.id]
+
+
 def test_a_worker_is_named_with_what_it_runs(app: Holdfast) -> None:
     seen: list[Any] = []
 

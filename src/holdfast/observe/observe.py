@@ -4,6 +4,7 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import zip_longest
 
 from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
 from ..errors import InvalidInput
@@ -33,6 +34,8 @@ Since = timedelta | datetime
 
 HOUR = timedelta(hours=1)
 MOST = 1000
+
+STUCK = ("running", "ready", "blocked")
 
 # From the names of transitions to what a chart calls them.
 OUTCOMES = {
@@ -79,7 +82,8 @@ class Observe:
         return _counts(self._store.counts())
 
     def oldest(self, limit: int = 10) -> list[OldestJob]:
-        """What has been running, ready or blocked the longest, and on which worker."""
+        """What has been running, ready or blocked the longest, and on which worker: in this order, since what runs is
+        on somebody, and what is blocked may be meant to wait. Each the longest first; of many, some of each."""
         return self._oldest(_whole(limit, "limit"), self.workers(), self._store.counts())
 
     def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
@@ -187,7 +191,7 @@ class Observe:
             )
             for record in records
         ]
-        return sorted(found, key=lambda one: (-one.age, one.job_id))[:limit]
+        return _some_of_each(found, limit)
 
     def _rolled(self, since: Since, task: str | None = None, queue: str | None = None) -> Rolled:
         found: Rolled = {}
@@ -233,6 +237,14 @@ def _latency(rolled: Rolled) -> list[Latency]:
         for (queue, task), kinds in rolled.items()
         if RUN in kinds
     ]
+
+
+def _some_of_each(found: list[OldestJob], limit: int) -> list[OldestJob]:
+    """By state, the longest first. No state crowds out the others: they take turns until there are enough."""
+    longest = sorted(found, key=lambda one: (-one.age, one.job_id))
+    by_state = [[one for one in longest if one.status == status] for status in STUCK]
+    in_turn = [one for turn in zip_longest(*by_state) for one in turn if one is not None]
+    return sorted(in_turn[:limit], key=lambda one: (STUCK.index(one.status), -one.age, one.job_id))
 
 
 def _since(record: JobRecord) -> int:
