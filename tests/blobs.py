@@ -2,7 +2,9 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
+from holdfast import Holdfast
 from holdfast.errors import BlobMissing
 
 LARGE = 64 * 1024
@@ -19,6 +21,18 @@ def name_of(body: str) -> str:
 
 def blob_files(database: str, folder: str = "-blobs") -> list[Path]:
     return sorted(path for path in Path(f"{database}{folder}").rglob("*") if path.is_file())
+
+
+def missing(app: Holdfast) -> list[Any]:
+    """What jobs refer to, and is not there, as the doctor sees it: the job, which of the two, and the name."""
+    found = app.check(deep=True).of("BLOBS_MISSING")
+    return [] if found is None else list(found.detail["blobs"])
+
+
+def orphaned(app: Holdfast) -> int:
+    """How many files no job refers to, of those that are there for an hour."""
+    found = app.check(deep=True).of("BLOBS_ORPHANED")
+    return 0 if found is None else int(found.detail["files"])
 
 
 class MemoryBlobs:

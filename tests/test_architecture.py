@@ -243,3 +243,21 @@ def test_every_public_name_is_there_and_is_imported_only_when_it_is_asked_for() 
         "assert not hasattr(holdfast, 'nothing')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Their names are put together.
+PUT_TOGETHER = {
+    *(f"orphaned_{table}" for table in ("attempts", "events", "tags", "blockers")),
+    *("count_old_minutes", "count_old_failures", "count_old_audit", "count_loose_tracebacks"),
+}
+
+
+def test_every_statement_is_used() -> None:
+    named = {
+        name
+        for file in (PACKAGE / "store" / "sqlite" / "sql").glob("*.sql")
+        for name in re.findall(r"^-- name: (\w+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "store").rglob("*.py"))
+    used = set(re.findall(r"\b_?sql\.(\w+)", code)) | set(re.findall(r'"(\w+)"', code))
+    assert named - used == PUT_TOGETHER

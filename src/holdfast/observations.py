@@ -32,12 +32,6 @@ class WaitingJob(Struct, frozen=True):
     since: int
 
 
-class RunningJob(Struct, frozen=True):
-    id: int
-    claimed_at: int | None
-    worker: str | None
-
-
 class FailureRecord(Struct, frozen=True):
     error_code: str
     queue: str

@@ -135,7 +135,7 @@ class Retention(Struct, frozen=True, kw_only=True):
         """In one line: `succeeded 30d, failed 90d, cancelled 30d, 2 rules, at most 1,073,741,824 bytes`."""
         words = [f"{status} {_age_in_words(getattr(self, status))}" for status in ENDED]
         if self.newest is not None:
-            words.append(f"the newest {self.newest:,} of each")
+            words.append(f"the newest {self.newest:,} of each status")
         for rule in self.rules:
             words.append(_rule_in_words(rule))
         if self.max_bytes is not None:

@@ -38,7 +38,7 @@ def test_it_prunes_by_the_rules_and_says_what(app: Holdfast, old: list[int], on:
     result = on("prune", "--actor", "ada", "--reason", "tidy")
     assert result.exit_code == 0, result.output
     assert "6 jobs were pruned: 3 succeeded, 3 cancelled." in result.stdout
-    assert "failed 90d" in result.stdout
+    assert "\nKept: succeeded 30d, failed 90d, cancelled 30d.\n" in result.stdout
     assert count(app) == 4
     event = app.observe.last_events(limit=1)[0]
     assert (event.event, event.actor, event.detail["reason"]) == ("pruned", "ada", "tidy")
@@ -96,6 +96,7 @@ def test_other_rules_can_be_given_for_once(
 ) -> None:
     result = on("prune", *options, "--yes")
     assert result.exit_code == 0, result.output
+    assert "\nBy these rules, this once: " in result.stdout and "Kept: " not in result.stdout
     assert count(app) == left
 
 
@@ -121,20 +122,27 @@ def test_on_a_terminal_there_is_a_bar_and_it_is_gone_afterwards(
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "complaint"),
     [
-        ["--queue", "mail"],
-        ["--older-than", "soon"],
-        ["--keep", "-1"],
-        ["--max-size", "1G", "--task", "ping"],
-        ["--older-than", "1d", "--status", "ready"],
-        ["--keep", "5", "--status", "failed"],
+        (["--queue", "mail"], "--status, --queue and --task go with --older-than or --keep"),
+        (["--status", "failed", "--dry-run"], "--status, --queue and --task go with --older-than or --keep"),
+        (["--older-than", "soon"], "is not a duration"),
+        (["--keep", "-1"], "is not in the range"),
+        (["--max-size", "1G", "--task", "ping"], "--max-size is about the whole file"),
+        (["--older-than", "1d", "--status", "ready"], "is not one of"),
+        (["--keep", "5", "--status", "failed"], "--keep with --status needs --queue or --task"),
     ],
 )
-def test_what_it_does_not_understand_it_says(old: list[int], on: Run, options: list[str]) -> None:
+def test_what_it_does_not_understand_it_says(old: list[int], on: Run, options: list[str], complaint: str) -> None:
     result = on("prune", *options, "--yes")
     assert result.exit_code == 2, result.output
-    assert "Error" in result.stderr
+    assert "Error" in result.stderr and complaint in result.stderr
+
+
+def test_help_says_what_goes_with_what(run: Run) -> None:
+    said = " ".join(run("prune", "--help").stdout.split())
+    assert "This and the next two go with --older-than or --keep" in said
+    assert "newest N of each status" in said
 
 
 def test_vacuum_gives_space_back(app: Holdfast, on: Run, data: Data) -> None:

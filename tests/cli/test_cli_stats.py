@@ -78,9 +78,14 @@ def test_the_last_answer_tells_how_long_what_is_kept_and_what_goes_next(
     assert re.search(r"next to be deleted: job \d+, in (30d|29d 23h)", found)
     kept = data("stats")["retention"]
     assert (kept["due"], kept["automatic"]) == (0, True) and kept["next_at"] > "2020"
+    first = min(job.id for job in troubled.jobs.list(status="succeeded"))
+    aged = "UPDATE holdfast_jobs SET finished_at = finished_at - 2678400000000 WHERE status = 'succeeded' AND id <= ?"
     with troubled.transaction() as tx:
-        tx.execute("UPDATE holdfast_jobs SET finished_at = finished_at - 31*86400*1000000 WHERE status = 'succeeded'")
-    assert "to be deleted now: 40 jobs" in " ".join(sections(on("stats").stdout)["5"].split())
+        tx.execute(aged, (first,))
+    assert "to be deleted now: 1 job;" in " ".join(sections(on("stats").stdout)["5"].split())
+    with troubled.transaction() as tx:
+        tx.execute(aged, (10_000,))
+    assert "to be deleted now: 40 jobs;" in " ".join(sections(on("stats").stdout)["5"].split())
     troubled.prune()
     again = " ".join(sections(on("stats").stdout)["5"].split())
     assert "last pruned" in again and "40 jobs" in again

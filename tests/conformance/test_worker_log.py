@@ -5,6 +5,7 @@ import logging
 import msgspec
 import pytest
 
+from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
 from holdfast.process.logs import JsonLines, TextLines
 from shift import drain
@@ -86,3 +87,14 @@ def test_what_a_handler_logs_names_its_job(app: Holdfast, records: pytest.LogCap
     fields = msgspec.json.decode(JsonLines().format(record))
     assert (fields["job"], fields["task"], fields["message"]) == (1, "talk", "half\nway")
     assert TextLines().format(record).endswith("talk 1: half\\nway")
+
+
+@pytest.mark.parametrize(("held", "told"), [(1, "1 job that it held is"), (2, "2 jobs that it held are")])
+def test_how_many_a_dead_worker_held_is_said_as_one_says_it(
+    app: Holdfast, url: str, records: pytest.LogCaptureFixture, held: int, told: str
+) -> None:
+    app.task(name="known")(lambda: None).enqueue_many([{}] * held)
+    with bystander(worker(url, claims=held)):
+        pass
+    assert app.store.recover_lost() == held
+    assert f"worker {'w' * 16} has died: {told} recovered" in [record.getMessage() for record in ours(records)]

@@ -2,8 +2,10 @@
 
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from holdfast.store.sqlite.patient import Patient
 from holdfast.upkeep.about_file import is_affected
 from holdfast.upkeep.doctor import diagnose
 from holdfast.upkeep.findings import Checkup, Finding
+from shift import drain
 
 MIB = 1024 * 1024
 FINE = {"ok", "note"}
@@ -291,12 +294,34 @@ def test_large_payloads_that_are_missing_or_of_no_job(path: Path) -> None:
     orphan = blob.with_name(f"{blob.name[:2]}{'0' * 62}")
     blob.rename(orphan)
     one = finding(path, "BLOBS_MISSING", "error")
-    assert "1 large payload or result is missing" in one.meaning and f"job {kept.id - 1})" in one.meaning
+    assert f"1 large payload or result is missing from {path}-blobs (of job {kept.id - 1})" in one.meaning
+    retry = f"holdfast retry --error-code RESOURCE:BLOB_MISSING --db {path}"
+    assert one.mend == f"cp -au /a/backup/{path.name}-blobs/. {path}-blobs && {retry}"
     assert check(path).of("BLOBS_ORPHANED") is None, "somebody may be about to refer to it"
     os.utime(orphan, (0, 0))
     assert finding(path, "BLOBS_ORPHANED", "note").detail == {"files": 1}
     assert "Deleted 1 file of no job." in check(path, repair=True).repaired
     assert not orphan.exists() and check(path).of("BLOBS_ORPHANED") is None
+
+
+def test_what_is_said_to_mend_missing_payloads_mends_them(path: Path, tmp_path: Path) -> None:
+    blobs, backup = Path(f"{path}-blobs"), tmp_path / "a backup"
+    with Holdfast(path) as app:
+        work = app.task(name="work", max_attempts=1)(lambda text: len(text))
+        lost, kept = work.enqueue("x" * 100_000), work.enqueue("y" * 100_000)
+        shutil.copytree(blobs, backup / blobs.name)
+        shutil.rmtree(blobs)
+        drain(app)
+        assert lost.refresh().error_code == kept.refresh().error_code == "RESOURCE:BLOB_MISSING"
+        mend = finding(path, "BLOBS_MISSING", "error").mend
+        assert mend is not None
+        for one in mend.replace("/a/backup", shlex.quote(str(backup))).split(" && "):
+            words = shlex.split(one)
+            run = [sys.executable, "-m", "holdfast", *words[1:], "--yes"] if words[0] == "holdfast" else words
+            subprocess.run(run, check=True, capture_output=True, timeout=60)
+        assert finding(path, "BLOBS", "ok")
+        drain(app)
+        assert lost.refresh().result == kept.refresh().result == 100_000
 
 
 def test_payloads_that_another_store_keeps_are_left_to_the_app(path: Path) -> None:

@@ -19,8 +19,6 @@ ORDER = ("ready", "running", "scheduled", "blocked", "failed", "cancelled", "suc
 MOST_NAMED = 3
 BAD_ATTEMPTS, BAD_SHARE = 5, 0.5  # from these on, a task fails over and over
 
-WORST = {"running": 0, "ready": 1, "blocked": 2}
-
 Row = Sequence[Cell | str]
 Place = tuple[str, str | None]
 
@@ -86,9 +84,7 @@ def stuck(snapshot: Snapshot) -> Answer:
         Column("HOST", least=6, spare=1),
         Column("HEARTBEAT", right=True),
     )
-    # What runs comes first: it is on somebody.
-    ordered = sorted(snapshot.oldest, key=lambda one: (WORST.get(one.status, len(WORST)), -one.age))
-    rows = [_stuck_row(one, snapshot.at) for one in ordered]
+    rows = [_stuck_row(one, snapshot.at) for one in snapshot.oldest]
     return Answer("Stuck the longest", _workers(snapshot.workers), columns, rows, "job")
 
 

@@ -122,7 +122,7 @@ def _queues(
 
 def _running(app: Holdfast, wanted: str) -> list[JobRecord]:
     """The longest first. Those that were taken and have not begun come last."""
-    ids = tuple(one.id for one in app.store.longest_running(RUNNING))
+    ids = tuple(app.store.longest_running(RUNNING))
     found = app.store.list(Criteria(ids=ids, status=("running",)), RUNNING) if ids else []
     found = [job for job in found if fits(wanted, job.queue, job.task)]
     return sorted(found, key=lambda job: (job.started_at is None, job.started_at or 0, job.id))

@@ -24,7 +24,8 @@ def in_words(kept: Kept, storage: Storage, now: datetime) -> list[str]:
         return [*sentences, "the rules are of another version of Holdfast: nothing is deleted"]
     sentences.append(f"kept: {kept.rules}{'' if kept.automatic else ' (only when somebody prunes)'}")
     if kept.due:
-        sentences.append(f"to be deleted now: {kept.due:,}{'+' if kept.more_due else ''} jobs")
+        jobs = f"{kept.due:,}+ jobs" if kept.more_due else plural(kept.due, "job")
+        sentences.append(f"to be deleted now: {jobs}")
     elif kept.next_at is not None:
         sentences.append(f"next to be deleted: job {kept.next_job_id}, {due(kept.next_at, now)}")
     if kept.last_pruned_at is not None:

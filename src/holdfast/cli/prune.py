@@ -78,16 +78,27 @@ class _Rules(NamedTuple):
 @click.option(
     "--archive", type=click.Path(dir_okay=False), metavar="FILE", help="Write them to this .jsonl.gz first."
 )
-@click.option("--older-than", type=duration, metavar="DURATION", help="By this age, instead of the app's rules.")
 @click.option(
-    "--keep", type=click.IntRange(0), metavar="N", help="Keep the newest N of each, instead of these rules."
-)
-@click.option("--max-size", type=size, metavar="SIZE", help="While there is more than this in the file, such as 2G.")
+    "--older-than", type=duration, metavar="DURATION",
+    help="This once, what ended so long ago, instead of by the app's rules.",
+)  # fmt: skip
 @click.option(
-    "--status", "-s", multiple=True, type=click.Choice(ENDED), metavar="STATUS", help="Of those, only these."
+    "--keep", type=click.IntRange(0), metavar="N",
+    help="This once, all but the newest N of each status, instead of by the app's rules.",
+)  # fmt: skip
+@click.option(
+    "--max-size", type=size, metavar="SIZE",
+    help="This once, the oldest, while there is more than this in the file, such as 2G.",
+)  # fmt: skip
+@click.option(
+    "--status", "-s", multiple=True, type=click.Choice(ENDED), metavar="STATUS",
+    help=f"{', '.join(ENDED[:-1])} or {ENDED[-1]} only. This and the next two go with --older-than or --keep, and "
+    "can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Of this queue only."
 )
-@click.option("--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Of this queue.")
-@click.option("--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Of this task.")
+@click.option("--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Of this task only.")
 @click.option("--hurry", is_flag=True, help="Without pauses in which others have the database.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @signed
@@ -126,7 +137,7 @@ def prune(
             with _progress(None if report is None or not shows_bar else report.jobs) as progress:
                 report = app.prune(retention=rules, archive=archive, hurry=hurry, progress=progress, **signature)
     assert report is not None
-    _tell(report, as_json)
+    _tell(report, as_json, once=rules is not None)
 
 
 @contextmanager
@@ -143,7 +154,7 @@ def _progress(total: int | None) -> Iterator[Callable[[int], None] | None]:
         yield lambda done: bar.update(one, completed=done, total=max(total, done))
 
 
-def _tell(report: PruneReport, as_json: bool) -> None:
+def _tell(report: PruneReport, as_json: bool, once: bool) -> None:
     if as_json:
         document({"action": "prune", "jobs": report.jobs, **msgspec.structs.asdict(report)})
         return
@@ -155,7 +166,7 @@ def _tell(report: PruneReport, as_json: bool) -> None:
         table(COLUMNS, [[one.rule, one.status, one.queue, one.task or "", f"{one.jobs:,}"] for one in report.groups])
     if report.estimate:
         say(f"What goes for the size of the file was estimated, {report.estimate}.")
-    say(f"Kept: {report.retention}.")
+    say(f"{'By these rules, this once' if once else 'Kept'}: {report.retention}.")
     others = ("attempts", "events", "batches", "minutes", "failures", "tracebacks", "audit", "blobs")
     rest = [f"{getattr(report, name):,} {name}" for name in others if getattr(report, name)]
     if rest:

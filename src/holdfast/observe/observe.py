@@ -4,9 +4,10 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import zip_longest
 
 from ..clock import SECOND, Clock, as_datetime, with_datetimes
-from ..model import Criteria, WorkerRecord
+from ..model import Criteria, JobRecord, WorkerRecord
 from ..observations import Count, EventRecord
 from ..retention import Retention
 from ..rollup import ATTEMPTS, MINUTE, RUN, WAIT, percentile
@@ -31,6 +32,8 @@ from .kept import look
 
 HOUR = timedelta(hours=1)
 MOST = 1000
+
+STUCK = ("running", "ready", "scheduled", "blocked")
 
 # From the names of transitions to what a chart calls them.
 OUTCOMES = {
@@ -77,7 +80,8 @@ class Observe:
         return _counts(self._store.counts())
 
     def oldest(self, limit: int = 10) -> list[OldestJob]:
-        """What has been running, ready or blocked the longest, and on which worker."""
+        """What has been running, ready or blocked the longest, and on which worker: in this order, since what runs is
+        on somebody, and what is blocked may be meant to wait. Each the longest first; of many, some of each."""
         return self._oldest(whole(limit, "limit"), self.workers())
 
     def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
@@ -168,24 +172,24 @@ class Observe:
     def _oldest(self, limit: int, workers: list[WorkerHealth]) -> list[OldestJob]:
         store, now = self._store, self._clock.now()
         by_id = {worker.id: worker for worker in workers}
-        running = [(one.id, one.claimed_at) for one in store.longest_running(limit)]
         waiting = [*store.longest_ready(limit), *store.longest_due(limit), *store.longest_blocked(limit)]
-        since = {job_id: claimed or now for job_id, claimed in running} | {one.id: one.since for one in waiting}
-        records = store.list(Criteria(ids=tuple(since)), len(since)) if since else []
+        since = {one.id: one.since for one in waiting}
+        ids = (*store.longest_running(limit), *since)
+        records = store.list(Criteria(ids=ids), len(ids)) if ids else []
         found = [
             OldestJob(
                 job_id=record.id,
                 status=record.status,
                 queue=record.queue,
                 task=record.task,
-                since=as_datetime(since[record.id]),
-                age=max(0.0, (now - since[record.id]) / SECOND),
+                since=as_datetime(_since(record, since)),
+                age=max(0.0, (now - _since(record, since)) / SECOND),
                 attempt=record.attempt,
                 worker=by_id.get(record.worker or "") if record.status == "running" else None,
             )
             for record in records
         ]
-        return sorted(found, key=lambda one: (-one.age, one.job_id))[:limit]
+        return _some_of_each(found, limit)
 
     def _rolled(self, since: Since, task: str | None = None, queue: str | None = None) -> Rolled:
         found: Rolled = {}
@@ -225,6 +229,21 @@ def _latency(rolled: Rolled) -> list[Latency]:
         for (queue, task), kinds in rolled.items()
         if RUN in kinds
     ]
+
+
+def _some_of_each(found: list[OldestJob], limit: int) -> list[OldestJob]:
+    """By state, the longest first. No state crowds out the others: they take turns until there are enough."""
+    longest = sorted(found, key=lambda one: (-one.age, one.job_id))
+    by_state = [[one for one in longest if one.status == status] for status in STUCK]
+    in_turn = [one for turn in zip_longest(*by_state) for one in turn if one is not None]
+    return sorted(in_turn[:limit], key=lambda one: (STUCK.index(one.status), -one.age, one.job_id))
+
+
+def _since(record: JobRecord, waiting: dict[int, int]) -> int:
+    """When it was claimed, or could have been; it may have been moved on since that was looked at."""
+    if record.status == "running":
+        return record.claimed_at or record.created_at
+    return waiting.get(record.id, record.created_at)
 
 
 def _health(record: WorkerRecord, living: dict[str, bool], taken: dict[str, int]) -> WorkerHealth:

@@ -4,7 +4,6 @@ from __future__ import annotations  # so that they cost nothing at import
 
 from typing import Protocol
 
-from ..blobs import BlobReference
 from ..model import Settlement
 
 
@@ -23,12 +22,4 @@ class Apart(Protocol):
 
     def collect_blobs(self, limit: int = 1000) -> int:
         """Delete what no job refers to any more, at most so many; returns how many."""
-        ...
-
-    def missing_blobs(self, limit: int = 100) -> list[BlobReference]:
-        """What jobs refer to, and is not there. Looks at each of them."""
-        ...
-
-    def orphaned_blobs(self, limit: int = 100) -> list[str]:
-        """What is there for an hour, and no job refers to, as far as the blob store can list what it has."""
         ...

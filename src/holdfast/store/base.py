@@ -26,16 +26,7 @@ from ..model import (
     Wanted,
     WorkerRecord,
 )
-from ..observations import (
-    Count,
-    EventRecord,
-    FailureRecord,
-    HistogramRecord,
-    RunningJob,
-    Slice,
-    StorageRecord,
-    WaitingJob,
-)
+from ..observations import Count, EventRecord, FailureRecord, HistogramRecord, Slice, StorageRecord, WaitingJob
 from ..rollup import Sample
 from ..schedule import NewSchedule, Plan, ScheduleRecord
 from ..tally import Tallies
@@ -337,7 +328,9 @@ class Store(Apart, Examined, Keeping, Protocol):
         """How many there are of each state, by queue and task."""
         ...
 
-    def longest_running(self, limit: int) -> builtins.list[RunningJob]: ...
+    def longest_running(self, limit: int) -> builtins.list[int]:
+        """Their ids; what runs the longest, first."""
+        ...
 
     def slices(self, since_minute: int, step_minutes: int) -> builtins.list[Slice]:
         """What happened since a minute, summed up over so many minutes each."""

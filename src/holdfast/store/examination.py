@@ -36,7 +36,6 @@ class Surroundings(Struct, frozen=True):
     not_writable: list[str]  # the file, its folder, its companions
     openers: list[Opener]  # this process only if it reads
     pid: int  # of this process
-    openers_known: bool  # the system tells of them; of other users' it may not
 
 
 class Settings(Struct, frozen=True):
@@ -131,6 +130,7 @@ class Blobs(Struct, frozen=True):
 
     missing: list[BlobReference]
     orphaned: int  # that are there, and nobody refers to
+    folder: str | None = None  # in which they are; None: elsewhere
 
 
 class Times(Struct, frozen=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations  # so that they cost nothing at import
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from ..store.examination import Examination, Some, Tally
 from ..wording import listed, plural, short
-from .findings import Finding, agree, command, count_of, ids_of
+from .findings import Finding, agree, command, count_of, ids_of, words
 
 MOST_NAMED = 3
+LOST = "RESOURCE:BLOB_MISSING"
 
 
 def about_rows(found: Examination) -> Iterator[Finding]:
@@ -84,7 +86,7 @@ def _keys(found: Examination) -> Iterator[Finding]:
 def _blobs(found: Examination) -> Iterator[Finding]:
     if found.blobs is None:
         return
-    missing, orphaned = found.blobs.missing, found.blobs.orphaned
+    missing, orphaned, folder = found.blobs.missing, found.blobs.orphaned, found.blobs.folder
     if missing:
         ids = list(dict.fromkeys(one.job_id for one in missing))
         some = Some(len(ids), tuple(ids[:10]))
@@ -92,10 +94,11 @@ def _blobs(found: Examination) -> Iterator[Finding]:
             "error",
             "BLOBS_MISSING",
             f"{len(missing):,} large {agree(len(missing), 'payload or result', 'payloads or results')} "
-            f"{agree(len(missing), 'is', 'are')} missing from the folder beside the database (of "
+            f"{agree(len(missing), 'is', 'are')} missing from {'the blob store' if folder is None else folder} (of "
             f"{agree(len(ids), 'job', 'jobs')} {ids_of(some)}). A job without its payload fails with "
-            "RESOURCE:BLOB_MISSING when it is run, and no other. Restore the folder from a backup.",
-            command(found, f"show {ids[0]}"),
+            f"{LOST} when it is run, and no other. Put {agree(len(missing), 'it', 'them')} back from a backup, where "
+            "those that are too many do no harm; then retry what has failed.",
+            _brought_back(folder, command(found, f"retry --error-code {LOST}")),
             {"blobs": [[one.job_id, one.what, one.name] for one in missing[:100]]},
         )
     if orphaned:
@@ -109,6 +112,13 @@ def _blobs(found: Examination) -> Iterator[Finding]:
         )
     if not missing and not orphaned:
         yield Finding("ok", "BLOBS", "Every large payload and result is there.")
+
+
+def _brought_back(folder: str | None, retry: str) -> str:
+    """Their names are those of their content: what is there already is the same."""
+    if folder is None:
+        return retry
+    return f"cp -au {words(f'/a/backup/{PurePath(folder).name}/.', folder)} && {retry}"
 
 
 def _totals(found: Examination, wrong: list[Tally]) -> Finding:

@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any
 
 from ...model import Lease, WorkerRecord
+from ...wording import plural
 from .criteria import as_json
 from .linking import Linking
 from .presence import LockFile, Slot, is_stopped, lock_file, lock_path
@@ -120,7 +121,8 @@ class Attending(Linking):
         recovered = 0
         while batch := self._run(work, wakes=True):
             recovered += batch
-        log.warning("worker %s has died: %d jobs that it held are recovered", worker_id, recovered)
+        held = f"{plural(recovered, 'job')} that it held {'is' if recovered == 1 else 'are'} recovered"
+        log.warning("worker %s has died: %s", worker_id, held)
         return recovered
 
     def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:

@@ -26,7 +26,7 @@ def look_at_blobs(
     orphaned, names = 0, islice(_old_files(there), _stop(most))
     while time.monotonic() < deadline and (some := list(islice(names, AT_ONCE))):
         orphaned += len(connection.execute(sql.not_referred_to, {"names": as_json(some)}).fetchall())
-    return Blobs(missing, orphaned)
+    return Blobs(missing, orphaned, str(there.folder) if isinstance(there, FileBlobs) else None)
 
 
 def _stop(most: int) -> int | None:

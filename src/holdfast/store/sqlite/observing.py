@@ -7,7 +7,6 @@ from ...observations import (
     EventRecord,
     FailureRecord,
     HistogramRecord,
-    RunningJob,
     Slice,
     StorageRecord,
 )
@@ -20,10 +19,10 @@ LEFT_BEHIND = {"window": 250, "most": 100}
 
 
 class Observing(Part):
-    def longest_running(self, limit: int) -> list[RunningJob]:
+    def longest_running(self, limit: int) -> list[int]:
         values = {"limit": limit}
         rows = self._read(lambda connection: connection.execute(self._sql.longest_running, values).fetchall())
-        return [RunningJob(*row) for row in rows]
+        return [row[0] for row in rows]
 
     def slices(self, since_minute: int, step_minutes: int) -> list[Slice]:
         values = {"since": since_minute, "step": step_minutes}

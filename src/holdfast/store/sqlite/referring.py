@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, BlobReference, is_name
+from ...blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, is_name
 from ...clock import SECOND
 from ...errors import BlobCollected, BlobError, PayloadTooLarge, StoreError
 from ...failure import Failure
@@ -147,24 +147,6 @@ class Referring(Part):
             self._change(self._sql.forget_gone_blobs, (long_ago,))
         return deleted
 
-    def missing_blobs(self, limit: int = 100) -> list[BlobReference]:
-        found: list[BlobReference] = []
-        for reference in self._references() if self._is_own() else ():
-            if not is_name(reference.name) or not self._vault.has(reference.name):
-                found.append(reference)
-                if len(found) >= limit:
-                    break
-        return found
-
-    def orphaned_blobs(self, limit: int = 100) -> list[str]:
-        listed, found = self._vault.listed, list[str]()
-        for place in range(listed.places) if listed is not None and self._is_own() else ():
-            for names in _some_at_a_time(listed.unchanged_for(ORPHAN_SECONDS, place) if listed else iter(())):
-                found += self._not_referred_to(names)
-                if len(found) >= limit:
-                    return sorted(found[:limit])
-        return sorted(found)
-
     def _is_own(self) -> bool:
         """Whether what jobs refer to is in the blob store of this one, or in none so far."""
         found = self._read(lambda connection: connection.execute(self._sql.get_meta, ("blob_store",)).fetchone())
@@ -207,14 +189,6 @@ class Referring(Part):
 
     def _not_referred_to(self, names: list[str]) -> list[str]:
         return [row[0] for row in self._rows(self._sql.not_referred_to, {"names": as_json(names)})]
-
-    def _references(self) -> Iterator[BlobReference]:
-        for statement, is_args in ((self._sql.args_blobs_after, True), (self._sql.result_blobs_after, False)):
-            after = ""
-            while rows := self._rows(statement, (after, LOOK_AT_ONCE)):
-                after = rows[-1][0]
-                for name, job_id in rows:
-                    yield BlobReference(name, job_id, "payload" if is_args else "result")
 
 
 def _some_at_a_time(names: Iterator[str]) -> Iterator[list[str]]:

@@ -92,7 +92,6 @@ def survey(path: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
         else [],
         openers=openers,
         pid=os.getpid(),
-        openers_known=Path("/proc/self/fd").exists(),
     )
 
 

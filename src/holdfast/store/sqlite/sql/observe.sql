@@ -63,8 +63,8 @@ CROSS JOIN {p}jobs AS first ON first.id = (
 WHERE place.status = 'blocked' AND place.n > 0 ORDER BY first.id LIMIT :limit
 
 -- name: longest_running
--- Of the index alone: since when, its worker, and the job.
-SELECT id, claimed_at, worker FROM {p}jobs WHERE status = 'running' ORDER BY claimed_at LIMIT :limit
+-- of the index alone
+SELECT id FROM {p}jobs WHERE status = 'running' ORDER BY claimed_at LIMIT :limit
 
 -- name: minutes
 -- what happened since a minute, by minutes of a step, as sums
