@@ -33,8 +33,8 @@ def stats_are_as_in_the_model(queue: Queue[Any], model: Model) -> None:
     assert stats.total == sum(expected)
     assert stats.paused == (queue.name in model.paused)
     ready = model.messages(queue.name, "ready")
-    age = max(0.0, (model.clock.now() - ready[0].created_at) / SECOND) if ready else None
-    assert stats.oldest_ready_age == age
+    since = min((max(one.created_at, one.run_at) for one in ready), default=None)
+    assert stats.oldest_ready_age == (None if since is None else max(0.0, (model.clock.now() - since) / SECOND))
     dead = [job.id for job in queue.dead_letters()]
     assert dead == [one.id for one in reversed(model.messages(queue.name, "failed"))]
 

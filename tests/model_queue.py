@@ -113,7 +113,7 @@ class Model:
                 self.reached["recovered"] += 1
                 if one.attempt < one.max_attempts:
                     self._end_attempt(one, "recovered")
-                    one.status = "ready"
+                    one.status, one.run_at = "ready", max(one.run_at, self.clock.now())
                     self._write(one, "recovered")
                 else:
                     self._end(one, "failed")

@@ -327,7 +327,7 @@ class QueueStats(Struct, frozen=True):
     running: int
     failed: int
     oldest_ready_age: float | None
-    """Seconds since the oldest message that is ready now was sent, or None."""
+    """For how long the one that has waited longest could have been received, in seconds; None if none is ready."""
     paused: bool
 
 
@@ -341,7 +341,7 @@ class QueueOverview(Struct, frozen=True):
     running: int
     failed: int
     oldest_ready_age: float | None
-    """Seconds since the oldest job that is ready now was enqueued, or None."""
+    """For how long the one that has waited longest could have been taken, in seconds; None if none is ready."""
     paused: bool
 
 

@@ -270,6 +270,11 @@ def test_any_time_may_be_asked_for(app: Holdfast, since: Any) -> None:
     assert app.observe.failures(since=since) == app.observe.latency("\ud800", since=since) == []
 
 
+def test_a_task_without_a_name_is_refused_by_the_database(app: Holdfast, sql: Sql) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="a task is not empty"):
+        sql("INSERT INTO holdfast_jobs (task) VALUES ('')")
+
+
 @pytest.mark.parametrize("column", ["queue", "task"])
 def test_a_name_that_is_no_text_is_refused_by_the_database(app: Holdfast, sql: Sql, column: str) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="queue and task are text"):

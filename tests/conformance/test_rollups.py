@@ -94,6 +94,66 @@ def test_a_job_that_is_completed_while_it_runs_is_counted_once(app: Holdfast, ca
     assert "came too late" in caplog.text
 
 
+def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, monkeypatch: Any) -> None:
+    """As the last resort, where the store raises what nobody has thought of."""
+    exchange = app.store.exchange
+
+    def refuse(settlements: Any, wants: Any, samples: Any = ()) -> Any:
+        if any(one.result == "13" for one in settlements):
+            raise ValueError("thirteen")
+        return exchange(settlements, wants, samples)
+
+    monkeypatch.setattr(app.store, "exchange", refuse)
+
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    jobs = [work.enqueue(number) for number in (12, 13, 14)]
+    drain(app)
+    assert [job.refresh().status for job in jobs] == ["succeeded", "failed", "succeeded"]
+    assert app.jobs.get(jobs[1].id).error_code == "INTERNAL:NOT_SETTLED"
+    (found,) = app.observe.attempts()
+    assert (found.succeeded, found.failed, found.by_attempt) == (2, 1, {1: 3})
+
+
+def test_a_release_is_no_failure_and_an_end_without_an_attempt_no_attempt(app: Holdfast) -> None:
+    inbox = app.queue("inbox", max_attempts=9)
+    inbox.send(1)
+    for _ in range(5):
+        message = inbox.receive()
+        assert message is not None and message.release()
+    message = inbox.receive()
+    assert message is not None and message.ack()
+    broken = app.task(name="broken", max_attempts=1)(lambda: 1 / 0).enqueue()
+    waiting = app.task(name="waiting")(lambda: None)
+    for _ in range(3):
+        waiting.using(after=broken, on_blocker_failure="fail").enqueue()
+    drain(app)
+    found = {one.task: one for one in app.observe.attempts()}
+    assert (found[None].succeeded, found[None].retried, found[None].failure_rate) == (1, 0, 0.0)
+    assert (found["waiting"].failed, found["waiting"].jobs) == (0, 0)
+    assert {one.task: one.failed for one in app.observe.throughput()}["waiting"] == 3
+
+
+def test_a_job_waits_from_when_it_could_be_taken(app: Holdfast, clock: FakeClock, claim: Claim) -> None:
+    approval = app.external("approve")
+    ship = app.task(name="ship")(lambda: None).using(after=approval).enqueue()
+    clock.advance(86400)
+    app.jobs.complete(approval.id)
+    clock.advance(7)
+    assert [(one.job_id, one.age) for one in app.observe.oldest()] == [(ship.id, 7.0)]
+    drain(app)
+    (found,) = app.observe.latency("ship")
+    assert found.wait.p99 is not None and found.wait.p99 < 10
+    lost = app.task(name="work")(lambda: None).enqueue()
+    claim("work", lease=5)
+    clock.advance(3600)
+    app.store.recover()
+    clock.advance(3)
+    assert [(one.job_id, one.age) for one in app.observe.oldest()] == [(lost.id, 3.0)]
+
+
 def test_an_attempt_that_completes_itself_is_counted_with_its_writes(app: Holdfast) -> None:
     @app.task(retry=0)
     def work(ctx: Context) -> None:

@@ -35,16 +35,17 @@ MOST = 1000
 
 STUCK = ("running", "ready", "scheduled", "blocked")
 
-# From the names of transitions to what a chart calls them.
-OUTCOMES = {
+# From the names of transitions to what a chart calls them. A message that is released was not tried in vain.
+TRIED = {
     "succeeded": "succeeded",
     "completed": "succeeded",
     "failed": "failed",
     "retry_scheduled": "retried",
     "recovered": "retried",
-    "released": "retried",
     "cancelled": "cancelled",
 }
+# And of jobs that ended and were not running: nobody tried them.
+OUTCOMES = TRIED | {f"{what}:untried": name for what, name in TRIED.items()}
 
 Rolled = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
 
@@ -209,8 +210,8 @@ def _counts(counted: list[Count]) -> Counts:
 def _attempts(rolled: Rolled) -> list[TaskAttempts]:
     found: list[TaskAttempts] = []
     for (queue, task), kinds in rolled.items():
-        ended = dict.fromkeys(OUTCOMES.values(), 0)
-        for what, name in OUTCOMES.items():
+        ended = dict.fromkeys(TRIED.values(), 0)
+        for what, name in TRIED.items():
             ended[name] += sum(kinds.get(what, {}).values())
         del ended["cancelled"]
         found.append(TaskAttempts(queue, task, dict(sorted(kinds.get(ATTEMPTS, {}).items())), **ended))

@@ -172,7 +172,10 @@ class Desk:
                 self.done.append((attempt, settlement))
             except Exception as error:  # noqa: BLE001  one that cannot be stored must not hold up the others
                 failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
-                self._store.fail(settlement.lease, failure)
+                instead = Settlement(
+                    settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure
+                )
+                self._store.exchange(*_unsettled([(attempt, instead)], []))
             else:
                 self._journal.settled([(attempt, exchanged.instead_of(settlement))], set(map(id, exchanged.lost)))
 

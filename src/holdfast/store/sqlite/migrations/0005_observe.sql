@@ -17,7 +17,8 @@ WHERE status <> 'ready' AND status <> 'running' GROUP BY 1, 2, 3;
 -- What is not text would break whoever sorts the names.
 CREATE TRIGGER {p}totals_put AFTER INSERT ON {p}jobs
 BEGIN
-    SELECT RAISE(ABORT, 'queue and task are text') WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob';
+    SELECT RAISE(ABORT, 'queue and task are text, and a task is not empty')
+    WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob' OR NEW.task = '';
     INSERT INTO {p}totals (status, queue, task, n) VALUES ('', NEW.queue, coalesce(NEW.task, ''), 1)
     ON CONFLICT (status, queue, task) DO UPDATE SET n = n + 1;
     INSERT INTO {p}totals (status, queue, task, n) SELECT NEW.status, NEW.queue, coalesce(NEW.task, ''), 1
@@ -46,7 +47,8 @@ END;
 CREATE TRIGGER {p}totals_renamed AFTER UPDATE OF queue, task ON {p}jobs
 WHEN NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task
 BEGIN
-    SELECT RAISE(ABORT, 'queue and task are text') WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob';
+    SELECT RAISE(ABORT, 'queue and task are text, and a task is not empty')
+    WHERE typeof(NEW.queue) <> 'text' OR typeof(NEW.task) = 'blob' OR NEW.task = '';
     UPDATE {p}totals SET n = n - 1
     WHERE (status = '' OR (status = OLD.status AND NEW.status = OLD.status))
       AND queue = OLD.queue AND task = coalesce(OLD.task, '');
@@ -77,8 +79,8 @@ FROM {p}attempts AS tried CROSS JOIN {p}jobs AS job ON job.id = tried.job_id
 WHERE tried.error_code IS NOT NULL GROUP BY 1, 2, 3, 4;
 
 -- What happened in each minute: how many attempts ended in which way, how long they had waited, how long they ran, with
--- the how-manieth attempt a job ended, and why attempts failed: error:CODE, a space and the fingerprint. `bucket` is of a
--- histogram (see rollup.py), the attempt, or 0.
+-- the how-manieth attempt a job ended, and why attempts failed: error:CODE, a space and the fingerprint. A job that ended
+-- and was not running is failed:untried and so on. `bucket` is of a histogram (see rollup.py), the attempt, or 0.
 CREATE TABLE {p}minutes (
     minute INTEGER NOT NULL,                        -- since 1970
     queue  TEXT    NOT NULL,
@@ -145,7 +147,7 @@ BEGIN
     INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
     SELECT NEW.updated_at / 60000000, NEW.queue, coalesce(NEW.task, ''), counted.what, counted.bucket, 1
     FROM (
-        SELECT NEW.transition AS what, 0 AS bucket
+        SELECT NEW.transition || CASE WHEN OLD.status = 'running' THEN '' ELSE ':untried' END AS what, 0 AS bucket
         WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
         UNION ALL
         SELECT 'attempts', NEW.attempt

@@ -12,7 +12,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :no
 
 -- name: recover
 -- running -> ready, when the lease has ended
-UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ' was not settled before its lease ended', fingerprint = NULL,
     transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1

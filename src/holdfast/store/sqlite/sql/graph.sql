@@ -74,7 +74,7 @@ WHERE {p}blockers.job_id = ended.job_id AND {p}blockers.position = ended.positio
 -- name: unblock
 -- blocked -> ready (or scheduled), when nothing holds it any more. By the index of what holds: of a thousand that a job
 -- waits for, those that have ended are not looked at again each time.
-UPDATE {p}jobs SET status = CASE WHEN run_at > :now THEN 'scheduled' ELSE 'ready' END,
+UPDATE {p}jobs SET status = CASE WHEN run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = max(run_at, :now),
     transition = 'unblocked', actor = :actor, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'blocked' AND NOT external
   AND NOT EXISTS (SELECT 1 FROM {p}blockers INDEXED BY {p}blockers_holding

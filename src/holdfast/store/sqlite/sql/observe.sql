@@ -41,9 +41,7 @@ WITH RECURSIVE places (queue, task) AS MATERIALIZED (
     UNION SELECT queue, task, high FROM ends WHERE high IS NOT NULL
 )
 SELECT id, queue, task, min(since) FROM (
-    SELECT job.id, job.queue, job.task,
-           CASE WHEN transition = 'promoted' THEN max(created_at, run_at)
-                ELSE max(created_at, run_at, coalesce(updated_at, 0)) END AS since
+    SELECT job.id, job.queue, job.task, max(created_at, run_at) AS since
     FROM levels CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM {p}jobs
         WHERE status = 'ready' AND queue = levels.queue AND task IS levels.task AND priority = levels.priority

@@ -100,7 +100,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: interrupt
 -- running -> ready, when its worker stops; the attempt does not count
-UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1, started_at = coalesce(:started_at, started_at),
     transition = 'interrupted', actor = worker, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt

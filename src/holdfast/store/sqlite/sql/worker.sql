@@ -30,7 +30,7 @@ WHERE status = 'running' AND worker = :worker
 
 -- name: recover_lost
 -- running -> ready, when the worker is dead
-UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
+UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     error_code = 'INTERNAL:WORKER_LOST', fingerprint = NULL,
     error_detail = 'the worker ' || :worker || ' died in attempt ' || attempt,
     transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
