@@ -33,31 +33,6 @@ QUESTIONS = {
             1 <> (SELECT count(*) FROM holdfast_events
                   WHERE job_id = job.id AND event IN ('succeeded', 'failed', 'cancelled'))
             OR status <> (SELECT event FROM holdfast_events WHERE job_id = job.id ORDER BY id DESC LIMIT 1))""",
-    # --- what is counted ---
-    "a total that a recount does not give": """SELECT status, queue, task, sum(kept), sum(counted) FROM (
-            SELECT '' AS status, queue, coalesce(task, '') AS task, 0 AS kept, count(*) AS counted FROM holdfast_jobs
-            GROUP BY 2, 3
-            UNION ALL SELECT status, queue, coalesce(task, ''), 0, count(*) FROM holdfast_jobs
-            WHERE status NOT IN ('ready', 'running') GROUP BY 1, 2, 3
-            UNION ALL SELECT status, queue, task, n, 0 FROM holdfast_totals)
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "minutes that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
-            SELECT replace(what, ':untried', '') AS what, queue, task, n AS kept, 0 AS counted FROM holdfast_minutes
-            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
-            ON job.id = job_id)
-        WHERE what IN ('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed', 'recovered')
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "tallies that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
-            SELECT what, queue, task, n AS kept, 0 AS counted FROM holdfast_tallies
-            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
-            ON job.id = job_id)
-        WHERE what IN ('succeeded', 'retry_scheduled', 'snoozed', 'recovered')
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "failures that are not those of the attempts": """SELECT code, sum(kept), sum(counted) FROM (
-            SELECT error_code AS code, n AS kept, 0 AS counted FROM holdfast_failures
-            UNION ALL SELECT error_code, 0, 1 FROM holdfast_attempts WHERE error_code IS NOT NULL
-            UNION ALL SELECT error_code, 0, 1 FROM holdfast_jobs WHERE attempt = 0 AND error_code IS NOT NULL)
-        GROUP BY 1 HAVING sum(kept) <> sum(counted)""",
     # --- chains ---
     "a chain that did not go on, or more than once": """SELECT id FROM holdfast_jobs AS job WHERE continued <>
         (SELECT count(*) FROM holdfast_jobs AS next
@@ -115,9 +90,39 @@ QUESTIONS = {
 }
 
 
-def unsound(connection: sqlite3.Connection, without_effect: Sequence[str]) -> dict[str, list[object]]:
-    """What was found that must not be. without_effect: tasks that leave none."""
-    asked = QUESTIONS | {
+COUNTED = {
+    "a total that a recount does not give": """SELECT status, queue, task, sum(kept), sum(counted) FROM (
+            SELECT '' AS status, queue, coalesce(task, '') AS task, 0 AS kept, count(*) AS counted FROM holdfast_jobs
+            GROUP BY 2, 3
+            UNION ALL SELECT status, queue, coalesce(task, ''), 0, count(*) FROM holdfast_jobs
+            WHERE status NOT IN ('ready', 'running') GROUP BY 1, 2, 3
+            UNION ALL SELECT status, queue, task, n, 0 FROM holdfast_totals)
+        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
+    "minutes that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
+            SELECT replace(what, ':untried', '') AS what, queue, task, n AS kept, 0 AS counted FROM holdfast_minutes
+            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
+            ON job.id = job_id)
+        WHERE what IN ('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed', 'recovered')
+        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
+    "tallies that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
+            SELECT what, queue, task, n AS kept, 0 AS counted FROM holdfast_tallies
+            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
+            ON job.id = job_id)
+        WHERE what IN ('succeeded', 'retry_scheduled', 'snoozed', 'recovered')
+        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
+    "failures that are not those of the attempts": """SELECT code, sum(kept), sum(counted) FROM (
+            SELECT error_code AS code, n AS kept, 0 AS counted FROM holdfast_failures
+            UNION ALL SELECT error_code, 0, 1 FROM holdfast_attempts WHERE error_code IS NOT NULL
+            UNION ALL SELECT error_code, 0, 1 FROM holdfast_jobs WHERE attempt = 0 AND error_code IS NOT NULL)
+        GROUP BY 1 HAVING sum(kept) <> sum(counted)""",
+}
+
+
+def unsound(
+    connection: sqlite3.Connection, without_effect: Sequence[str], counted: bool = True
+) -> dict[str, list[object]]:
+    """What was found that must not be. without_effect: tasks that leave none. counted: by workers, which count."""
+    asked = (QUESTIONS | COUNTED if counted else QUESTIONS) | {
         "a success without its effect": f"""SELECT id, task FROM holdfast_jobs WHERE status = 'succeeded'
             AND coalesce(task, '') NOT IN ({", ".join(repr(name) for name in without_effect)})
             AND NOT EXISTS (SELECT 1 FROM effects WHERE effects.job_id = holdfast_jobs.id)"""  # noqa: S608

@@ -72,7 +72,7 @@ def track(tmp_path: Path) -> Iterator[Track]:
         assert crew.complaints() == []
         with closing(sqlite3.connect(database)) as connection:
             connection.execute("CREATE TABLE effects (job_id, attempt)")
-            assert unsound(connection, ("blocker", "waits", "member")) == {}
+            assert unsound(connection, ("blocker", "waits", "member"), counted=False) == {}
 
 
 RELEASES = """SELECT job.status, count(event.id), max(event.actor) FROM holdfast_jobs AS job

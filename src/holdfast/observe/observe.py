@@ -214,7 +214,9 @@ def _attempts(rolled: Rolled) -> list[TaskAttempts]:
         for what, name in TRIED.items():
             ended[name] += sum(kinds.get(what, {}).values())
         del ended["cancelled"]
-        found.append(TaskAttempts(queue, task, dict(sorted(kinds.get(ATTEMPTS, {}).items())), **ended))
+        by_attempt = dict(sorted(kinds.get(ATTEMPTS, {}).items()))
+        if by_attempt or any(ended.values()):  # else nobody tried
+            found.append(TaskAttempts(queue, task, by_attempt, **ended))
     return sorted(found, key=lambda one: -(one.retried + one.failed))
 
 
