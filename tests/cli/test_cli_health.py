@@ -168,3 +168,14 @@ def test_it_loads_neither_rich_nor_an_app_nor_the_whole_store(app: Holdfast, url
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("rate", ["nan", "NaN", "inf", "-inf", "-0.1", "1.01", "half", ""])
+def test_a_rate_that_nothing_could_exceed_is_refused(app: Holdfast, on: Run, rate: str) -> None:
+    result = on("health", "--min-workers", "0", "--max-failure-rate", rate)
+    assert result.exit_code == 2 and f"{rate!r} is not a share: write a number from 0 to 1" in result.stderr
+
+
+@pytest.mark.parametrize("rate", ["0", "1", ".5", "1e-3"])
+def test_a_rate_is_a_number_from_0_to_1(app: Holdfast, on: Run, rate: str) -> None:
+    assert on("health", "--min-workers", "0", "--max-failure-rate", rate).exit_code == 0

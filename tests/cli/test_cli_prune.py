@@ -67,6 +67,12 @@ def test_it_writes_to_an_archive_first(app: Holdfast, old: list[int], on: Run, t
     assert on("prune", "--archive", tmp_path / "jobs.txt").exit_code == 1
 
 
+def test_an_archive_without_a_name_is_refused_and_nothing_goes(app: Holdfast, old: list[int], on: Run) -> None:
+    result = on("prune", "--yes", "--archive", "", "--older-than", "0s")
+    assert result.exit_code == 2 and "--archive is the path of a file" in result.stderr
+    assert count(app) == 10
+
+
 def test_the_rules_of_the_app_are_those_of_its_workers(
     open_app: Callable[..., Holdfast], on: Run, data: Data
 ) -> None:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scraping import scrape
 
+from holdfast import Holdfast
+from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
 from holdfast.contrib.measures import BOUNDS_SECONDS, MEASURES, Measure
 
@@ -43,6 +46,20 @@ def test_the_reference_has_no_metric_that_is_not_there() -> None:
 def test_the_reference_has_the_bounds() -> None:
     (listed,) = re.findall(r"The bounds, in seconds: ([\d., \n]+)\. Sums", REFERENCE)
     assert tuple(map(float, listed.split(","))) == BOUNDS_SECONDS
+
+
+def test_the_reference_has_the_outcomes_of_what_was_ended_from_outside(app: Holdfast) -> None:
+    (listed,) = re.findall(r"^\| `outcome` \| (.*) \|$", REFERENCE, re.MULTILINE)
+
+    @app.task
+    def work() -> None: ...
+
+    for end in (app.jobs.complete, app.jobs.cancel, lambda job: app.jobs.fail(job, "REJECTED")):
+        job = work.enqueue()
+        assert len(app.store.claim_tasks(["default"], ["work"], 1, 300 * SECOND, "worker-1")) == 1
+        end(job.id)
+    outcomes = scrape(app).labels("holdfast_attempts_total", "outcome")
+    assert outcomes == {"completed", "cancelled", "failed"} <= set(re.findall(r"`(\w+)`", listed))
 
 
 def test_every_attribute_of_a_span_is_in_the_reference() -> None:

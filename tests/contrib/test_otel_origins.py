@@ -13,6 +13,7 @@ from spans import Spans, attributes, is_child, kept, nothing
 from holdfast import Context, Holdfast
 from holdfast.contrib.otel import Instrumentation, instrument
 from holdfast.errors import InvalidInput
+from refusals import told
 from shift import drain
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -126,6 +127,29 @@ def test_it_can_be_undone_and_done_again(app: Holdfast, spans: Spans, traced: In
 def test_a_wrong_way_to_follow_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match="'auto', 'child' or 'link'"):
         instrument(app, follow="parent")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"app": None}, "app is a Holdfast"),
+        ({"app": "app.db"}, "app is a Holdfast"),
+        ({"metrics": "no"}, "metrics is True or False"),
+        ({"most_places": "5"}, "most_places"),
+        ({"most_places": 0, "metrics": False}, "most_places"),
+        ({"follow": 5}, "'auto', 'child' or 'link'"),
+        ({"tracer_provider": "x"}, "tracer_provider has a method get_tracer"),
+        ({"meter_provider": "x"}, "meter_provider has a method get_meter"),
+        ({"meter_provider": TracerProvider()}, "meter_provider has a method get_meter"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_argument_is_refused_and_nothing_is_instrumented(
+    app: Holdfast, options: dict[str, Any], words: str
+) -> None:
+    with told(InvalidInput, words):
+        instrument(**({"app": app} | options))
+    instrument(app, metrics=False).undo()
 
 
 def test_other_middleware_is_within_the_span(app: Holdfast, spans: Spans) -> None:

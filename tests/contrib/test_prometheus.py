@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from scraping import Scrape, fetch, scrape, served
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
 from holdfast.contrib.measures import MEASURES, OTHERS
-from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
-from holdfast.errors import InvalidInput
+from holdfast.contrib.prometheus import make_registry
 from holdfast.rollup import Sample, grouped
 from holdfast.tally import ABOVE_ALL, BOUNDS, rows
 from holdfast.testing import FakeClock
@@ -99,6 +98,18 @@ def test_failures_are_counted_by_error_code(live: Holdfast) -> None:
     busy(live)
     codes = {one.labels["code"]: one.value for one in scrape(live).families["holdfast_failures"].samples}
     assert codes == {"DEPENDENCY:CONNECTION": 2, "INVALID_INPUT:SCHEMA": 1}
+
+
+def test_a_task_that_asks_for_a_retry_is_counted(live: Holdfast) -> None:
+    @live.task(max_attempts=3)
+    def ask() -> Retry:
+        return Retry(after=0)
+
+    ask.enqueue()
+    drain(live)
+    found = scrape(live)
+    assert found.value("holdfast_retries_total", task="ask") == 2
+    assert found.value("holdfast_failures_total", code="RETRY:REQUESTED") == 3
 
 
 def test_a_message_that_nobody_settles_counts_as_a_retry(app: Holdfast, clock: FakeClock) -> None:
@@ -321,60 +332,3 @@ def test_attempts_that_are_alike_are_one_row() -> None:
         ("q", "t", "wait", 10_000, 1, 0),
         ("q", "t", "run", 25_000, 3, 60_000),
     ]
-
-
-# --- where it is served ---------------------------------------------------------------------------
-
-
-def test_registering_reads_nothing_and_a_database_that_cannot_be_read_is_told(open_app: Open) -> None:
-    app = open_app()
-    registry = CollectorRegistry()
-    app.close()
-    registry.register(Collector(app))
-    found = Scrape(generate_latest(registry).decode())
-    assert found["holdfast_scrape_error"] == 1
-    assert found.families.keys() == {"holdfast_scrape_error", "holdfast_scrape_duration_seconds"}
-
-
-def test_it_can_be_mounted_in_a_web_server_of_yours(app: Holdfast) -> None:
-    app.queue("inbox").send(1)
-    answers: list[Any] = []
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""}
-    body = b"".join(make_wsgi_app(app)(environ, lambda *answer: answers.append(answer)))
-    assert answers[0][0] == "200 OK"
-    assert Scrape(body.decode()).value("holdfast_jobs", queue="inbox") == 1
-
-
-def test_a_port_that_is_taken_is_refused_in_words(app: Holdfast) -> None:
-    server = serve(app, 0)
-    assert server.host == "127.0.0.1", "on this machine only"
-    with pytest.raises(InvalidInput, match=f"port {server.port} of 127.0.0.1 .*choose another"):
-        serve(app, server.port)
-    server.close()
-    again = serve(app, server.port)
-    assert fetch(again.url)["holdfast_scrape_error"] == 0
-    again.close()
-
-
-def test_scrapes_at_once_all_get_an_answer(live: Holdfast) -> None:
-    busy(live)
-    found: list[Scrape] = []
-    with served(live) as url:
-        threads = [threading.Thread(target=lambda: found.append(fetch(url))) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-    assert [one.value("holdfast_jobs") for one in found] == [10] * 8
-
-
-def test_a_task_that_asks_for_a_retry_is_counted(live: Holdfast) -> None:
-    @live.task(max_attempts=3)
-    def ask() -> Retry:
-        return Retry(after=0)
-
-    ask.enqueue()
-    drain(live)
-    found = scrape(live)
-    assert found.value("holdfast_retries_total", task="ask") == 2
-    assert found.value("holdfast_failures_total", code="RETRY:REQUESTED") == 3

@@ -1,6 +1,5 @@
 """How a command ends: exit codes, and one readable line for every error."""
 
-import os
 import sys
 from enum import IntEnum
 from typing import Any
@@ -17,6 +16,7 @@ from ..errors import (
     ScheduleNotFound,
     StoreError,
 )
+from .streams import Watched, let_go, open_missing, tell
 from .text import clean, clean_lines
 
 
@@ -25,6 +25,7 @@ class Exit(IntEnum):
     NOT_DONE = 1
     USAGE = 2
     DATABASE = 3
+    OUTPUT = 3
     NOT_FOUND = 4
     INTERRUPTED = 130
     PIPE_CLOSED = 141
@@ -47,6 +48,18 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
 class Root(click.Group):
     """The group of all commands."""
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        open_missing()
+        with Watched(sys.stdout) as stdout:
+            try:
+                return super().main(*args, **options)
+            except OSError as error:
+                if error is not stdout.error:
+                    raise
+                tell(f"Error: standard output cannot be written: {error.strerror}")
+                let_go(sys.stdout)
+                sys.exit(Exit.OUTPUT)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -54,26 +67,19 @@ class Root(click.Group):
             explain(error)
             ctx.exit(exit_code(error))
         except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted", err=True)
+            tell("Interrupted")
             ctx.exit(Exit.INTERRUPTED)
         except BrokenPipeError:
-            _let_go_of_stdout()
+            let_go(sys.stdout)
             ctx.exit(Exit.PIPE_CLOSED)
 
 
 def explain(error: HoldfastError) -> None:
     """One line on stderr. Only where the user's own module raised, its traceback too."""
     if isinstance(error, CannotLoadApp) and error.traceback:
-        click.echo(clean_lines(error.traceback.rstrip()) + "\n", err=True)
-    click.echo(f"Error: {clean(str(error))}", err=True)
+        tell(clean_lines(error.traceback.rstrip()) + "\n")
+    tell(f"Error: {clean(str(error))}")
 
 
 def exit_code(error: HoldfastError) -> Exit:
     return next(code for kind, code in _CODES if isinstance(error, kind))
-
-
-def _let_go_of_stdout() -> None:
-    """Nobody reads any more. What is still in the buffer goes nowhere, without a complaint at the end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

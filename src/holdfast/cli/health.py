@@ -7,7 +7,7 @@ import click
 from .complete import complete_queues
 from .database import Database, takes_database
 from .failures import Exit
-from .options import duration, example
+from .options import duration, example, share
 from .output import document, json_option, say
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="How long a job that could be taken may wait.",
 )  # fmt: skip
 @click.option(
-    "--max-failure-rate", type=click.FloatRange(0, 1), default=0.5, show_default=True, metavar="SHARE",
+    "--max-failure-rate", type=share, default="0.5", show_default=True, metavar="SHARE",
     help="Of the attempts that ended, how many may have failed; 1 for any.",
 )  # fmt: skip
 @click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 import functools
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
 
@@ -57,6 +58,14 @@ def size(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a size: write bytes, or 512M, 2G")
     bytes_in_unit: int = 1024 ** "_KMGT".index(match[2].upper() or "_")
     return int(match[1]) * bytes_in_unit
+
+
+def share(text: str) -> float:
+    """`0.05`: a part of the whole."""
+    with suppress(ValueError):
+        if 0 <= float(text) <= 1:  # which nan is not; click's own range takes it
+            return float(text)
+    raise click.BadParameter(f"{text!r} is not a share: write a number from 0 to 1, such as 0.05")
 
 
 def job_id(text: str) -> int:

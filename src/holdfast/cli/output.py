@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import click
 import msgspec
 
+from .streams import tell
 from .text import clean, clean_lines
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def paragraph(text: str) -> None:
 
 def note(text: str) -> None:
     """One line on stderr: for the person, not for the pipe."""
-    click.echo(clean(text), err=True)
+    tell(clean(text))
 
 
 def document(value: Any) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import accumulate
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
 from .. import rollup
+from ..app import checks
 from ..clock import SECOND
+from ..errors import InvalidInput
 from ..process import Holdfast
 from ..tally import ABOVE_ALL, BOUNDS, ERROR, Tally
 
 MOST_PLACES = 500
+HIGHEST_PLACES = 1_000_000
 MOST_CODES = 200
 OTHERS = "_others"
 
@@ -102,6 +105,15 @@ class Reading:
         values[labels] = values.get(labels, 0) + value
 
 
+def require_app(value: Any) -> None:
+    if not isinstance(value, Holdfast):
+        raise InvalidInput(f"app is a Holdfast, not {checks.shown(value)}")
+
+
+def require_places(value: Any) -> None:
+    checks.integer(value, "most_places", 1, HIGHEST_PLACES)
+
+
 class Reader:
     """Reads them from the store. Each reading is a handful of short reads.
 
@@ -109,6 +121,8 @@ class Reader:
     """
 
     def __init__(self, app: Holdfast, most_places: int = MOST_PLACES) -> None:
+        require_app(app)
+        require_places(most_places)
         self._app = app
         self._places = _Known[Place](most_places, (OTHERS, OTHERS))
         self._queues = _Known[str](most_places, OTHERS)

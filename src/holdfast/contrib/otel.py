@@ -30,12 +30,24 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .. import __version__
+from ..app import checks
 from ..app.queue import Message
 from ..context import Context
 from ..errors import InvalidInput, StoreClosed
 from ..model import Fail, Inserted, NewJob, Outcome, Then
 from ..process import Holdfast
-from .measures import BOUNDS_SECONDS, MEASURES, MOST_PLACES, RUN, WAIT, Measure, Reader, Reading
+from .measures import (
+    BOUNDS_SECONDS,
+    MEASURES,
+    MOST_PLACES,
+    RUN,
+    WAIT,
+    Measure,
+    Reader,
+    Reading,
+    require_app,
+    require_places,
+)
 
 Follow = Literal["auto", "child", "link"]
 
@@ -63,8 +75,13 @@ def instrument(
     tracer_provider, meter_provider: by default the global ones.
     most_places: so many pairs of queue and task are metered apart, the rest together.
     """
+    require_app(app)
+    checks.flag(metrics, "metrics")
+    require_places(most_places)
     if follow not in ("auto", "child", "link"):
-        raise InvalidInput(f"follow is 'auto', 'child' or 'link', not {follow!r}")
+        raise InvalidInput(f"follow is 'auto', 'child' or 'link', not {checks.shown(follow)}")
+    _require_provider(tracer_provider, "tracer_provider", "get_tracer")
+    _require_provider(meter_provider, "meter_provider", "get_meter")
     if app._tracing is not None:
         raise InvalidInput("this app is instrumented already: call instrument(app) once")
     made = Instrumentation(app, follow, tracer_provider, meter_provider)
@@ -72,6 +89,11 @@ def instrument(
     if metrics:
         made.meter(most_places)
     return made
+
+
+def _require_provider(value: Any, what: str, method: str) -> None:
+    if value is not None and not callable(getattr(value, method, None)):
+        raise InvalidInput(f"{what} has a method {method}, and {checks.shown(value)} has none")
 
 
 class Instrumentation:

@@ -7,13 +7,16 @@ prometheus_client.REGISTRY.register(Collector(app))
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from time import perf_counter
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
     from prometheus_client import make_wsgi_app as _wsgi_app_of
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector as _Collector
@@ -23,6 +26,7 @@ except ModuleNotFoundError as missing:
         "metrics for Prometheus need its client: pip install 'holdfast[prometheus]'", name=missing.name
     ) from missing
 
+from ..app import checks
 from ..errors import InvalidInput
 from ..process import Holdfast
 from .measures import BOUNDS_SECONDS, MEASURES, MOST_PLACES, Histogram, Measure, Reader
@@ -30,6 +34,9 @@ from .measures import BOUNDS_SECONDS, MEASURES, MOST_PLACES, Histogram, Measure,
 log = logging.getLogger("holdfast.metrics")
 
 LOOPBACK = "127.0.0.1"
+HIGHEST_PORT, LONGEST_HOST = 65_535, 253
+PATIENCE_SECONDS = 10
+MOST_AT_ONCE = 20
 
 DURATION = Measure("holdfast_scrape_duration_seconds", "gauge", "How long it took to read all this.", unit="s")
 ERROR = Measure("holdfast_scrape_error", "gauge", "1 if it could not be read; then there is nothing else.")
@@ -106,12 +113,18 @@ def make_wsgi_app(app: Holdfast, *, most_places: int = MOST_PLACES) -> Callable[
 
 def serve(app: Holdfast, port: int, host: str = LOOPBACK) -> MetricsServer:
     """Serve the metrics over HTTP, from a thread of this process. Port 0 takes any that is free."""
+    checks.integer(port, "port", 0, HIGHEST_PORT)
+    checks.name(host, "host", LONGEST_HOST)  # an empty one would be any address of this machine
+    answer = make_wsgi_app(app)
     try:
-        server, thread = start_http_server(port, host, make_registry(app))
-    except (OSError, OverflowError) as error:
+        server = _Server(host, port)
+    except (OSError, ValueError) as error:  # a name that is none is a ValueError
         raise InvalidInput(
             f"metrics cannot be served at port {port} of {host} ({error}): choose another port, or see who has it"
         ) from None
+    server.set_app(answer)
+    thread = threading.Thread(target=server.serve_forever, name="holdfast-metrics", daemon=True)
+    thread.start()
 
     def close() -> None:
         server.shutdown()
@@ -119,6 +132,49 @@ def serve(app: Holdfast, port: int, host: str = LOOPBACK) -> MetricsServer:
         thread.join()
 
     return MetricsServer(close, host, server.server_port)
+
+
+class _Handler(WSGIRequestHandler):
+    """A client that stalls is not waited for, or it would keep its thread for ever."""
+
+    timeout = PATIENCE_SECONDS
+
+    def log_message(self, *_: Any) -> None:
+        """Each scrape would be a line in the log of the worker."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each client, up to a bound. One that comes when all are busy is sent away."""
+
+    daemon_threads = True
+    request_queue_size = MOST_AT_ONCE  # of those who connect at once, the rest would try again after a second
+
+    def __init__(self, host: str, port: int) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]
+        self._room = threading.BoundedSemaphore(MOST_AT_ONCE)
+        super().__init__((str(address[0]), port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """It stalled, or went away: no reason for a traceback on stderr, as there would be otherwise."""
+        del request
+        log.debug("the metrics were not sent to %s", client_address, exc_info=True)
 
 
 def _family(measure: Measure) -> Any:

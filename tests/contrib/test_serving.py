@@ -1,0 +1,130 @@
+"""Metrics for Prometheus: where they are served, and what is refused."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from scraping import PATIENCE_SECONDS, Scrape, fetch, served
+
+from holdfast import Holdfast
+from holdfast.contrib import prometheus
+from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
+from holdfast.errors import InvalidInput
+from refusals import told
+from shift import eventually
+
+Open = Callable[..., Holdfast]
+
+
+def test_registering_reads_nothing_and_a_database_that_cannot_be_read_is_told(open_app: Open) -> None:
+    app = open_app()
+    registry = CollectorRegistry()
+    app.close()
+    registry.register(Collector(app))
+    found = Scrape(generate_latest(registry).decode())
+    assert found["holdfast_scrape_error"] == 1
+    assert found.families.keys() == {"holdfast_scrape_error", "holdfast_scrape_duration_seconds"}
+
+
+def test_it_can_be_mounted_in_a_web_server_of_yours(app: Holdfast) -> None:
+    app.queue("inbox").send(1)
+    answers: list[Any] = []
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""}
+    body = b"".join(make_wsgi_app(app)(environ, lambda *answer: answers.append(answer)))
+    assert answers[0][0] == "200 OK"
+    assert Scrape(body.decode()).value("holdfast_jobs", queue="inbox") == 1
+
+
+def test_a_port_that_is_taken_is_refused_in_words(app: Holdfast) -> None:
+    server = serve(app, 0)
+    assert server.host == "127.0.0.1", "on this machine only"
+    with pytest.raises(InvalidInput, match=f"port {server.port} of 127.0.0.1 .*choose another"):
+        serve(app, server.port)
+    server.close()
+    again = serve(app, server.port)
+    assert fetch(again.url)["holdfast_scrape_error"] == 0
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"port": port} for port in (-1, 65_536, None, "80", True)),
+        *({"host": host} for host in (5, "", "a\0b", "no host", "x" * 300)),
+    ],
+    ids=repr,
+)
+def test_a_place_to_serve_that_is_none_is_refused(app: Holdfast, options: dict[str, Any]) -> None:
+    with told(InvalidInput, *options):
+        serve(app, **({"port": 0} | options))
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "5", None, True, 2**63])
+@pytest.mark.parametrize("make", [Collector, make_registry, make_wsgi_app])
+def test_a_number_of_places_that_is_none_is_refused(app: Holdfast, make: Callable[..., Any], most: Any) -> None:
+    with told(InvalidInput, "most_places"):
+        make(app, most_places=most)
+
+
+@pytest.mark.parametrize("make", [Collector, make_registry, make_wsgi_app, lambda app: serve(app, 0)])
+def test_what_is_no_app_is_refused(make: Callable[..., Any], url: str) -> None:
+    for other in (None, url, Holdfast):
+        with told(InvalidInput, "app is a Holdfast"):
+            make(other)
+
+
+def test_a_client_that_stalls_keeps_no_thread(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prometheus._Handler, "timeout", 0.2)
+    with closing(serve(app, 0)) as server:
+        for sent in (b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\nHost: x"):
+            with stalling(server, sent) as client:
+                assert client.recv(1000) == b"", "it is cut off"
+        eventually(lambda: serving() == [])
+        assert fetch(server.url)["holdfast_scrape_error"] == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_clients_that_stall_cost_a_bounded_number_of_threads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MOST_AT_ONCE", 3)
+    with closing(serve(app, 0)) as server, ExitStack() as clients:
+        for number in range(3):
+            clients.enter_context(stalling(server, b"GET /metr"))
+            eventually(lambda number=number: len(serving()) == number + 1)  # type: ignore[misc]
+        for _ in range(3):
+            with stalling(server, b"") as client:
+                assert client.recv(1000) == b"", "it is sent away"
+        assert len(serving()) == 3
+        clients.close()
+        eventually(lambda: serving() == [])
+        assert fetch(server.url)["holdfast_scrape_error"] == 0
+
+
+def stalling(server: prometheus.MetricsServer, sent: bytes) -> socket.socket:
+    """A client that sends no more than this."""
+    client = socket.create_connection((server.host, server.port), timeout=PATIENCE_SECONDS)
+    client.sendall(sent)
+    return client
+
+
+def serving() -> list[str]:
+    """The threads that have a client."""
+    return [one.name for one in threading.enumerate() if "process_request_thread" in one.name]
+
+
+def test_scrapes_at_once_all_get_an_answer(open_app: Open) -> None:
+    live = open_app()
+    live.queue("inbox").send_many(range(10))
+    found: list[Scrape] = []
+    with served(live) as url:
+        threads = [threading.Thread(target=lambda: found.append(fetch(url))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert [one.value("holdfast_jobs") for one in found] == [10] * 8
