@@ -1,7 +1,7 @@
 """What is kept of many attempts: how many ended in which way, and how long they waited and ran. Pure."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -76,13 +76,9 @@ class Group(Struct, frozen=True):
 
 
 def grouped(samples: Iterable[Sample]) -> list[Group]:
-    groups: dict[tuple[int, str, str, str], list[Sample]] = {}
+    groups: defaultdict[tuple[int, str, str, str], list[Sample]] = defaultdict(list)
     for one in samples:
-        place = (one.at // MINUTE, one.queue, one.task, one.what)
-        if place in groups:
-            groups[place].append(one)
-        else:
-            groups[place] = [one]
+        groups[one.at // MINUTE, one.queue, one.task, one.what].append(one)
     return [
         Group(
             *place,

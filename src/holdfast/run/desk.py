@@ -136,9 +136,9 @@ class Desk:
         self._recovered()
         if batch:
             self._speeds.measure(batch)
-            ended = [
-                (attempt, attempt.completed or exchanged.instead_of(settlement)) for attempt, settlement in batch
-            ]
+            ended = [(attempt, attempt.completed or settlement) for attempt, settlement in batch]
+            if exchanged.otherwise:
+                ended = [(attempt, exchanged.instead_of(settlement)) for attempt, settlement in ended]
             self._journal.settled(ended, set(map(id, exchanged.lost)))
         return self._take(exchanged.claimed, trader)
 

@@ -61,12 +61,14 @@ class Exchanging(Claiming, Settling):
         otherwise: list[tuple[Settlement, Settlement]],
     ) -> None:
         """Those that were settled, in the minute in which they ended."""
-        gone, instead = set(map(id, lost)), {id(asked): actual for asked, actual in otherwise}
-        counted = [
-            sample if id(one) not in instead else self.sample_of_actual(connection, sample, one, instead[id(one)])
-            for one, sample in zip(settlements, samples, strict=True)
-            if sample is not None and id(one) not in gone
-        ]
+        counted = [sample for sample in samples if sample is not None]
+        if lost or otherwise:
+            gone, instead = set(map(id, lost)), {id(asked): actual for asked, actual in otherwise}
+            counted = [
+                self.sample_of_actual(connection, sample, one, instead.get(id(one), one))
+                for one, sample in zip(settlements, samples, strict=True)
+                if sample is not None and id(one) not in gone
+            ]
         if counted:
             self.add_to_minutes(connection, counted)
 
