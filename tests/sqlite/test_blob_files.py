@@ -30,7 +30,7 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o177])
 def test_nobody_else_can_read_them(app: Holdfast, url: str, mask: int) -> None:
     before = os.umask(mask)
     try:

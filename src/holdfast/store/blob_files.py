@@ -88,6 +88,8 @@ class FileBlobs:
         for one in (self.folder, folder):
             with suppress(FileExistsError):
                 one.mkdir(FOLDER_MODE)
+                if stat.S_IMODE(one.stat().st_mode) & 0o777 != FOLDER_MODE:  # by a umask that keeps its owner out
+                    one.chmod(FOLDER_MODE)
             _flush_folder(one.parent)
         self._made.add(folder)
 

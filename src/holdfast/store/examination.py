@@ -20,6 +20,16 @@ class Opener(Struct, frozen=True):
     writes: bool = False  # and in a write transaction
 
 
+class BlobFolder(Struct, frozen=True):
+    """Where large payloads are, beside the database."""
+
+    path: str
+    mode: int
+    owner: int
+    owner_of_database: int
+    link_to: str | None = None
+
+
 class Surroundings(Struct, frozen=True):
     """The database as a file, without opening it."""
 
@@ -36,6 +46,7 @@ class Surroundings(Struct, frozen=True):
     not_writable: list[str]  # the file, its folder, its companions
     openers: list[Opener]  # this process only if it reads
     pid: int  # of this process
+    blob_folder: BlobFolder | None = None  # if there is one
 
 
 class Settings(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..store.examination import Examination, Opener, Surroundings
+from ..store.examination import BlobFolder, Examination, Opener, Surroundings
 from ..wording import clean, listed, size
 from .findings import Finding, agree, command, words
 
@@ -28,6 +28,8 @@ def about_file(found: Examination) -> Iterator[Finding]:
     yield from _replaced(there)
     if there.kind == "file":
         yield _rights(found)
+        if there.blob_folder is not None:
+            yield from _blob_place(there.blob_folder)
         yield _writable(there)
         yield _log(found)
         yield from _writers(there)
@@ -113,21 +115,49 @@ def _replaced(there: Surroundings) -> Iterator[Finding]:
 
 
 def _rights(found: Examination) -> Finding:
-    open_to_others = {name: oct(mode) for name, mode in found.surroundings.modes.items() if mode & PRIVATE}
-    if not open_to_others:
+    there = found.surroundings
+    place, blobs = Path(there.path).parent, there.blob_folder
+    modes = {str(place / name): mode for name, mode in there.modes.items() if mode & PRIVATE}
+    mends = [f"chmod 600 {words(*modes)}"] if modes else []
+    made = "its files with mode 600"
+    if blobs is not None and blobs.mode & PRIVATE:
+        modes[blobs.path] = blobs.mode
+        mends.append(f"chmod 700 {words(blobs.path)}")
+        made += ", and the folder of large payloads with mode 700"
+    if not modes:
         return Finding("ok", "FILE_PERMISSIONS", "Only its owner can read the file.")
-    folder = Path(found.surroundings.path).parent
+    open_to_others = {Path(path).name: oct(mode) for path, mode in modes.items()}
     count = len(open_to_others)
     return Finding(
         "warning",
         "FILE_PERMISSIONS",
         f"{listed(list(open_to_others))} can be opened by more than {agree(count, 'its', 'their')} owner (mode "
         f"{listed(sorted({mode[2:] for mode in open_to_others.values()}))}), and with {agree(count, 'it', 'them')} "
-        "all payloads. Holdfast makes its files with mode 600. Where several users share the database, it is as it "
-        "must be.",
-        f"chmod 600 {words(*(str(folder / name) for name in open_to_others))}",
+        f"all payloads. Holdfast makes {made}. Where several users share the database, it is as it must be.",
+        " && ".join(mends),
         {"modes": open_to_others},
     )
+
+
+def _blob_place(blobs: BlobFolder) -> Iterator[Finding]:
+    if blobs.link_to is not None:
+        yield Finding(
+            "note",
+            "BLOBS_ELSEWHERE",
+            f"{blobs.path} is a link: large payloads are kept elsewhere, in {blobs.link_to}. Whoever can write there "
+            "can take them away, and a backup of the database needs that folder too.",
+            f"ls -ld {words(blobs.path, blobs.link_to)}",
+            {"folder": blobs.link_to},
+        )
+    if blobs.owner != blobs.owner_of_database:
+        yield Finding(
+            "warning",
+            "BLOBS_OWNER",
+            f"{blobs.path} is of user {blobs.owner}, and the database of user {blobs.owner_of_database}: that other "
+            "user can open all large payloads, and take them away.",
+            f"chown -R {blobs.owner_of_database} {words(blobs.path)}",
+            {"owner": blobs.owner, "owner_of_database": blobs.owner_of_database},
+        )
 
 
 def _writable(there: Surroundings) -> Finding:

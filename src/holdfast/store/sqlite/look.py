@@ -33,6 +33,7 @@ from ..statements import Statements
 from .counting import EVERY, LONGEST_READY
 from .criteria import as_json
 from .faults import code_of, is_busy
+from .files import blob_folder
 from .rollcall import attendance
 from .surroundings import Holders, survey
 
@@ -263,7 +264,7 @@ def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool
         now=clock.now(),
         sqlite_version=sqlite3.sqlite_version,
         sqlite_version_info=sqlite3.sqlite_version_info,
-        surroundings=survey(path, min_free_bytes, holders),
+        surroundings=survey(path, blob_folder(path, prefix), min_free_bytes, holders),
         deep=deep,
         unanswered=[],
     )

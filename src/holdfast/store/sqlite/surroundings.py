@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ..examination import Opener, Surroundings
+from ..examination import BlobFolder, Opener, Surroundings
 from .checkpoint import size_of
 from .files import UNSAFE_FILE_SYSTEMS, file_system_type
 
@@ -68,7 +68,7 @@ class Holders:
         return sorted(pid for pid, held in self._locks.items() if WRITE_LOCK in held)
 
 
-def survey(path: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
+def survey(path: Path, blobs: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
     """holders: as of some moments ago, before this process has begun to read."""
     kind, trouble = _kind(path)
     folder = path.parent
@@ -92,6 +92,7 @@ def survey(path: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
         else [],
         openers=openers,
         pid=os.getpid(),
+        blob_folder=_blob_folder(blobs, path) if kind == "file" else None,
     )
 
 
@@ -214,6 +215,15 @@ def _mode(file: Path) -> int | None:
         return stat.S_IMODE(file.stat().st_mode)
     except OSError:
         return None
+
+
+def _blob_folder(folder: Path, database: Path) -> BlobFolder | None:
+    try:
+        found, owner = folder.stat(), database.stat().st_uid
+        link = str(folder.resolve()) if folder.is_symlink() else None
+    except OSError:
+        return None
+    return BlobFolder(str(folder), stat.S_IMODE(found.st_mode), found.st_uid, owner, link)
 
 
 def _size(file: Path) -> int:
