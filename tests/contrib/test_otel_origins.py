@@ -142,7 +142,7 @@ def test_a_wrong_way_to_follow_is_refused(app: Holdfast) -> None:
         ({"meter_provider": "x"}, "meter_provider has a method get_meter"),
         ({"meter_provider": TracerProvider()}, "meter_provider has a method get_meter"),
     ],
-    ids=repr,
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )
 def test_a_wrong_argument_is_refused_and_nothing_is_instrumented(
     app: Holdfast, options: dict[str, Any], words: str
