@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
 from holdfast.store.sqlite import checkpoint, files, loghold, pruning
 from holdfast.testing import FakeClock
-from holdfast.upkeep import about_file, vacuum
+from holdfast.upkeep import about_file, prune, vacuum
 from shift import Shift, eventually
 
 
@@ -29,6 +29,21 @@ def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
         ended.job("succeeded")
     app.store.checkpoint()
     return Path(url)
+
+
+def test_a_file_shrinks_while_it_is_pruned_so_that_the_list_of_free_pages_stays_short(
+    app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vacuum, "SLACK_PAGES", 50)
+    monkeypatch.setattr(vacuum, "STEPS_BETWEEN", 1)
+    monkeypatch.setattr(prune, "FIRST_ROWS", 100)
+    monkeypatch.setattr(prune, "MOST_ROWS", 100)
+    before, free = full.stat().st_size, [0]
+    app.prune(progress=lambda _: free.append(app.store.pages().free))
+    app.store.checkpoint()
+    assert full.stat().st_size < before / 2
+    assert max(free) < 300, "of some 900 that were freed"
+    assert sound(full)
 
 
 def sound(file: Path) -> bool:

@@ -18,6 +18,7 @@ from .archive import Archive
 from .forecast import HOW, Forecast, PruneGroup
 from .pace import Courtesy
 from .prune import Run, TakenOver
+from .vacuum import shrinking_meanwhile
 
 
 class PruneReport(Struct, frozen=True):
@@ -84,7 +85,7 @@ def prune(
         )
         courtesy = Courtesy(store)
         try:
-            for seconds in _steps(store, run):
+            for seconds in _steps(store, run, shrinks=not order.dry_run):
                 progress(_jobs(run))
                 if not order.hurry:
                     sleep(courtesy.pause(seconds))
@@ -118,12 +119,12 @@ def _foretold(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _steps(store: Store, run: Run) -> Iterator[float]:
+def _steps(store: Store, run: Run, shrinks: bool) -> Iterator[float]:
     """On a full disk, where the log cannot grow, it is emptied, and they go on; for as long as that leads further."""
     while True:
         before = run.counts.total()
         try:
-            yield from run.steps()
+            yield from shrinking_meanwhile(store, run.steps()) if shrinks else run.steps()
             return
         except DiskFull:
             store.checkpoint()

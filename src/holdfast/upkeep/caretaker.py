@@ -15,7 +15,7 @@ from .archive import Archive
 from .pace import Courtesy
 from .policy import in_force
 from .prune import Run, TakenOver
-from .vacuum import worth_shrinking
+from .vacuum import shrinking_meanwhile
 
 log = logging.getLogger("holdfast.upkeep")
 
@@ -98,9 +98,7 @@ class Caretaker:
         return True
 
     def _pass(self, run: Run, store: Store) -> Iterator[float]:
-        yield from run.steps(None if self._is_full else self._reached)
-        if run.counts or self._is_full:
-            yield from worth_shrinking(store)
+        yield from shrinking_meanwhile(store, run.steps(None if self._is_full else self._reached))
 
     def _begin(self, store: Store, retention: Retention) -> str | None:
         return store.begin_upkeep("worker", store.actor, {"retention": retention.in_words()})

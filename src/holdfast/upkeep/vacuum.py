@@ -15,8 +15,9 @@ INCREMENTAL = 2
 MOST_PAGES = 4096
 FEW_PAGES = 32
 PAGES_PER_CHECKPOINT = 4096
-SLACK_PAGES = 1024
+SLACK_PAGES, MOST_SLACK_PAGES = 1024, 16_384
 """So many free pages are not worth the trouble: the next jobs fill them."""
+STEPS_BETWEEN = 20
 
 
 class VacuumReport(Struct, frozen=True):
@@ -57,10 +58,20 @@ def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
     store.checkpoint()  # only then does the file shrink
 
 
-def worth_shrinking(store: Store) -> Iterator[float]:
-    """After pruning: what is free beyond a tenth of the file."""
+def shrinking_meanwhile(store: Store, steps: Iterator[float]) -> Iterator[float]:
+    """While these steps free pages, and after them. For each page that is given back, SQLite walks along the list of
+    those that are free: done at the end for all of them, it would take a time that grows by their square."""
+    for number, seconds in enumerate(steps, start=1):
+        yield seconds
+        if number % STEPS_BETWEEN == 0:
+            yield from _worth_shrinking(store)
+    yield from _worth_shrinking(store)
+
+
+def _worth_shrinking(store: Store) -> Iterator[float]:
+    """What is free beyond a tenth of the file."""
     pages = store.pages()
-    slack = max(SLACK_PAGES, pages.count // 10)
+    slack = min(max(SLACK_PAGES, pages.count // 10), MOST_SLACK_PAGES)
     if pages.auto_vacuum == INCREMENTAL and pages.free > 2 * slack:
         yield from shrinking(store, slack)
 
