@@ -10,6 +10,7 @@ MINUTE = 60_000_000
 
 # What is counted, beside the names of the transitions.
 WAIT, RUN, ATTEMPTS = "wait", "run", "attempts"
+ACKED = "acked"  # a message: all of these in one
 
 Row = tuple[int, str, str, str, int, int]  # minute, queue, task, what, bucket, how many
 
@@ -46,6 +47,13 @@ def counts(times: Sequence[int]) -> Iterator[tuple[int, int]]:
         end = len(times) if beyond == len(LEASTS) else bisect_left(times, LEASTS[beyond], begin)
         yield beyond - 1, end - begin
         begin = end
+
+
+def unpacked(bucket: int) -> tuple[tuple[str, int], ...]:
+    """What is in a bucket of ACKED, and the bucket of each."""
+    rest, ran = divmod(bucket, 1000)
+    attempt, waited = divmod(rest, 1000)
+    return ("succeeded", 0), (WAIT, waited), (RUN, ran), (ATTEMPTS, attempt)
 
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from .rollup import RUN, WAIT, Group
+from .rollup import ACKED, RUN, WAIT, Group
 
 # Microseconds: the bounds of the histograms of how long attempts waited and ran. The last one is above all.
 ABOVE_ALL = 1 << 62
@@ -36,6 +36,17 @@ class Tallies(Struct, frozen=True):
     rows: list[Tally]
     paused: list[str]
     """Queues that nothing is taken from."""
+
+
+def read(queue: str, task: str, what: str, upto: int, count: int, total: int, ran: int) -> Iterator[Tally]:
+    """A row as the database has it: one of messages that were acknowledged is an outcome and two histograms."""
+    if what != ACKED:
+        yield Tally(queue, task, what, upto, count, total)
+        return
+    waits, runs = divmod(upto, 100)
+    yield Tally(queue, task, "succeeded", 0, count, 0)
+    yield Tally(queue, task, WAIT, BOUNDS[waits], count, total)
+    yield Tally(queue, task, RUN, BOUNDS[runs], count, ran)
 
 
 def rows(group: Group) -> Iterator[Row]:

@@ -311,7 +311,7 @@ def test_a_place_that_was_counted_apart_stays_so(app: Holdfast) -> None:
 
 def test_the_database_has_the_same_bounds_as_the_code(app: Holdfast, url: str) -> None:
     connection = sqlite3.connect(url)
-    assert tuple(row[0] for row in connection.execute("SELECT upto FROM holdfast_bounds ORDER BY upto")) == BOUNDS
+    assert tuple(row[0] for row in connection.execute("SELECT upto FROM holdfast_bounds ORDER BY place")) == BOUNDS
     connection.close()
 
 

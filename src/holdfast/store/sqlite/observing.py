@@ -1,6 +1,7 @@
 """How it is doing: counts, rates, failures, the log. Short reads, by an index or of a table that stays small."""
 
 import sqlite3
+from collections import Counter, defaultdict
 from shutil import disk_usage
 
 from ...observations import (
@@ -10,6 +11,7 @@ from ...observations import (
     Slice,
     StorageRecord,
 )
+from ...rollup import ACKED, unpacked
 from .checkpoint import size_of
 from .part import Part
 from .timeline import read_detail
@@ -32,9 +34,10 @@ class Observing(Part):
     def rollup(self, since_minute: int, task: str | None = None, queue: str | None = None) -> list[HistogramRecord]:
         values = {"since": since_minute, "task": task, "queue": queue}
         rows = self._read(lambda connection: connection.execute(self._sql.rollup, values).fetchall())
-        found: dict[tuple[str, str, str], dict[int, int]] = {}
+        found: dict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
         for where, whose, what, bucket, n in rows:
-            found.setdefault((where, whose, what), {})[bucket] = n
+            for kind, place in unpacked(bucket) if what == ACKED else ((what, bucket),):
+                found[where, whose, kind][place] += n
         return [
             HistogramRecord(where, whose or None, what, buckets) for (where, whose, what), buckets in found.items()
         ]

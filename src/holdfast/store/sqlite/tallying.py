@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from ...tally import Tallies, Tally
+from ...tally import Tallies, read
 from .part import Part
 
 
@@ -13,6 +13,7 @@ class Tallying(Part):
             enqueued = connection.execute(self._sql.ever_enqueued, (table,)).fetchone()
             rows = connection.execute(self._sql.tallies).fetchall()
             paused = connection.execute(self._sql.paused_queues).fetchall()
-            return Tallies(enqueued[0] if enqueued else 0, [Tally(*row) for row in rows], [row[0] for row in paused])
+            kept = [one for row in rows for one in read(*row)]
+            return Tallies(enqueued[0] if enqueued else 0, kept, [row[0] for row in paused])
 
         return self._read(work)

@@ -115,19 +115,26 @@ CREATE TABLE {p}tallies (
     queue TEXT    NOT NULL,
     task  TEXT    NOT NULL,                         -- '': messages
     what  TEXT    NOT NULL,
-    upto  INTEGER NOT NULL,                         -- of `wait` and `run`: one of the bounds; else 0
+    upto  INTEGER NOT NULL,                         -- of `wait` and `run`: one of the bounds; else 0, but for `acked`
     n     INTEGER NOT NULL,
     total INTEGER NOT NULL,                         -- microseconds, of all rows of a histogram together
+    ran   INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, task, what, upto)
 ) WITHOUT ROWID;
 
 -- Microseconds, as `tally.py` has them. The last one is above all.
 CREATE TABLE {p}bounds (
-    upto INTEGER PRIMARY KEY
+    upto  INTEGER PRIMARY KEY,
+    place INTEGER NOT NULL
 );
-INSERT INTO {p}bounds (upto) VALUES (5000), (10000), (25000), (50000), (100000), (250000), (500000), (1000000), (2500000),
-    (5000000), (10000000), (30000000), (60000000), (300000000), (3600000000), (4611686018427387904);
+INSERT INTO {p}bounds (place, upto) VALUES (0, 5000), (1, 10000), (2, 25000), (3, 50000), (4, 100000), (5, 250000),
+    (6, 500000), (7, 1000000), (8, 2500000), (9, 5000000), (10, 10000000), (11, 30000000), (12, 60000000),
+    (13, 300000000), (14, 3600000000), (15, 4611686018427387904);
 
+-- A message is acknowledged by itself, so that all that is counted of it is one row in either table, `acked`. Its bucket
+-- is the attempt, the bucket that it waited and the one that it ran for, a thousand apart; its bound is the places of the
+-- two, a hundred apart; `total` is what it waited, and `ran` what it ran.
+--
 -- A worker counts its own attempts together, many at once, but for why they failed. What ends a job otherwise is
 -- counted here: the consumers of messages, operators, whoever finds a worker dead. One trigger, since each costs
 -- something at every change of a status, also where it does nothing.
@@ -149,46 +156,46 @@ BEGIN
     FROM (
         SELECT NEW.transition || CASE WHEN OLD.status = 'running' THEN '' ELSE ':untried' END AS what, 0 AS bucket
         WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+          AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
         UNION ALL
         SELECT 'attempts', NEW.attempt
         WHERE NEW.attempt > 0 AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
           AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
+          AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
         UNION ALL
         SELECT 'error:' || NEW.error_code || ' ' || coalesce(NEW.fingerprint, ''), 0
         WHERE NEW.error_code IS NOT NULL
           AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
         UNION ALL
-        SELECT 'wait', (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at)
-                        ORDER BY least DESC LIMIT 1)
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
-        UNION ALL
-        SELECT 'run', (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.updated_at - NEW.claimed_at)
-                       ORDER BY least DESC LIMIT 1)
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+        SELECT 'acked', (NEW.attempt * 1000
+            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at) ORDER BY least DESC LIMIT 1)
+            ) * 1000
+            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.updated_at - NEW.claimed_at)
+               ORDER BY least DESC LIMIT 1)
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running'
     ) AS counted
     WHERE true
     ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-    INSERT INTO {p}tallies (queue, task, what, upto, n, total)
-    SELECT NEW.queue, coalesce(NEW.task, ''), counted.what,
-           CASE WHEN counted.total IS NULL THEN 0 ELSE (SELECT min(upto) FROM {p}bounds WHERE upto >= counted.total) END,
-           1, coalesce(counted.total, 0)
+    INSERT INTO {p}tallies (queue, task, what, upto, n, total, ran)
+    SELECT NEW.queue, coalesce(NEW.task, ''), counted.what, counted.upto, 1, counted.waited, counted.ran
     FROM (
-        SELECT NEW.transition AS what, NULL AS total
+        SELECT NEW.transition AS what, 0 AS upto, 0 AS waited, 0 AS ran
         WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
-          AND OLD.status = 'running'
+          AND OLD.status = 'running' AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
         UNION ALL
-        SELECT 'error:' || NEW.error_code, NULL
+        SELECT 'error:' || NEW.error_code, 0, 0, 0
         WHERE NEW.error_code IS NOT NULL
           AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
         UNION ALL
-        SELECT 'wait', min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904)
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
-        UNION ALL
-        SELECT 'run', min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904)
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL
+        SELECT 'acked', (SELECT place FROM {p}bounds WHERE upto >= times.waited ORDER BY upto LIMIT 1) * 100
+            + (SELECT place FROM {p}bounds WHERE upto >= times.ran ORDER BY upto LIMIT 1), times.waited, times.ran
+        FROM (SELECT min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904) AS waited,
+                     min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904) AS ran) AS times
+        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running'
     ) AS counted
     WHERE true
-    ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + 1, total = total + excluded.total;
+    ON CONFLICT (queue, task, what, upto) DO UPDATE
+        SET n = n + 1, total = total + excluded.total, ran = ran + excluded.ran;
 END;
 
 -- A message that keeps no history is gone when it is acknowledged: in the minute in which it was taken. An operator who

@@ -159,9 +159,9 @@ ORDER BY 1 LIMIT 10
 
 -- name: ended_since
 -- attempts since a minute, by how they ended
-SELECT what, sum(n) FROM {p}minutes
+SELECT CASE WHEN what = 'acked' THEN 'succeeded' ELSE what END, sum(n) FROM {p}minutes
 WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') AND (what < 'error:' OR what >= 'error;')
-  AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) GROUP BY what
+  AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) GROUP BY 1
 
 -- --- repairs ---
 

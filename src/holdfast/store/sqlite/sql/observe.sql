@@ -66,7 +66,7 @@ SELECT id FROM {p}jobs WHERE status = 'running' ORDER BY claimed_at LIMIT :limit
 
 -- name: minutes
 -- what happened since a minute, by minutes of a step, as sums
-SELECT minute / :step * :step, queue, task, what, sum(n) FROM {p}minutes
+SELECT minute / :step * :step, queue, task, CASE WHEN what = 'acked' THEN 'succeeded' ELSE what END, sum(n) FROM {p}minutes
 WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') AND (what < 'error:' OR what >= 'error;')
 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 

@@ -5,7 +5,7 @@ INSERT INTO {p}tallies (queue, task, what, upto, n, total) VALUES (?, ?, ?, ?, ?
 ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + excluded.n, total = total + excluded.total
 
 -- name: tallies
-SELECT queue, task, what, upto, n, total FROM {p}tallies
+SELECT queue, task, what, upto, n, total, ran FROM {p}tallies
 
 -- name: ever_enqueued
 -- the last id that was given out: none comes back
