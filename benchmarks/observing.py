@@ -121,7 +121,7 @@ def _without_counting() -> Iterator[None]:
         with closing(sqlite3.connect(path)) as connection:
             names = connection.execute(
                 "SELECT name FROM sqlite_master WHERE type = 'trigger' AND (name LIKE 'holdfast_totals%'"
-                " OR name IN ('holdfast_jobs_counted', 'holdfast_jobs_forgotten'))"
+                " OR name IN ('holdfast_jobs_counted', 'holdfast_jobs_acked', 'holdfast_jobs_forgotten'))"
             ).fetchall()
             for (name,) in names:
                 connection.execute(f"DROP TRIGGER {name}")

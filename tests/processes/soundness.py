@@ -99,8 +99,8 @@ COUNTED = {
             UNION ALL SELECT status, queue, task, n, 0 FROM holdfast_totals)
         GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
     "minutes that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
-            SELECT CASE what WHEN 'acked' THEN 'succeeded' ELSE replace(what, ':untried', '') END AS what, queue, task,
-                   n AS kept, 0 AS counted FROM holdfast_minutes
+            SELECT CASE what WHEN 'acked' THEN 'succeeded' ELSE replace(what, ':untried', '') END AS what,
+                   queue, task, n AS kept, 0 AS counted FROM holdfast_minutes
             UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
             ON job.id = job_id)
         WHERE what IN ('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed', 'recovered')

@@ -134,12 +134,37 @@ INSERT INTO {p}bounds (place, upto) VALUES (0, 5000), (1, 10000), (2, 25000), (3
 -- A message is acknowledged by itself, so that all that is counted of it is one row in either table, `acked`. Its bucket
 -- is the attempt, the bucket that it waited and the one that it ran for, a thousand apart; its bound is the places of the
 -- two, a hundred apart; `total` is what it waited, and `ran` what it ran.
---
+CREATE TRIGGER {p}jobs_acked AFTER UPDATE OF status ON {p}jobs
+WHEN NEW.task IS NULL AND NEW.status = 'succeeded' AND OLD.status = 'running' AND NEW.transition = 'succeeded'
+  AND NEW.revision <> OLD.revision
+BEGIN
+    INSERT INTO {p}minutes (minute, queue, task, what, bucket, n)
+    VALUES (NEW.updated_at / 60000000, NEW.queue, '', 'acked', (NEW.attempt * 1000
+            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, coalesce(NEW.claimed_at - NEW.run_at, 0))
+               ORDER BY least DESC LIMIT 1)) * 1000
+            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, coalesce(NEW.updated_at - NEW.claimed_at, 0))
+               ORDER BY least DESC LIMIT 1), 1)
+    ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
+    INSERT INTO {p}tallies (queue, task, what, upto, n, total, ran)
+    VALUES (NEW.queue, '', 'acked',
+            (SELECT place FROM {p}bounds
+             WHERE upto >= min(max(0, coalesce(NEW.claimed_at - NEW.run_at, 0)), 4611686018427387904)
+             ORDER BY upto LIMIT 1) * 100
+            + (SELECT place FROM {p}bounds
+               WHERE upto >= min(max(0, coalesce(NEW.updated_at - NEW.claimed_at, 0)), 4611686018427387904)
+               ORDER BY upto LIMIT 1), 1,
+            min(max(0, coalesce(NEW.claimed_at - NEW.run_at, 0)), 4611686018427387904),
+            min(max(0, coalesce(NEW.updated_at - NEW.claimed_at, 0)), 4611686018427387904))
+    ON CONFLICT (queue, task, what, upto) DO UPDATE
+        SET n = n + 1, total = total + excluded.total, ran = ran + excluded.ran;
+END;
+
 -- A worker counts its own attempts together, many at once, but for why they failed. What ends a job otherwise is
 -- counted here: the consumers of messages, operators, whoever finds a worker dead. One trigger, since each costs
 -- something at every change of a status, also where it does nothing.
 CREATE TRIGGER {p}jobs_counted AFTER UPDATE OF status ON {p}jobs
 WHEN NEW.status <> 'running' AND NEW.revision <> OLD.revision AND NEW.status <> OLD.status
+  AND NOT (NEW.task IS NULL AND OLD.status = 'running' AND NEW.transition = 'succeeded')
   AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker OR NEW.error_code IS NOT NULL)
   AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
     OR NEW.transition = 'recovered' OR NEW.transition = 'released' OR NEW.transition = 'retry_scheduled')
@@ -156,46 +181,30 @@ BEGIN
     FROM (
         SELECT NEW.transition || CASE WHEN OLD.status = 'running' THEN '' ELSE ':untried' END AS what, 0 AS bucket
         WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
-          AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
         UNION ALL
         SELECT 'attempts', NEW.attempt
         WHERE NEW.attempt > 0 AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
           AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
-          AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
         UNION ALL
         SELECT 'error:' || NEW.error_code || ' ' || coalesce(NEW.fingerprint, ''), 0
         WHERE NEW.error_code IS NOT NULL
           AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
-        UNION ALL
-        SELECT 'acked', (NEW.attempt * 1000
-            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.claimed_at - NEW.run_at) ORDER BY least DESC LIMIT 1)
-            ) * 1000
-            + (SELECT bucket FROM {p}buckets WHERE least <= max(0, NEW.updated_at - NEW.claimed_at)
-               ORDER BY least DESC LIMIT 1)
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running'
     ) AS counted
     WHERE true
     ON CONFLICT (minute, queue, task, what, bucket) DO UPDATE SET n = n + 1;
-    INSERT INTO {p}tallies (queue, task, what, upto, n, total, ran)
-    SELECT NEW.queue, coalesce(NEW.task, ''), counted.what, counted.upto, 1, counted.waited, counted.ran
+    INSERT INTO {p}tallies (queue, task, what, upto, n, total)
+    SELECT NEW.queue, coalesce(NEW.task, ''), counted.what, 0, 1, 0
     FROM (
-        SELECT NEW.transition AS what, 0 AS upto, 0 AS waited, 0 AS ran
+        SELECT NEW.transition AS what
         WHERE NEW.transition <> 'retry_scheduled' AND (NEW.task IS NULL OR NEW.actor IS NOT NEW.worker)
-          AND OLD.status = 'running' AND NOT (NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running')
+          AND OLD.status = 'running'
         UNION ALL
-        SELECT 'error:' || NEW.error_code, 0, 0, 0
+        SELECT 'error:' || NEW.error_code
         WHERE NEW.error_code IS NOT NULL
           AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
-        UNION ALL
-        SELECT 'acked', (SELECT place FROM {p}bounds WHERE upto >= times.waited ORDER BY upto LIMIT 1) * 100
-            + (SELECT place FROM {p}bounds WHERE upto >= times.ran ORDER BY upto LIMIT 1), times.waited, times.ran
-        FROM (SELECT min(max(0, NEW.claimed_at - NEW.run_at), 4611686018427387904) AS waited,
-                     min(max(0, NEW.updated_at - NEW.claimed_at), 4611686018427387904) AS ran) AS times
-        WHERE NEW.task IS NULL AND NEW.transition = 'succeeded' AND NEW.claimed_at IS NOT NULL AND OLD.status = 'running'
     ) AS counted
     WHERE true
-    ON CONFLICT (queue, task, what, upto) DO UPDATE
-        SET n = n + 1, total = total + excluded.total, ran = ran + excluded.ran;
+    ON CONFLICT (queue, task, what, upto) DO UPDATE SET n = n + 1;
 END;
 
 -- A message that keeps no history is gone when it is acknowledged: in the minute in which it was taken. An operator who
