@@ -39,11 +39,15 @@ NOT_COUNTED = {"interrupted", "returned"}
 def sample_of(attempt: Attempt, settlement: Settlement) -> Sample | None:
     """What is counted of it, beside others of its minute. It runs for every job: the plain success comes first."""
     claimed, ended = attempt.claimed, settlement.finished_at
-    outcome = "succeeded" if settlement.transition == "succeed" else _outcome(attempt, settlement)
-    if outcome in NOT_COUNTED:
-        return None
     began = settlement.started_at or ended
-    number = claimed.attempt if outcome in ENDED else None
+    outcome: str = "succeeded"
+    number: int | None = claimed.attempt
+    if settlement.transition != "succeed":
+        outcome = _outcome(attempt, settlement)
+        if outcome in NOT_COUNTED:
+            return None
+        if outcome not in ENDED:
+            number = None
     return Sample(claimed.queue, claimed.task or "", outcome, ended, began - claimed.run_at, ended - began, number)
 
 

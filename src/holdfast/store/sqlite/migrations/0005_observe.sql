@@ -134,7 +134,7 @@ INSERT INTO {p}bounds (place, upto) VALUES (0, 5000), (1, 10000), (2, 25000), (3
 -- A message is acknowledged by itself, so that all that is counted of it is one row in either table, `acked`. Its bucket
 -- is the attempt, the bucket that it waited and the one that it ran for, a thousand apart; its bound is the places of the
 -- two, a hundred apart; `total` is what it waited, and `ran` what it ran.
-CREATE TRIGGER {p}jobs_acked AFTER UPDATE OF status ON {p}jobs
+CREATE TRIGGER {p}jobs_acked AFTER UPDATE OF finished_at ON {p}jobs  -- which a claim does not set
 WHEN NEW.task IS NULL AND NEW.status = 'succeeded' AND OLD.status = 'running' AND NEW.transition = 'succeeded'
   AND NEW.revision <> OLD.revision
 BEGIN
