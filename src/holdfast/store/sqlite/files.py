@@ -61,7 +61,10 @@ def database_path(url: str) -> Path:
     try:
         text.encode()
         # SQLite keeps its log beside the file itself, not beside a link to it.
-        return Path(text).resolve()
+        resolved = Path(text).resolve()
+        if resolved.is_symlink():  # as of Python 3.13, resolve does not mind
+            raise OSError("it is a link that leads to itself")
+        return resolved
     except (UnicodeEncodeError, OSError, RuntimeError) as error:
         raise CannotOpen(f"this path cannot be used: {error}") from None
 
