@@ -1,4 +1,4 @@
-"""Every finding of the doctor about the file and the tables, each provoked by a database that has that trouble."""
+"""Every finding of the doctor about where the file is and who has it, each provoked by a file in that trouble."""
 
 import os
 import shlex
@@ -7,72 +7,20 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-import holdfast.store.sqlite.patient as patient_module
 import holdfast.store.sqlite.surroundings as surroundings_module
 from bystander import bystander, sqlite
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from holdfast.process.checkup import check_database
-from holdfast.store.examination import Examination
 from holdfast.store.sqlite.patient import Patient
 from holdfast.upkeep.about_file import is_affected
 from holdfast.upkeep.doctor import diagnose
-from holdfast.upkeep.findings import Checkup, Finding
+from patients import FINE, MIB, check, codes, examined, files, finding, run_sql
 from shift import drain
-
-MIB = 1024 * 1024
-FINE = {"ok", "note"}
-
-
-@pytest.fixture
-def path(url: str) -> Path:
-    """A database that nobody has open, with a few jobs in it."""
-    with Holdfast(url) as app:
-        app.task(name="known")(lambda: None).enqueue()
-        app.queue("inbox").send_many(range(5))
-    return Path(url)
-
-
-def check(path: Path, **options: Any) -> Checkup:
-    return check_database(str(path), prefix="holdfast_", **options)
-
-
-def finding(path: Path, code: str, severity: str, **options: Any) -> Finding:
-    """The one of this code, which says what it is about and what mends it."""
-    found = check(path, **options)
-    one = found.of(code)
-    assert one is not None, [str(other) for other in found.findings]
-    assert one.severity == severity
-    assert found.ok == (found.severity in FINE)
-    return one
-
-
-def run_sql(path: Path, *statements: str) -> None:
-    connection = sqlite3.connect(path)
-    with connection:
-        for statement in statements:
-            connection.execute(statement)
-    connection.close()
-
-
-def examined(path: Path, **changes: Any) -> Examination:
-    """What is found in a database, but for some changes that no test can bring about."""
-    found = Patient(str(path), "holdfast_", SystemClock()).examine(16 * MIB)
-    return msgspec.structs.replace(found, **changes)
-
-
-def codes(found: Examination) -> dict[str, str]:
-    return {one.code: one.severity for one in diagnose(found)}
-
-
-def files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.parent.iterdir()}
-
 
 # --- nothing is wrong, and nothing is touched -----------------------------------------------------
 
@@ -327,166 +275,3 @@ def test_what_is_said_to_mend_missing_payloads_mends_them(path: Path, tmp_path: 
 def test_payloads_that_another_store_keeps_are_left_to_the_app(path: Path) -> None:
     run_sql(path, "INSERT INTO holdfast_meta VALUES ('blob_store', 'Bucket')")
     assert "pass --app" in finding(path, "NOT_CHECKED", "note").meaning
-
-
-# --- whether it can be read -----------------------------------------------------------------------
-
-
-def test_a_file_of_something_else(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_bytes(b"Shopping: bread, milk\n" * 100)
-    assert finding(path, "NOT_A_DATABASE", "error").mend == f"file {path}"
-    assert path.read_bytes() == b"Shopping: bread, milk\n" * 100
-
-
-def test_a_file_with_a_damaged_schema(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[100:1024] = b"\xff" * 924
-    path.write_bytes(data)
-    one = finding(path, "CORRUPT", "error")
-    assert one.mend is not None and ".recover" in one.mend
-    assert files(path)["app.db"] == bytes(data)
-
-
-def test_a_file_with_a_damaged_page(path: Path) -> None:
-    with Holdfast(path) as app:
-        app.queue("inbox").send_many(["x" * 200] * 1000)
-    data = bytearray(path.read_bytes())
-    middle = len(data) // 2 // 1024 * 1024
-    data[middle : middle + 8 * 1024] = b"\xff" * 8 * 1024
-    path.write_bytes(data)
-    assert finding(path, "CORRUPT", "error")
-    refused = check(path, repair=True)
-    assert refused.of("NOT_REPAIRED") is not None and refused.repaired == []
-    assert path.read_bytes() == bytes(data)
-
-
-def test_a_database_that_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient_module, "BUSY_SECONDS", 0.05)
-    statements = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "DELETE FROM holdfast_tags")
-    with bystander(sqlite(path, *statements)) as other:
-        one = finding(path, "LOCKED", "error")
-        assert one.mend == f"kill {other.pid}" and f"Process {other.pid} (" in one.meaning
-
-
-def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.connection.OLDEST_SQLITE", (99, 0, 0))
-    assert "too old" in finding(path, "SQLITE_UNUSABLE", "error").meaning
-
-
-# --- how it is set --------------------------------------------------------------------------------
-
-
-def test_another_journal_mode(path: Path) -> None:
-    with bystander(sqlite(path, "PRAGMA journal_mode = DELETE", "SELECT 1 FROM sqlite_master")):
-        one = finding(path, "JOURNAL_MODE", "error")
-        assert one.mend == f"sqlite3 {path} 'PRAGMA journal_mode = WAL'"
-
-
-def test_another_encoding(tmp_path: Path) -> None:
-    run_sql(tmp_path / "app.db", "PRAGMA encoding = 'UTF-16'", "CREATE TABLE orders (id)")
-    assert "UTF-16" in finding(tmp_path / "app.db", "ENCODING", "error").meaning
-
-
-def test_a_sqlite_without_foreign_keys(path: Path) -> None:
-    settings = examined(path).settings
-    assert settings is not None
-    without = examined(path, settings=msgspec.structs.replace(settings, foreign_keys=False))
-    assert codes(without)["FOREIGN_KEYS_OFF"] == "error"
-
-
-def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
-    path = tmp_path / "app.db"
-    run_sql(path, "PRAGMA page_size = 4096", "CREATE TABLE orders (id)")
-    Holdfast(path).close()
-    vacuum = finding(path, "AUTO_VACUUM", "note")
-    assert vacuum.mend == f"holdfast vacuum --full --db {path}"
-    assert "4,096" in finding(path, "PAGE_SIZE", "note").meaning
-
-
-def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.about_schema.WASTE_BYTES", 1000)
-    with Holdfast(path) as app:
-        app.queue("inbox").send_many(["x" * 2000] * 200)
-        app.queue("inbox").purge()
-    assert finding(path, "FREE_PAGES", "note").mend == f"holdfast vacuum --db {path}"
-
-
-# --- the tables -----------------------------------------------------------------------------------
-
-
-def test_tables_of_an_older_version(path: Path) -> None:
-    run_sql(path, "DELETE FROM holdfast_migrations WHERE name >= '0005'", "DROP TABLE holdfast_totals")
-    one = finding(path, "SCHEMA_OUTDATED", "error")
-    assert one.mend == f"holdfast migrate --db {path}"
-    assert check(path, repair=True).of("NOT_REPAIRED") is not None
-
-
-def test_tables_of_a_newer_version(path: Path) -> None:
-    run_sql(path, "INSERT INTO holdfast_migrations VALUES ('9999_later', 0)")
-    assert finding(path, "SCHEMA_TOO_NEW", "error").mend == "pip install --upgrade holdfast"
-
-
-def test_a_database_of_somebody_else(tmp_path: Path) -> None:
-    path = tmp_path / "it's mine.db"
-    run_sql(path, "CREATE TABLE orders (id)")
-    one = finding(path, "NO_TABLES", "error")
-    assert one.mend == f"holdfast migrate --db {shlex.quote(str(path))}"
-
-
-def test_a_missing_table(path: Path) -> None:
-    run_sql(path, "DROP TABLE holdfast_minutes")
-    one = finding(path, "TABLES_MISSING", "error")
-    assert "holdfast_minutes" in one.meaning
-    assert check(path, repair=True).of("NOT_REPAIRED") is not None
-
-
-def test_missing_indexes_and_triggers_are_made_again(path: Path) -> None:
-    run_sql(path, "DROP INDEX holdfast_jobs_ready", "DROP TRIGGER holdfast_jobs_changed")
-    one = finding(path, "SCHEMA_PARTS_MISSING", "error")
-    assert one.detail["names"] == ["holdfast_jobs_ready", "holdfast_jobs_changed"]
-    mended = check(path, repair=True)
-    assert any("holdfast_jobs_ready" in sentence for sentence in mended.repaired)
-    assert finding(path, "SCHEMA", "ok")
-
-
-def test_a_trigger_that_was_changed(path: Path) -> None:
-    run_sql(
-        path,
-        "DROP TRIGGER holdfast_jobs_tagged",
-        "CREATE TRIGGER holdfast_jobs_tagged AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
-    )
-    one = finding(path, "SCHEMA_CHANGED", "error")
-    assert one.mend is not None and one.mend.startswith(
-        f"sqlite3 {path} 'DROP TRIGGER holdfast_jobs_tagged' && holdfast"
-    )
-    run_sql(path, "DROP TRIGGER holdfast_jobs_tagged")
-    assert check(path, repair=True).of("SCHEMA") is not None
-
-
-def test_what_somebody_has_added(path: Path) -> None:
-    run_sql(
-        path,
-        "CREATE INDEX mine ON holdfast_jobs (args)",
-        "CREATE TABLE holdfast_extra (id)",
-        "CREATE TRIGGER noisy AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
-    )
-    assert finding(path, "SCHEMA_ADDED", "note").detail["names"] == ["mine", "holdfast_extra"]
-    one = finding(path, "TRIGGERS_ADDED", "warning")
-    assert one.mend == f"sqlite3 {path} 'DROP TRIGGER noisy'"
-
-
-def test_a_question_that_takes_too_long_is_left_to_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Holdfast(path) as app:
-        app.queue("inbox").send_many(range(20_000))
-    monkeypatch.setattr("holdfast.store.sqlite.look.SECONDS_EACH", -1)
-    monkeypatch.setattr("holdfast.store.sqlite.look.STEPS_PER_LOOK", 1000)
-    one = finding(path, "NOT_CHECKED", "note")
-    assert "took too long" in one.meaning and one.mend == f"holdfast doctor --deep --db {path}"
-    assert check(path, deep=True).of("NOT_CHECKED") is None
-
-
-def test_a_large_file_is_read_through_only_by_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.look.LARGEST_CHECKED_BYTES", 0)
-    assert "integrity" in finding(path, "NOT_CHECKED", "note").meaning
-    assert "every index" in finding(path, "INTEGRITY", "ok", deep=True).meaning

@@ -11,6 +11,7 @@ from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
+from machine_steps import machine_steps
 
 FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "examine.sql"
 NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -48,22 +49,7 @@ def steps(app: Holdfast, name: str) -> int:
     """Of SQLite's machine, which no other load changes."""
     values = {"window": 100, "most": 100, "newest": 100, "each": 50, "queues": None, "since": 0, "live": "[]"}
     values |= {"now": 2**62, "before": 0, "after": 2**62, "slack": 1, "dead": "[]", "prefix": "holdfast_"}  # type: ignore[dict-item]
-    count = 0
-
-    def step() -> int:
-        nonlocal count
-        count += 1
-        return 0
-
-    def work(connection: sqlite3.Connection) -> None:
-        connection.set_progress_handler(step, 50)
-        try:
-            connection.execute(statement_of(app, name), values).fetchall()
-        finally:
-            connection.set_progress_handler(None, 0)
-
-    app.store._read(work)  # type: ignore[attr-defined]
-    return count
+    return machine_steps(app, [name], values, every=50)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - REPAIRS - BY_TIME - {"schema_objects"}))

@@ -11,6 +11,7 @@ from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
+from machine_steps import machine_steps
 
 FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "explain.sql"
 NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -86,21 +87,5 @@ def steps_of(app: Holdfast, job_id: int) -> int:
     job = app.store.get(job_id)
     assert job is not None
     assert app.store.jobs_ahead(job, None, ["work"], 1001) == 1001
-    count = 0
-
-    def step() -> int:
-        nonlocal count
-        count += 1
-        return 0
-
-    def work(connection: sqlite3.Connection) -> None:
-        connection.set_progress_handler(step, 100)
-        try:
-            values = {"queue": "default", "task": "work", "priority": 0, "id": job_id, "limit": 1001}
-            for name in ("tasks_of_higher_priority", "tasks_in_front", "tasks_ready"):
-                connection.execute(statement_of(app, name), values).fetchall()
-        finally:
-            connection.set_progress_handler(None, 0)
-
-    app.store._read(work)  # type: ignore[attr-defined]
-    return count
+    values = {"queue": "default", "task": "work", "priority": 0, "id": job_id, "limit": 1001}
+    return machine_steps(app, ["tasks_of_higher_priority", "tasks_in_front", "tasks_ready"], values, every=100)

@@ -9,6 +9,7 @@ from test_query_plans import conn, plan, statement_of  # noqa: F401  (one is a f
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
+from machine_steps import machine_steps
 
 SQL = Path(holdfast.store.sqlite.__file__).parent / "sql"
 # Each has a row for a queue, a task, an error code or a bound, and none for a job.
@@ -52,24 +53,14 @@ def test_every_question_was_looked_at() -> None:
     assert {"tallies", "longest_due", "top_failures", "top_failures_since"} <= set(READS)
 
 
-def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast, url: str) -> None:
-    """Not by a walk over all that are ready. Counted in steps of SQLite's machine, which depend on no clock."""
+def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast) -> None:
+    """Not by a walk over all that are ready."""
     work = app.task(name="work")(lambda: None)
     app.queue("inbox").send_many(range(50))
 
     def steps() -> int:
-        taken = 0
-
-        def count() -> None:
-            nonlocal taken
-            taken += 1
-
-        with sqlite3.connect(url) as connection:
-            connection.set_progress_handler(count, 10)
-            values = {"queue": None, "limit": -1, "each": 10, "most": 100}
-            for name in ("counts", "longest_ready"):
-                connection.execute(statement_of(app, name), values).fetchall()
-        return taken
+        values = {"queue": None, "limit": -1, "each": 10, "most": 100}
+        return machine_steps(app, ["counts", "longest_ready"], values, every=10)
 
     work.using(priority=5).enqueue_many([{}] * 10)
     work.enqueue_many([{}] * 10)
