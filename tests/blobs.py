@@ -6,8 +6,11 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.errors import BlobMissing
+from holdfast.store.pruned import OldRows
 
 LARGE = 64 * 1024
+HOSTILE = ["../../etc/passwd", "/etc/passwd", "", "A" * 64, "a" * 63, "a" * 65, "a" * 63 + "/", "..", b"\xff\x00", 7]
+"""None of these is the name of a blob."""
 
 
 def large(size: int = 2 * LARGE, letter: str = "x") -> str:
@@ -33,6 +36,13 @@ def orphaned(app: Holdfast) -> int:
     """How many files no job refers to, of those that are there for an hour."""
     found = app.check(deep=True).of("BLOBS_ORPHANED")
     return 0 if found is None else int(found.detail["files"])
+
+
+def collect(app: Holdfast, limit: int = 1000) -> int:
+    """Delete what no job refers to. Returns how many."""
+    done = app.store.pruning.delete_old(None, OldRows("blobs", 0, limit), {})
+    assert done is not None
+    return done.rows
 
 
 class MemoryBlobs:

@@ -1,7 +1,8 @@
 """Commands as a document shows them: run in a folder, and what they print compared with what it says they print.
 
 `…` stands for anything. Times, durations and names of processes may be others. A line `^C` means that the command is
-interrupted when it has printed what stands above it.
+interrupted when it has printed what stands above it. `timeout SECONDS` before a command counts from its first line,
+since a slow machine may need as long to start it.
 """
 
 import os
@@ -11,14 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from holdfast.cli import main
-
-PATIENCE_SECONDS = 60
+from shift import PATIENCE_SECONDS
 
 # These differ from run to run, and with them the widths of columns.
 DIFFERS = {
@@ -33,6 +34,9 @@ DIFFERS = {
     r" +": " ",
     r"(?<=PROCESS )\d+ [\w.-]+(?= SPAN ago)|(?<=SPAN ago )\d+ [\w.-]+(?= SPAN )": "PID HOST",
 }
+
+
+TIMEOUT = re.compile(r"timeout --preserve-status (\d+) ")
 
 
 def commands(block: str) -> Iterator[tuple[str, str]]:
@@ -71,8 +75,9 @@ def needs_a_process(command: str, expected: str) -> bool:
 def run_in_a_process(command: str, expected: str, folder: Path) -> str:
     (folder / "holdfast").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m holdfast "$@"\n')
     (folder / "holdfast").chmod(0o755)
+    timeout = TIMEOUT.match(command)
     process = subprocess.Popen(
-        ["sh", "-c", f"exec {command}"],
+        ["sh", "-c", f"exec {command[timeout.end() :] if timeout else command}"],
         cwd=folder,
         env={**os.environ, "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
@@ -87,6 +92,10 @@ def run_in_a_process(command: str, expected: str, folder: Path) -> str:
         lines = [process.stdout.readline() for _ in before.splitlines()] if interrupted else []
         if interrupted:
             process.send_signal(signal.SIGINT)
+        if timeout:
+            lines.append(process.stdout.readline())
+            time.sleep(float(timeout[1]))
+            process.send_signal(signal.SIGTERM)
         return "".join([*lines, process.communicate()[0]])
     finally:
         timer.cancel()

@@ -5,6 +5,7 @@ from typing import Any
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
 from shift import drain
+from support.transitions import claim_one, fail, succeed
 
 DAY = 24 * 3600
 
@@ -36,19 +37,19 @@ class Ended:
         return ids
 
     def end(self, job_id: int, status: str = "succeeded") -> None:
-        claimed = self._app.store.claim_one(job_id, 300 * SECOND, "worker-1")
+        claimed = claim_one(self._app.store, job_id, 300 * SECOND, "worker-1")
         assert claimed is not None
         if status == "succeeded":
-            assert self._app.store.succeed(claimed.lease)
+            assert succeed(self._app.store, claimed.lease)
         else:
             try:
                 int("not a number")
             except ValueError as error:
-                assert self._app.store.fail(claimed.lease, self._app.error_table.failure(error))
+                assert fail(self._app.store, claimed.lease, self._app.error_table.failure(error))
 
     def running(self) -> int:
         job = self.task.enqueue()
-        assert self._app.store.claim_one(job.id, 300 * SECOND, "worker-1") is not None
+        assert claim_one(self._app.store, job.id, 300 * SECOND, "worker-1") is not None
         return job.id
 
 

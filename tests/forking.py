@@ -13,7 +13,23 @@ import pytest
 
 from holdfast import Holdfast
 
-WATCHDOG_SECONDS = 10
+WATCHDOG_SECONDS = 120
+
+
+FORK_PATIENCE = "holdfast.store.sqlite.database.FORK_PATIENCE_SECONDS"
+
+
+@pytest.fixture(autouse=True)
+def patient_forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a fork wait for longer than a second until nobody uses the database, unless the test sees to it that
+    somebody does: then it asks for `impatient_forks`."""
+    if "impatient_forks" not in request.fixturenames:
+        monkeypatch.setattr(FORK_PATIENCE, WATCHDOG_SECONDS / 4)
+
+
+@pytest.fixture
+def impatient_forks() -> None:
+    """A fork waits for a second, as it does outside of tests."""
 
 
 class Child:

@@ -19,9 +19,9 @@ def machine_steps(app: Holdfast, names: list[str], values: dict[str, Any], every
         connection.set_progress_handler(step, every)
         try:
             for name in names:
-                connection.execute(getattr(app.store._sql, name), values).fetchall()  # type: ignore[attr-defined]
+                connection.execute(getattr(app.store.database.sql, name), values).fetchall()  # type: ignore[attr-defined]
         finally:
             connection.set_progress_handler(None, 0)
 
-    app.store._read(work)  # type: ignore[attr-defined]
+    app.store.database.read(work)  # type: ignore[attr-defined]
     return count

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 from hypothesis import event
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import JobNotFound
 from holdfast.failure import Failure
 from holdfast.model import Lease
+from holdfast.store import statistics
 from holdfast.testing import FakeClock
 from model_queue import LIVE, RETRIABLE, Entry, Model
 from operations import (
@@ -35,6 +37,7 @@ from operations import (
     task_names,
     verbs,
 )
+from support.transitions import claim_tasks, extend, fail, promote, recover, release, retry, snooze, stop, succeed
 
 THERE = LIVE | {"failed"}  # what a queue still has; the rest is history
 FITTING = {"retry": RETRIABLE, "cancel": LIVE, "run_now": {"scheduled"}}
@@ -198,7 +201,7 @@ class QueueMachine(RuleBasedStateMachine):
         lease=st.sampled_from([30, 30, 5, 0]),
     )
     def claim_tasks(self, queues: list[str] | None, tasks: list[str], limit: int, lease: float) -> None:
-        got = self.app.store.claim_tasks(queues, tasks, limit, round(lease * SECOND), "worker")
+        got = claim_tasks(self.app.store, queues, tasks, limit, round(lease * SECOND), "worker")
         expected = self.model.claim(queues, tasks, limit, lease)
         assert [(c.id, c.attempt, json.loads(c.args)) for c in got] == [(e.id, e.attempt, e.body) for e in expected]
         self.leases += [(entry, entry.attempt, None) for entry in expected]
@@ -248,14 +251,14 @@ class QueueMachine(RuleBasedStateMachine):
         model, store, who, delay = self.model, self.app.store, (entry.id, attempt), round(seconds * SECOND)
         lease, failure = Lease(*who, entry.history), Failure("DEPENDENCY:LOOM", "torn", "f1", "Traceback …")
         pairs: dict[str, Callable[[], tuple[bool, bool]]] = {
-            "ack": lambda: (store.succeed(lease, "42"), model.succeed(*who, "42")),
-            "extend": lambda: (store.extend(lease, delay), model.extend(*who, seconds)),
-            "extend 0": lambda: (store.extend(lease, 0), model.extend(*who, 0)),
-            "release": lambda: (store.release(lease, delay), model.give_back(*who, seconds, "released")),
-            "retry": lambda: (store.retry(lease, delay, failure), model.give_back(*who, seconds, "retry_scheduled")),
-            "fail": lambda: (store.fail(lease, failure), model.settle_as("failed", *who)),
-            "stop": lambda: (store.stop(lease, "gone"), model.settle_as("cancelled", *who)),
-            "snooze": lambda: (store.snooze(lease, delay), model.snooze(*who, seconds)),
+            "ack": lambda: (succeed(store, lease, "42"), model.succeed(*who, "42")),
+            "extend": lambda: (extend(store, lease, delay), model.extend(*who, seconds)),
+            "extend 0": lambda: (extend(store, lease, 0), model.extend(*who, 0)),
+            "release": lambda: (release(store, lease, delay), model.give_back(*who, seconds, "released")),
+            "retry": lambda: (retry(store, lease, delay, failure), model.give_back(*who, seconds, "retry_scheduled")),
+            "fail": lambda: (fail(store, lease, failure), model.settle_as("failed", *who)),
+            "stop": lambda: (stop(store, lease, "gone"), model.settle_as("cancelled", *who)),
+            "snooze": lambda: (snooze(store, lease, delay), model.snooze(*who, seconds)),
         }
         done, expected = pairs[verb]()
         assert done == expected
@@ -312,9 +315,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     @operation(1)
     def sweep(self) -> None:
-        self.app.store.promote()
-        self.app.store.recover()
+        promote(self.app.store)
+        recover(self.app.store)
         self.model.sweep()
+
+    @operation(2, most=st.sampled_from([1, 5, 20_000]))
+    def fold(self, most: int) -> None:
+        """As a worker does; here only so many events at a time."""
+        with mock.patch.object(statistics, "FOLD_EVENTS", most):
+            if self.app.store.statistics.fold():
+                self.model.reached["folded"] += 1
 
     # --- by an operator ---
 
@@ -386,4 +396,5 @@ class QueueMachine(RuleBasedStateMachine):
         self.cursor = model_checks.a_follower_sees_every_event_once(self.raw, self.model, self.cursor)
         model_checks.the_log_replays_to_the_current_status(self.raw, self.model)
         model_checks.attempts_are_as_in_the_model(self.raw, self.model)
+        model_checks.counts_are_as_in_the_model(self.app, self.model)
         model_checks.no_row_is_an_orphan(self.raw)

@@ -18,8 +18,7 @@ from holdfast.errors import (
     TransactionError,
 )
 from refusals import refused, stored, told
-
-PATIENCE_SECONDS = 10
+from shift import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -180,7 +179,7 @@ def test_writing_beside_an_open_transaction_of_this_thread_is_refused(app: Holdf
         lambda: app.jobs.cancel(held.id),
         inbox.purge,
         inbox.pause,
-        app.store.checkpoint,
+        app.store.file.checkpoint,
         app.transaction().__enter__,
     ]
     with app.transaction() as tx:

@@ -10,6 +10,7 @@ import pytest
 from holdfast import Holdfast, Job, Message, Queue, Task
 from holdfast.errors import InvalidInput
 from refusals import refused, told
+from support.transitions import claim_tasks
 
 
 class Setting(NamedTuple):
@@ -166,7 +167,7 @@ def test_a_reason_that_is_no_text_is_refused(setting: Setting) -> None:
 
 
 def test_a_queue_settles_no_message_of_another_queue_and_no_task(setting: Setting) -> None:
-    (claimed,) = setting.app.store.claim_tasks(None, ["work"], 1, 30_000_000, "worker")
+    (claimed,) = claim_tasks(setting.app.store, None, ["work"], 1, 30_000_000, "worker")
     other = setting.app.queue("other")
     for id, attempt in ((setting.held.id, setting.held.attempt), (claimed.id, claimed.attempt)):
         settled = [other.extend(id, attempt, 60), other.ack(id, attempt), other.release(id, attempt)]

@@ -18,6 +18,7 @@ from holdfast import Holdfast, codec
 from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from refusals import refused, stored
+from shift import PATIENCE_SECONDS
 
 MEBIBYTE = 1024 * 1024
 NAIVE = datetime(2030, 1, 1, 12, 30)  # noqa: DTZ001
@@ -301,5 +302,5 @@ print(len(app.queue("inbox").send_many(body for _ in range(100))))
 def test_many_large_bodies_are_sent_in_bounded_memory(url: str) -> None:
     """A batch is bounded by its bytes: a thousand bodies of a mebibyte are more than SQLite takes in one value."""
     command = [sys.executable, "-c", SENDS_LARGE_BODIES, url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert (done.stdout, done.stderr[-500:]) == ("100\n", "")

@@ -12,8 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import StoreClosed
 from refusals import told
-
-PATIENCE_SECONDS = 10
+from shift import PATIENCE_SECONDS, eventually
 
 
 def every_call(app: Holdfast) -> dict[str, Callable[[], object]]:
@@ -27,7 +26,7 @@ def every_call(app: Holdfast) -> dict[str, Callable[[], object]]:
     message = inbox.receive()
     assert message is not None
     job = work.enqueue()
-    connection = sqlite3.connect(app.store._options.path)  # type: ignore[attr-defined]
+    connection = sqlite3.connect(app.store.database.options.path)  # type: ignore[attr-defined]
 
     def open_transaction() -> None:
         with app.transaction():
@@ -69,9 +68,8 @@ def every_call(app: Holdfast) -> dict[str, Callable[[], object]]:
         "jobs.history": lambda: jobs.history(1),
         "jobs.traceback": lambda: jobs.traceback("f"),
         "transaction": open_transaction,
-        "checkpoint": app.store.checkpoint,
-        "promote": app.store.promote,
-        "recover": app.store.recover,
+        "checkpoint": app.store.file.checkpoint,
+        "sweep": app.store.jobs.sweep,
     }
 
 
@@ -113,7 +111,7 @@ def test_a_consumer_that_waits_is_told_when_the_app_is_closed(app: Holdfast) -> 
     """As soon as it is closed, and not when the wait is over."""
     inbox = app.queue("inbox")
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(inbox.receive, wait=600) for _ in range(4)]
+        waiting = [pool.submit(inbox.receive, wait=2 * PATIENCE_SECONDS) for _ in range(4)]
         all_wait(app, 4)
         app.close()
         for one in waiting:
@@ -123,12 +121,7 @@ def test_a_consumer_that_waits_is_told_when_the_app_is_closed(app: Holdfast) -> 
 
 def all_wait(app: Holdfast, number: int) -> None:
     """Until so many threads wait for a commit."""
-    arrived = threading.Event()
-    for _ in range(PATIENCE_SECONDS * 100):
-        if app.store._engine.watcher._waiting >= number:  # type: ignore[attr-defined]
-            return
-        arrived.wait(0.01)
-    pytest.fail("nobody waits")
+    eventually(lambda: app.store.database._engine.watcher._waiting >= number, "nobody waits")  # type: ignore[attr-defined]
 
 
 def test_no_thread_and_no_file_outlives_the_app(url: str) -> None:

@@ -11,6 +11,8 @@ from holdfast import Holdfast, codec
 from holdfast.clock import SECOND
 from holdfast.errors import HoldfastError, InvalidPayload
 from holdfast.testing import FakeClock
+from support.folding import fold_all
+from support.transitions import claim_tasks
 
 MOST = 1024 * 1024
 
@@ -142,7 +144,7 @@ def test_a_queue_name_that_is_not_utf8_keeps_no_worker_from_the_others(app: Hold
     except sqlite3.Error:
         return
     job = work.enqueue()
-    claimed = app.store.claim_tasks(None, ["work"], 10, 30 * SECOND, "worker")
+    claimed = claim_tasks(app.store, None, ["work"], 10, 30 * SECOND, "worker")
     assert job.id in [one.id for one in claimed]
 
 
@@ -168,12 +170,43 @@ def test_a_running_row_edited_by_hand_stops_nobody(
     inbox.send_many(["edited", "other"])
     edited = inbox.receive()
     assert edited is not None
-    edit(url, edited.id)
+    with contextlib.suppress(sqlite3.IntegrityError):  # what a constraint refuses stops nobody either
+        edit(url, edited.id)
     clock.advance(60)
     other = inbox.receive(wait=0.01)
     assert other is not None and (other.body == "other" or other.id == edited.id)
     inbox.send("more")
     assert len(inbox.receive_many(10)) >= 1
+
+
+@pytest.mark.parametrize("value", ["soon", 1.5, b"\xff", None, -5, 2**62], ids=repr)
+@pytest.mark.parametrize(
+    "column",
+    ["job_id", "queue", "task", "old_status", "new_status", "attempt", "waited", "ran", "error_code", "fingerprint"],
+)
+def test_events_edited_by_hand_keep_nobody_from_counting(app: Holdfast, url: str, column: str, value: Any) -> None:
+    """What they say is counted for what it is; the others, and what comes later, are counted as always."""
+    inbox = app.queue("inbox", max_attempts=1)
+    inbox.send_many([1, 2])
+    first, second = inbox.receive_many(2)
+    assert first.ack() and second.fail("TEST")
+    by_hand(url, f"UPDATE holdfast_events SET {column} = ?", value)  # noqa: S608
+    app.queue("other").send(1)
+
+    def others() -> int:
+        of = app.store.statistics
+        for ask in (lambda: of.minutes(0), of.totals, lambda: of.failures(None, 10)):
+            assert ask() is not None
+        return sum(one.count or 0 for one in of.counts().items if one.queue == "other")
+
+    assert others() == 1
+    fold_all(app)
+    assert others() == 1
+    app.queue("other").send(2)
+    assert others() == 2
+    assert app.check().of("COUNTS") or app.check().of("COUNTS_WRONG")
+    app.check(repair=True)
+    assert app.observe.counts().by_queue["other"] == 2 and app.check().of("COUNTS")
 
 
 def test_events_edited_by_hand_do_not_make_the_history_unreadable(app: Holdfast, url: str) -> None:

@@ -43,7 +43,7 @@ def test_every_connection_of_ours_is_set_as_the_rules_say(url: str) -> None:
         with Holdfast(url, durability=durability) as app:  # type: ignore[arg-type]
             app.queue("inbox").send("x")
             app.queue("inbox").stats()
-            engine = app.store._engine  # type: ignore[attr-defined]
+            engine = app.store.database._engine  # type: ignore[attr-defined]
             assert pragma(engine.writer._connection, "synchronous") == level
             with app.transaction() as tx:
                 assert pragma(tx.connection, "synchronous") == level
@@ -113,7 +113,7 @@ def test_nothing_more_is_written_to_a_database_once_it_is_known_to_be_damaged(tm
     with Holdfast(path) as app:
         with pytest.raises(CorruptDatabase):
             app.jobs.list(limit=1000)
-        for write in (lambda: app.queue("inbox").send("x"), app.queue("other").pause, app.store.checkpoint):
+        for write in (lambda: app.queue("inbox").send("x"), app.queue("other").pause, app.store.file.checkpoint):
             with told(CorruptDatabase, "damaged"):
                 write()
 
@@ -134,7 +134,7 @@ def left_open(path: Path) -> None:
         clock = FakeClock(boot_id="before the power cut")
         app = Holdfast(path, clock=clock)
         app.queue("inbox").send_many([{"n": n, "text": "x" * 200} for n in range(500)])
-        app.store.checkpoint()
+        app.store.file.checkpoint()
         app.queue("inbox").send("in the log")
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0

@@ -1,6 +1,7 @@
 """Disks that are full, read-only or remote: a typed error, never a success, and nothing lost that was stored."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
 from holdfast.store.sqlite import files
 from refusals import told
+from shift import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
 
@@ -166,7 +169,7 @@ def test_pruning_and_vacuum_make_room_on_a_disk_that_is_nearly_full(disk: Disk) 
             while batch := inbox.receive_many(100):
                 for message in batch:
                     message.ack()
-            app.store.checkpoint()
+            app.store.file.checkpoint()
     fill(place, leave=200 * 1024)  # the log is gone with the last connection
     with Holdfast(place / "app.db", min_free_bytes=0) as app:
         before = (place / "app.db").stat().st_size
@@ -217,9 +220,12 @@ def test_a_read_only_file_system_is_told(disk: Disk) -> None:
 
 
 AS_NOBODY = """
-import os, sys
-import encodings.ascii, encodings.idna, holdfast.store.sqlite.store  # while it may still read them
+import os, sys, tempfile
+import encodings.ascii, encodings.idna  # while it may still read them
+sys.path.insert(0, sys.argv[2])
 from holdfast import Holdfast
+with tempfile.TemporaryDirectory() as folder, Holdfast(f"{folder}/app.db") as app:
+    app.queue("inbox").send("x")  # what is imported by now need not be read again
 os.setgid(65534)
 os.setuid(65534)
 try:
@@ -231,12 +237,24 @@ except BaseException as error:
 """
 
 
-def open_as_nobody(path: Path) -> str:
+@pytest.fixture(scope="module")
+def readable_package() -> Iterator[Path]:
+    """A folder with a copy of the package that anybody can read: only root may be able to enter the original."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(Path(holdfast.__file__).parent, folder / "holdfast")
+        for path in folder.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield folder
+
+
+def open_as_nobody(path: Path, package: Path) -> str:
     """What a process without root's powers is told."""
     if os.getuid() != 0:
         pytest.skip("only root can become somebody else")
-    command = [sys.executable, "-c", AS_NOBODY, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    command = [sys.executable, "-c", AS_NOBODY, str(path), str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     return done.stdout.strip() or done.stderr
 
 
@@ -261,7 +279,7 @@ def open_folder() -> Iterator[Path]:
     ],
 )
 def test_missing_permissions_are_told(
-    open_folder: Path, file_mode: int | None, folder_mode: int, words: list[str]
+    open_folder: Path, readable_package: Path, file_mode: int | None, folder_mode: int, words: list[str]
 ) -> None:
     folder = open_folder / "folder"
     folder.mkdir()
@@ -270,7 +288,7 @@ def test_missing_permissions_are_told(
         Holdfast(path).close()
         path.chmod(file_mode)
     folder.chmod(folder_mode)
-    told_to_nobody = open_as_nobody(path)
+    told_to_nobody = open_as_nobody(path, readable_package)
     assert [word for word in words if word not in told_to_nobody] == [], told_to_nobody
 
 

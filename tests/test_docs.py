@@ -26,10 +26,11 @@ from holdfast.observations import EVENTS
 from holdfast.observe import Observe, answers
 from holdfast.retention import Retention, Rule
 from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
+from holdfast.store.sqlite.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.store.sqlite.transaction import Completion, Transaction
 from holdfast.testing import Drained, FakeClock, Ran
-from holdfast.upkeep.asked import PruneReport
 from holdfast.upkeep.findings import Checkup, Finding
+from holdfast.upkeep.on_demand import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
 
 ROOT = Path(__file__).parent.parent
@@ -134,13 +135,15 @@ def test_every_finding_of_the_doctor_is_in_its_reference() -> None:
 
 def events_in_source() -> set[str]:
     statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
-    code = (SQL / "operating.py").read_text(encoding="utf-8")
+    code = (SQL / "operate.py").read_text(encoding="utf-8")
+    schedules = (SQL / "schedules.py").read_text(encoding="utf-8")
     return {
         *re.findall(r"transition = '(\w+)'", statements),
         *re.findall(r"ELSE '(edited)' END", statements),
         *re.findall(r"VALUES \([^)]*(?:at|AT), '(\w+)'", statements),
-        *re.findall(r"_set_paused\([^,]+, \"(\w+)\"", code),
-        *re.findall(r"_note_schedule\([^,]+, \"(\w+)\"", (SQL / "scheduling.py").read_text(encoding="utf-8")),
+        *re.findall(r"self\._sql\.(?:pause|resume), \"(\w+)\"", code),
+        *re.findall(r"_note_schedule\([^,]+, \"(\w+)\"", schedules),
+        *(f"schedule_{event}" for event in EVENTS_OF_SCHEDULES.values()),
         *(f"{action}d" for action in re.findall(r"action in \(\"(\w+)\", \"(\w+)\"\)", code)[0]),
     }
 
@@ -151,7 +154,7 @@ def test_every_event_is_in_the_reference() -> None:
     assert {"claimed", "enqueued", "edited", "removed", "paused", "purged", "schedule_added"} <= events
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
     assert events - in_tables == set()
-    columns = {"id", "job_id", "at", "event", "attempt", "actor", "detail"}
+    columns = {"id", "job_id", "at", "event", "attempt", "actor", "reason", "run_at", "detail"}
     assert set(EVENTS) == in_tables - columns, "what can be asked for"
 
 

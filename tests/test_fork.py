@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from forking import WATCHDOG_SECONDS, Child, Gate, ids_in, numbers, send
+from forking import (  # noqa: F401  two of them are fixtures
+    WATCHDOG_SECONDS,
+    Child,
+    Gate,
+    ids_in,
+    impatient_forks,
+    numbers,
+    patient_forks,
+    send,
+)
 from holdfast import Holdfast
 from holdfast.errors import StoreClosed, UsedAfterFork
 from refusals import told
@@ -24,8 +33,8 @@ pytestmark = [
 
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """On the real clock, and soon out of patience: a lock that never comes free must not take a minute to show."""
-    return open_app(busy_timeout=3)
+    """On the real clock, and out of patience before the watchdog is: a lock that never comes free is told."""
+    return open_app(busy_timeout=60)
 
 
 @pytest.fixture
@@ -45,7 +54,7 @@ def test_a_child_uses_the_same_app_as_if_nothing_had_happened(app: Holdfast) -> 
     def everything() -> str:
         assert [message.body for message in inbox.receive_many(3)] == [0, 1, 2]
         sent = inbox.send("child")
-        message = inbox.receive(wait=5)
+        message = inbox.receive(wait=WATCHDOG_SECONDS)
         assert message is not None and message.id == sent
         assert message.extend(60) and message.ack()
         assert inbox.receive(wait=0.05) is None
@@ -107,7 +116,7 @@ def test_a_child_that_outlives_its_parent_loses_nothing_to_strangers(url: str, g
     report, go_on = Gate(), gate
 
     def parent() -> None:
-        app = Holdfast(url, busy_timeout=3)
+        app = Holdfast(url, busy_timeout=60)
         send(app, 10)
         if os.fork() == 0:
             orphan(app)
@@ -240,6 +249,7 @@ def test_a_child_that_was_forked_inside_a_transaction_can_write_or_is_told(
     assert len(ids_in(url)) == (6 if outcome == "sent 5" else 1), outcome
 
 
+@pytest.mark.usefixtures("impatient_forks")
 def test_a_child_that_was_forked_beside_a_transaction_of_another_thread_can_write_or_is_told(
     app: Holdfast, url: str, gate: Gate
 ) -> None:

@@ -7,11 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from statistics import median
 
 import pytest
 
-from forking import WATCHDOG_SECONDS, Child, ids_in, numbers, send
+from forking import WATCHDOG_SECONDS, Child, ids_in, numbers, patient_forks, send  # noqa: F401  one is a fixture
 from holdfast import Holdfast
 
 pytestmark = [
@@ -22,8 +21,8 @@ pytestmark = [
 
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """On the real clock, and soon out of patience: a lock that never comes free must not take a minute to show."""
-    return open_app(busy_timeout=3)
+    """On the real clock, and out of patience before the watchdog is: a lock that never comes free is told."""
+    return open_app(busy_timeout=60)
 
 
 ENDS = {
@@ -38,6 +37,8 @@ ENDS = {
 SCRIPT = """
 import os, sys
 from holdfast import Holdfast
+from holdfast.store.sqlite import database
+database.FORK_PATIENCE_SECONDS = 60
 app = Holdfast(sys.argv[1])
 inbox = app.queue("inbox")
 for n in range(100):
@@ -107,7 +108,7 @@ def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfas
 
     def take_part() -> list[int]:
         sent = send(app, 3, "children")
-        message = app.queue("children").receive(wait=5)
+        message = app.queue("children").receive(wait=WATCHDOG_SECONDS)
         assert message is not None and message.ack()
         return sent
 
@@ -118,13 +119,12 @@ def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfas
     for thread in threads:
         thread.start()
     try:
-        forking_seconds: list[float] = []
         children: list[Child] = []
         sent: list[int] = []
         for _ in range(50):
             began = time.monotonic()
             children.append(Child(take_part))
-            forking_seconds.append(time.monotonic() - began)
+            assert time.monotonic() - began < WATCHDOG_SECONDS / 4, "the fork ran out of patience"
             if len(children) == 4:
                 sent += numbers(children.pop(0).result())
         for child in children:
@@ -135,6 +135,5 @@ def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfas
             thread.join(WATCHDOG_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     app.close()
-    assert median(forking_seconds) < 0.5, "forks ran out of patience and went on while SQLite was in use"
     assert len(sent) == 150 and len(received) == len(set(received))
     assert {*sent, *acknowledged} == ids_in(url)

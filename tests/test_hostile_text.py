@@ -12,6 +12,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput
 from holdfast.failure import DETAIL_LIMIT, ErrorTable, Failure, shorten
 from refusals import refused, stored
+from support.transitions import claim_tasks, fail
 
 HOSTILE = [
     "'",
@@ -129,7 +130,7 @@ def test_a_hostile_task_name_is_only_a_name(crowd: Holdfast, subtests: pytest.Su
             if not accepts(crowd, "task name", lambda text=text: crowd.task(name=text)(work).enqueue(1)):
                 continue
             assert [(job.task, job.args) for job in crowd.jobs.list(task=text)] == [(text, {"n": 1})]
-            claimed = crowd.store.claim_tasks(None, [text], 5, 30 * SECOND, "worker")
+            claimed = claim_tasks(crowd.store, None, [text], 5, 30 * SECOND, "worker")
             assert [one.task for one in claimed] == [text]
 
 
@@ -155,12 +156,12 @@ def test_a_hostile_error_is_only_text_in_the_history(crowd: Holdfast, subtests: 
     for text in HOSTILE:
         with subtests.test(ascii(text)[:30]):
             crowd.queue("inbox").send("x")
-            (claimed,) = crowd.store.claim_messages("inbox", 1, 30 * SECOND, "worker")
+            (claimed,) = crowd.store.jobs.claim_messages("inbox", 1, 30 * SECOND, "worker")
             try:
                 raise ValueError(text)
             except ValueError as error:
                 failure = ErrorTable().failure(error)
-            assert crowd.store.fail(claimed.lease, failure)
+            assert fail(crowd.store, claimed.lease, failure)
             detail = crowd.jobs.get(claimed.id).error_detail
             assert detail == shorten(f"ValueError: {text}") and len(detail) <= DETAIL_LIMIT
             assert crowd.jobs.history(claimed.id)[-1].name == "failed"
@@ -199,8 +200,8 @@ def test_a_hostile_error_code_does_not_make_the_history_unreadable(app: Holdfast
     for code in ("", "lower", 'A"B', "A\\B", "A:B\n", "\x00", "🙂", "X" * 1000):
         with subtests.test(ascii(code)[:30]):
             app.queue("inbox").send("x")
-            (claimed,) = app.store.claim_messages("inbox", 1, 30 * SECOND, "worker")
-            assert app.store.fail(claimed.lease, Failure(code, "detail"))
+            (claimed,) = app.store.jobs.claim_messages("inbox", 1, 30 * SECOND, "worker")
+            assert fail(app.store, claimed.lease, Failure(code, "detail"))
             assert app.jobs.history(claimed.id)[-1].name == "failed"
 
 

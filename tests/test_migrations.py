@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import CannotOpen, DatabaseMissing, MigrationFailed, SchemaOutdated, SchemaTooNew
+from holdfast.errors import (
+    CannotOpen,
+    DatabaseMissing,
+    MigrationFailed,
+    SchemaOutdated,
+    SchemaTooNew,
+    SchemaUnsupported,
+)
 from holdfast.store.sqlite.connection import connect
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.store.sqlite.patience import Patience
 from holdfast.testing import FakeClock
 from refusals import told
+from shift import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -147,6 +155,38 @@ def test_a_database_by_a_newer_holdfast_is_refused_and_not_changed(url: str) -> 
     other.close()
 
 
+def test_a_database_of_a_version_that_was_never_released_is_refused_and_not_changed(url: str) -> None:
+    """As those versions made it: seven migrations, and other tables."""
+    other = sqlite3.connect(url)
+    other.execute("CREATE TABLE holdfast_jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, note TEXT)")
+    other.execute("CREATE TABLE holdfast_migrations (name TEXT PRIMARY KEY, applied_at INTEGER) WITHOUT ROWID")
+    names = ["0001_initial", "0002_workers", "0003_schedules", "0004_graphs", "0005_observe", "0006_upkeep"]
+    other.executemany("INSERT INTO holdfast_migrations VALUES (?, 1)", [(name,) for name in names])
+    other.commit()
+    before = dump(other)
+    for migrate in (True, False):
+        with told(SchemaUnsupported, "development version", "cannot be migrated", "new one", "prefix"):
+            Holdfast(url, migrate=migrate)
+    assert dump(other) == before
+    with Holdfast(url, prefix="other_") as app:
+        app.queue("inbox").send("x")
+    other.close()
+
+
+def test_an_app_of_a_newer_version_migrates_what_is_there(url: str, request: pytest.FixtureRequest) -> None:
+    with Holdfast(url) as app:
+        app.queue("inbox").send("x")
+    request.getfixturevalue("newer_version")
+    with told(SchemaOutdated, "found 1", "need 2", "holdfast migrate"):
+        Holdfast(url, migrate=False)
+    with Holdfast(url) as app:
+        assert app.queue("inbox").stats().total == 1
+    other = sqlite3.connect(url)
+    assert list(recorded(other, "holdfast_")) == ["0001_schema", "9000_later"]
+    assert other.execute("SELECT count(*) FROM holdfast_later").fetchone() == (0,)
+    other.close()
+
+
 def test_an_empty_database_is_not_migrated_against_orders(url: str) -> None:
     sqlite3.connect(url).close()
     with told(SchemaOutdated, "found 0", "need", "migrate"):
@@ -204,7 +244,7 @@ def test_processes_that_open_a_new_file_at_once_do_not_fail(url: str, number: in
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    problems = [process.communicate(timeout=30)[1] for process in processes]
+    problems = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
     assert problems == [""] * number
     totals = []
     for prefix in prefixes:

@@ -14,7 +14,7 @@ from queue_machine import QueueMachine
 
 MATTERS = """dead letter, failed task, fenced, fenced by a newer attempt, settled, recovered, rebooted, rolled back,
 deduplicated, replaced, not replaced: running, requeued, cancelled running, purged running, promoted, run_now,
-snoozed, retry_scheduled, released, succeeded"""
+snoozed, retry_scheduled, released, succeeded, folded"""
 
 
 def thorough(examples: int) -> settings:
@@ -35,7 +35,7 @@ def test_random_operations_do_what_a_plain_model_does(migrated: Path, monkeypatc
     """And reach the states that matter."""
     monkeypatch.setattr(QueueMachine, "migrated", migrated)
     QueueMachine.reached.clear()
-    run_state_machine_as_test(QueueMachine, settings=thorough(60))
+    run_state_machine_as_test(QueueMachine, settings=thorough(75))
     reached = QueueMachine.reached
     print(dict(reached))
     for what in MATTERS.replace("\n", " ").split(", "):

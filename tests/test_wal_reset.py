@@ -38,7 +38,7 @@ class Scene:
         self.database, self.app = database, Holdfast(database)
         self.queue = self.app.queue("acknowledged")
         self.sent: set[int] = set()
-        self.app.store.checkpoint()  # a database of some pages, for the checkpointer to map
+        self.app.store.file.checkpoint()  # a database of some pages, for the checkpointer to map
         self.bare = None if kind == "guarded" else sqlite3.connect(database, isolation_level=None)
         self.checkpointer: Member = crew.start("checkpointer", kind, LD_PRELOAD=shim)
         assert self.checkpointer.hear() == "ready", crew.complaints()
@@ -49,7 +49,7 @@ class Scene:
 
     def checkpoint(self, mode: str = "PASSIVE") -> None:
         if self.bare is None:
-            self.app.store.checkpoint()
+            self.app.store.file.checkpoint()
         else:
             self.bare.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 

@@ -29,8 +29,9 @@ _SQUARE = bytes.maketrans(b"{}", b"[]")
 _DEEPER = b"[" * (MAX_DEPTH + 1)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
-# A time without an offset, or a number as a key.
-_TELLTALE = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"|"-?\d+(?:\.\d+)?":')
+# Apart, since a pattern that begins with a letter is searched for faster than a choice of two.
+_find_time_without_offset = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"').search
+_find_number_as_key = re.compile(rb'"-?\d+(?:\.\d+)?":').search
 
 
 def _pure_path() -> type[PurePath]:
@@ -64,13 +65,13 @@ def _check_hook(wanted: type, value: Any) -> Any:
     raise ValueError(f"Expected `{wanted.__qualname__}`, got `{type(value).__qualname__}`")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
+_encode_any = msgspec.json.Encoder(enc_hook=_encode_hook).encode
 
 
 def encode(value: Any) -> bytes:
     """The value as JSON, or InvalidPayload."""
     try:
-        data = _encoder.encode(value)
+        data = _encode_any(value)
     except InvalidPayload:
         raise
     except UnicodeEncodeError:
@@ -85,7 +86,13 @@ def encode(value: Any) -> bytes:
         raise PayloadTooLarge(
             f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}: store it elsewhere and pass a reference"
         )
-    if _is_suspect(data):
+    # Whether it looks as if the value had NaN (written as null), a naive datetime, twin keys, or great depth.
+    if (
+        b"null" in data
+        or _find_time_without_offset(data) is not None
+        or _find_number_as_key(data) is not None
+        or (len(data) > 2 * MAX_DEPTH and _is_too_deep(data))
+    ):
         _inspect(value)
     return data
 
@@ -152,7 +159,7 @@ def decoder(wanted: Any) -> Callable[[bytes], Any]:
     def limited(data: bytes) -> Any:
         if len(data) > MAX_BYTES:  # a row that was written by hand
             raise msgspec.DecodeError(f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}")
-        if _is_too_deep(data):
+        if len(data) > 2 * MAX_DEPTH and _is_too_deep(data):
             raise msgspec.DecodeError(f"the payload is nested deeper than {MAX_DEPTH} levels")
         try:
             return decode(data)
@@ -197,11 +204,6 @@ def is_json(data: bytes) -> bool:
 def _require_json(data: bytes) -> None:
     if not is_json(data):
         raise InvalidPayload("the payload is a msgspec.Raw that holds no JSON, or is not UTF-8")
-
-
-def _is_suspect(data: bytes) -> bool:
-    """Whether it looks as if the value had NaN (written as null), a naive datetime, great depth, or twin keys."""
-    return b"null" in data or _is_too_deep(data) or _TELLTALE.search(data) is not None
 
 
 def _inspect(value: Any) -> None:

@@ -160,6 +160,10 @@ class SchemaTooNew(StoreError):
     """The tables were made by a newer version of Holdfast."""
 
 
+class SchemaUnsupported(StoreError):
+    """The tables were made by a version of Holdfast that was never released, and cannot be migrated."""
+
+
 class MigrationFailed(StoreError):
     """A migration failed. The database is as it was before."""
 

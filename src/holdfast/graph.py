@@ -24,14 +24,6 @@ class Links(Struct, frozen=True):
         return self.external or bool(self.after)
 
 
-class BlockerRecord(Struct, frozen=True):
-    """A chain that a job waits for, or waited for."""
-
-    chain_id: int
-    outcome: str | None  # how it ended, once it holds the job no more
-    last_id: int  # of its last job; there may be no such job any more
-
-
 class BatchRecord(Struct, frozen=True):
     """A batch as it was read. Times are microseconds."""
 
@@ -46,8 +38,8 @@ class BatchRecord(Struct, frozen=True):
 
 
 class Deletion(Struct, frozen=True):
-    """What came of deleting a chain. Where somebody waits for it, or runs, nothing was deleted."""
+    """The jobs that were deleted with a chain, or would be; or those that are in the way: then none was deleted."""
 
-    deleted: int = 0
-    waiting: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()  # unfinished jobs that wait for the chain
     running: tuple[int, ...] = ()

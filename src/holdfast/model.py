@@ -10,24 +10,39 @@ States, and how a job moves between them:
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar, get_args, overload
+from enum import Flag, StrEnum, auto
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from msgspec import Struct
 
 from .failure import Failure, check_code
 from .graph import Links
 
-Status = Literal["blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled"]
 
-STATUSES: frozenset[str] = frozenset(get_args(Status))
-TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+class Status(StrEnum):
+    """The states of a job. Each member is the text that the database has."""
+
+    BLOCKED = "blocked"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+STATUSES: frozenset[str] = frozenset(Status)
+TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 OnConflict = Literal["return", "replace"]
 
 T = TypeVar("T")
 
 
-Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back"]
+Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
 
 _PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
 
@@ -66,12 +81,13 @@ class NewJob(_Quiet, frozen=True):
     args_blob: str | None = None  # where `args` is kept by reference
 
     def due(self, now: int) -> int:
-        return now + self.delay if self.run_at is None else self.run_at
+        """Microseconds. What was due in the first months of 1970 is taken for a wrong unit by the database."""
+        return now + self.delay if self.run_at is None else max(self.run_at, now // 100)
 
     def first_status(self, now: int) -> Status:
         if self.links is not None and self.links.holds:
-            return "blocked"
-        return "scheduled" if self.due(now) > now else "ready"
+            return Status.BLOCKED
+        return Status.SCHEDULED if self.due(now) > now else Status.READY
 
 
 class JobRecord(_Quiet, frozen=True):
@@ -205,6 +221,17 @@ class Wanted(Struct, frozen=True):
     lease: int
     worker: str
     queues: Sequence[tuple[str, int]] | None = None  # each with the most to take from it
+    job_id: int | None = None  # only this job
+
+
+class Sweep(Flag):
+    """What the clock, or the end of another job or worker, brings about."""
+
+    DUE = auto()  # scheduled -> ready
+    LEASES = auto()  # running -> ready or failed, where the lease has ended
+    WORKERS = auto()  # running -> ready or failed, for all that dead workers held
+    ENDINGS = auto()  # blocked -> ready, scheduled, failed or cancelled, where what they wait for has ended
+    ALL = DUE | LEASES | WORKERS | ENDINGS
 
 
 class Settlement(_Quiet, frozen=True, gc=False):
@@ -238,7 +265,7 @@ class Report(Struct, frozen=True):
     """What is to be known of an attempt that goes on."""
 
     lease: Lease
-    started_at: int
+    started_at: int | None = None
     progress: float | None = None
     progress_text: str | None = None
 
@@ -295,11 +322,30 @@ class Cursor(Struct, frozen=True):
     newer: bool = False
 
 
-class Page(Sequence[T], Generic[T]):
-    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None."""
+class Listed(Struct, frozen=True):
+    """Records, newest first. A search that no index serves is stopped after a bounded number of jobs."""
 
-    def __init__(self, items: list[T], next: str | None, previous: str | None) -> None:
-        self.items, self.next, self.previous = items, next, previous
+    records: list[JobRecord]
+    looked_at: int | None = None  # that many jobs, if it ended early; None: nothing was left out
+    resume: int | None = None  # the last id that was looked at: a cursor to go on from
+
+
+class Counted(Struct, frozen=True):
+    """How many jobs fit; or, if it was stopped before the end, how many of those that it had looked at."""
+
+    count: int
+    is_complete: bool = True
+
+
+class Page(Sequence[T], Generic[T]):
+    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
+
+    looked_at: None, or how many jobs were looked at before the search was stopped, since no index finds those that
+    were asked for. Then there may be less on the page than asked for, or nothing, and its cursor goes on from there.
+    """
+
+    def __init__(self, items: list[T], next: str | None, previous: str | None, looked_at: int | None = None) -> None:
+        self.items, self.next, self.previous, self.looked_at = items, next, previous, looked_at
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -319,13 +365,16 @@ class Page(Sequence[T], Generic[T]):
 
 
 class QueueStats(Struct, frozen=True):
-    """The messages of a queue. `total` is all that are still there: the sum of the four states."""
+    """The messages of a queue. `total` is all that are still there: the sum of the four states.
 
-    total: int
-    ready: int
-    scheduled: int
-    running: int
-    failed: int
+    None is unknown: more messages without history are there than are counted one by one.
+    """
+
+    total: int | None
+    ready: int | None
+    scheduled: int | None
+    running: int | None
+    failed: int | None
     oldest_ready_age: float | None
     """For how long the one that has waited longest could have been received, in seconds; None if none is ready."""
     paused: bool
@@ -335,11 +384,12 @@ class QueueOverview(Struct, frozen=True):
     """One queue, its tasks and its messages together."""
 
     name: str
-    ready: int
-    scheduled: int
-    blocked: int
-    running: int
-    failed: int
+    ready: int | None
+    """None: unknown, since more jobs without history are there than are counted one by one."""
+    scheduled: int | None
+    blocked: int | None
+    running: int | None
+    failed: int | None
     oldest_ready_age: float | None
     """For how long the one that has waited longest could have been taken, in seconds; None if none is ready."""
     paused: bool

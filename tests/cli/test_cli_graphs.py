@@ -11,6 +11,7 @@ from click.testing import Result
 
 from holdfast import Holdfast, JobError, Then
 from shift import drain
+from support.transitions import claim_one
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -343,7 +344,7 @@ def test_a_running_job_keeps_what_would_go_with_it(app: Holdfast, work: Any, on:
     first = work.enqueue()
     second = work.using(after=first).enqueue()
     app.jobs.complete(first.id)
-    app.store.claim_one(second.id, 60_000_000, "worker-1")
+    claim_one(app.store, second.id, 60_000_000, "worker-1")
     for more in ([], ["-n"]):
         result = on("delete", first.id, "--cascade", *more)
         assert result.exit_code == 1

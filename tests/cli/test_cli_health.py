@@ -13,7 +13,7 @@ from click.testing import Result
 from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.rollup import MINUTE
+from holdfast.fold import MINUTE
 
 Run = Callable[..., Result]
 

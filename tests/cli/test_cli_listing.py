@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
+from holdfast.store.sqlite import listing, plan
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -32,7 +33,7 @@ def test_the_list_has_one_line_for_each_job_newest_first(jobs: dict[str, int], o
 
 def test_json_has_the_same_keys_for_every_job(jobs: dict[str, int], data: Data) -> None:
     listed = data("jobs")
-    assert list(listed) == ["jobs", "next", "previous"]
+    assert list(listed) == ["jobs", "next", "previous", "looked_at"]
     assert {tuple(job) for job in listed["jobs"]} == {tuple(FIELDS)}
     first = next(job for job in listed["jobs"] if job["id"] == jobs["succeeded"])
     assert ISO.fullmatch(first["created_at"]) and ISO.fullmatch(first["finished_at"])
@@ -72,6 +73,28 @@ def test_pages_are_followed_by_cursors(app: Holdfast, on: Run, data: Data) -> No
     last = data("jobs", "--limit", "2", "--cursor", second["next"])
     assert [job["id"] for job in last["jobs"]] == [1] and last["next"] is None
     assert [job["id"] for job in data("jobs", "--cursor", last["previous"])["jobs"]] == [5, 4, 3, 2]
+
+
+def test_a_search_that_was_stopped_says_how_far_it_went(
+    app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((plan, "SMALL"), (plan, "MOST_SORTED"), (listing, "SHORT_WALK"), (plan, "MOST_UNFOLDED")):
+        monkeypatch.setattr(module, name, -1)
+    monkeypatch.setattr(listing, "LONG_WALK", 3)
+    inbox = app.queue("inbox")
+    inbox.send_many(range(9))
+    for message in inbox.receive_many(2):
+        message.ack()
+    first = on("jobs", "--status", "succeeded", "--limit", "1")
+    assert (first.exit_code, first.stdout) == (0, "")
+    assert first.stderr == (
+        "No such job was found yet. Looked at 7 jobs, down to id 3; go on with --cursor older-3\n"
+    )
+    second = data("jobs", "--status", "succeeded", "--limit", "1", "--cursor", "older-3")
+    assert [job["id"] for job in second["jobs"]] == [2]
+    back = on("jobs", "--status", "scheduled", "--limit", "1", "--cursor", "newer-1")
+    assert "Looked at 7 jobs, up to id 8; go on with --cursor newer-8" in back.stderr
+    assert data("jobs", "--status", "scheduled", "--limit", "1")["looked_at"] == 7
 
 
 def test_no_command_shows_a_payload_or_a_result_unasked(jobs: dict[str, int], on: Run) -> None:

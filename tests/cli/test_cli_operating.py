@@ -7,6 +7,8 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
+from holdfast.cli import deeds
+from holdfast.store.sqlite import listing
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -59,8 +61,8 @@ def test_several_ids_are_each_done_or_explained(app: Holdfast, jobs: dict[str, i
     result = on("retry", jobs["failed"], jobs["running"], 99, jobs["failed"], "--json")
     assert result.exit_code == 4
     assert result.stdout == (
-        '{"action":"retry","dry_run":false,"matched":1,"done":1,"refused":[{"id":3,"status":"running"}],'
-        '"not_found":[99]}\n'
+        '{"action":"retry","dry_run":false,"matched":1,"matched_all":true,"done":1,'
+        '"refused":[{"id":3,"status":"running"}],"not_found":[99]}\n'
     )
     assert len(result.stderr.splitlines()) == 2
 
@@ -111,10 +113,25 @@ def test_a_dry_run_counts_and_does_nothing(app: Holdfast, jobs: dict[str, int], 
     before = [job.status for job in app.jobs.list()]
     assert on("cancel", "--queue", "mail", "-n").stdout == "2 jobs would be cancelled.\n"
     assert data("delete", "--since", "1h", "-n") == {
-        "action": "delete", "dry_run": True, "matched": 5, "done": 0, "refused": [], "not_found": [],
+        "action": "delete", "dry_run": True, "matched": 5, "matched_all": True, "done": 0, "refused": [],
+        "not_found": [],
     }  # fmt: skip
     assert on("retry", jobs["failed"], "-n").stdout == "1 job would be retried.\n"
     assert [job.status for job in app.jobs.list()] == before
+
+
+def test_a_count_that_would_take_long_is_a_lower_bound(
+    app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "STEP", 10)
+    monkeypatch.setattr(deeds, "MOST_LOOKED_AT", 30)
+    app.queue("inbox").send_many(range(100))
+    assert on("cancel", "--since", "1h", "-n").stdout == "At least 30 jobs would be cancelled.\n"
+    counted = data("delete", "--since", "1h", "-n")
+    assert (counted["matched"], counted["matched_all"]) == (30, False)
+    assert on("cancel", "--queue", "inbox", "-n").stdout == "100 jobs would be cancelled.\n", "that is known"
+    assert "Cancel at least 30 jobs?" in on("cancel", "--since", "1h").stderr
+    assert on("cancel", "--since", "1h", "--yes").stdout == "100 jobs cancelled.\n"
 
 
 def test_filters_that_fit_nothing_are_code_1(jobs: dict[str, int], on: Run) -> None:

@@ -113,7 +113,7 @@ def hostile(app: Holdfast) -> None:
         )
         tx.execute("UPDATE holdfast_events SET actor = :evil, event = :evil", {"evil": HOSTILE})
         tx.execute("UPDATE holdfast_attempts SET fingerprint = 'f', error_detail = :evil", {"evil": HOSTILE})
-        tx.execute("INSERT INTO holdfast_tracebacks VALUES ('f', 'TEST', ?, 1, 1, 1)", (f"line one\n{HOSTILE}",))
+        tx.execute("INSERT INTO holdfast_tracebacks VALUES ('f', 'TEST', ?, 1, 1)", (f"line one\n{HOSTILE}",))
 
 
 COMMANDS = [

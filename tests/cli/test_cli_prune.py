@@ -78,7 +78,7 @@ def test_the_rules_of_the_app_are_those_of_its_workers(
 ) -> None:
     app = open_app(retention=Retention(succeeded=None, failed=0))
     ended = Ended(app)
-    app.store.put_retention('{"succeeded":null,"failed":0}', "test", {})
+    app.worker(until_idle=True).run()
     ended.job("failed")
     ended.job("succeeded")
     assert data("prune")["failed"] == 1

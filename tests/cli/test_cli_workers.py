@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from shift import Shift, drain, eventually
+from shift import PATIENCE_SECONDS, Shift, drain, eventually
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -46,11 +46,11 @@ def test_a_worker_that_is_there_is_listed_with_all_that_is_known_of_it(app: Hold
     @app.task(queue="mail")
     def wait() -> None:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE_SECONDS)
 
     wait.enqueue()
     with Shift(app, queues="mail,other", concurrency=3) as shift:
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_SECONDS)
         header, line = on("workers").stdout.splitlines()
         (found,) = data("workers")["workers"]
         go_on.set()
@@ -72,7 +72,7 @@ def test_one_that_has_ended_is_listed_only_on_demand(app: Holdfast, work: Any, o
 
 
 def test_one_that_died_is_lost_whatever_its_heartbeat_says(app: Holdfast, url: str, data: Data) -> None:
-    ended = subprocess.run([sys.executable, "-c", DIES, url], timeout=60)
+    ended = subprocess.run([sys.executable, "-c", DIES, url], timeout=PATIENCE_SECONDS)
     assert ended.returncode == 9
     (found,) = eventually(lambda: data("workers")["workers"])
     assert (found["state"], found["alive"], found["ended_at"]) == ("lost", False, None)

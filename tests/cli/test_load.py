@@ -25,7 +25,7 @@ def refused(reference: str) -> CannotLoadApp:
 
 def name_of(app: Holdfast) -> str:
     app.close()
-    return Path(app.store._options.path).name  # type: ignore[attr-defined]
+    return Path(app.store.database.options.path).name  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("reference", ["tasks:app", "tasks", "tasks.py", "tasks.py:app", "./tasks.py"])
@@ -51,7 +51,7 @@ def test_an_absolute_path_elsewhere(module: Module, tmp_path: Path) -> None:
 def test_one_of_several_by_name(module: Module) -> None:
     module("tasks.py", TWO + "class Box:\n    app = other\n")
     for reference, name in (("tasks:app", "app.db"), ("tasks:other", "other.db"), ("tasks:Box.app", "other.db")):
-        assert load_app(reference).store._options.path.name == name  # type: ignore[attr-defined]
+        assert load_app(reference).store.database.options.path.name == name  # type: ignore[attr-defined]
     for app in ("tasks:app", "tasks:other"):
         load_app(app).close()
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from launching import command
 
-PATIENCE_SECONDS = 40
+from shift import PATIENCE_SECONDS
+
 LOOK_SECONDS = 0.02
 
 KEYS = {

@@ -1,17 +1,16 @@
 """Large payloads and results are kept by reference: the same to whoever uses them, by whatever way they come."""
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blobs import LARGE, blob_files, large, name_of
+from blobs import LARGE, collect, large, name_of
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import BlobMissing, InvalidInput, PayloadTooLarge
 from holdfast.testing import drain
+from support.backend import Backend
 
 Sql = Callable[..., list[Any]]
 
@@ -53,7 +52,7 @@ def test_a_threshold_out_of_its_limits_is_refused(open_app: Callable[..., Holdfa
         open_app(blob_bytes=wrong)
 
 
-def test_a_task_gets_its_large_payload_and_gives_a_large_result(app: Holdfast, sql: Sql, url: str) -> None:
+def test_a_task_gets_its_large_payload_and_gives_a_large_result(app: Holdfast, sql: Sql, backend: Backend) -> None:
     @app.task
     def double(text: str) -> str:
         return text + text
@@ -64,7 +63,7 @@ def test_a_task_gets_its_large_payload_and_gives_a_large_result(app: Holdfast, s
     assert job.refresh().result == large() + large()
     args, args_blob, result, result_blob = reference(sql, job.id)
     assert args == result == "null" and args_blob != result_blob
-    assert {path.name for path in blob_files(url)} == {args_blob, result_blob}
+    assert set(backend.blob_names()) == {args_blob, result_blob}
     assert app.jobs.get(job.id).args == {"text": large()}
 
 
@@ -80,17 +79,17 @@ def test_a_coroutine_does_as_well(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("is_large", [True, False])
-def test_the_same_content_is_kept_once(app: Holdfast, url: str, is_large: bool) -> None:
+def test_the_same_content_is_kept_once(app: Holdfast, backend: Backend, is_large: bool) -> None:
     for _ in range(3):
         app.queue("inbox").send(large() if is_large else "small")
-    assert len(blob_files(url)) == int(is_large)
+    assert len(backend.blob_names()) == int(is_large)
 
 
-def test_many_at_once_keep_their_order(app: Holdfast, url: str, sql: Sql) -> None:
+def test_many_at_once_keep_their_order(app: Holdfast, backend: Backend, sql: Sql) -> None:
     bodies = [large(LARGE + 10 + n, "abc"[n % 3]) if n % 2 else f"small {n}" for n in range(40)]
     ids = app.queue("inbox").send_many(bodies)
     assert [app.jobs.get(id).args for id in ids] == bodies
-    assert len(blob_files(url)) == 20
+    assert len(backend.blob_names()) == 20
     assert sql("SELECT count(*) FROM holdfast_jobs WHERE args = 'null' AND args_blob IS NOT NULL") == [(20,)]
 
 
@@ -155,14 +154,14 @@ def test_an_attempt_completes_itself_with_something_large(app: Holdfast, sql: Sq
     assert sql("SELECT count(*) FROM holdfast_jobs WHERE result_blob IS NOT NULL") == [(1,)]
 
 
-def test_somebody_outside_gives_a_large_result(app: Holdfast, sql: Sql, url: str) -> None:
+def test_somebody_outside_gives_a_large_result(app: Holdfast, sql: Sql, backend: Backend) -> None:
     job = app.external("approval", large(letter="a"))
     assert app.jobs.complete(job.id, large(letter="r")) is True
     assert job.refresh().result == large(letter="r")
     assert reference(sql, job.id) == ("null", name_of(large(letter="a")), "null", name_of(large(letter="r")))
     assert app.jobs.complete(job.id, large(letter="s")) is False
-    app.store.collect_blobs()
-    assert {path.name for path in blob_files(url)} == {name_of(large(letter=one)) for one in "ar"}
+    collect(app)
+    assert set(backend.blob_names()) == {name_of(large(letter=one)) for one in "ar"}
 
 
 def test_a_batch_calls_back_with_a_large_payload(app: Holdfast, sql: Sql) -> None:
@@ -195,34 +194,34 @@ def test_a_schedule_fires_with_a_large_payload(app: Holdfast, clock: Any, sql: S
         app.schedules.add("other", "0 0 * * *", work, {"text": "x" * 1024 * 1024})
 
 
-def test_a_replaced_payload_is_replaced_by_reference_and_back(app: Holdfast, sql: Sql, url: str) -> None:
+def test_a_replaced_payload_is_replaced_by_reference_and_back(app: Holdfast, sql: Sql, backend: Backend) -> None:
     @app.task
     def work(text: str) -> None: ...
 
     def replace(text: str) -> str:
         job = work.using(key="one", on_conflict="replace", delay=60).enqueue(text)
-        app.store.collect_blobs()
+        collect(app)
         return str(app.jobs.get(job.id).args["text"])
 
     for text in (large(letter="a"), large(letter="b"), "small", large(letter="a")):
         assert replace(text) == text
-        assert len(blob_files(url)) == (text != "small")
+        assert len(backend.blob_names()) == (text != "small")
 
 
-def test_a_key_that_is_taken_leaves_nothing_behind(app: Holdfast, url: str) -> None:
+def test_a_key_that_is_taken_leaves_nothing_behind(app: Holdfast, backend: Backend) -> None:
     @app.task
     def work(text: str) -> None: ...
 
     first = work.using(key="one").enqueue(large(letter="a"))
     assert work.using(key="one").enqueue(large(letter="b")).id == first.id
-    app.store.collect_blobs()
-    assert len(blob_files(url)) == 1 and first.refresh().args == {"text": large(letter="a")}
+    collect(app)
+    assert len(backend.blob_names()) == 1 and first.refresh().args == {"text": large(letter="a")}
 
 
-def test_in_a_transaction_of_the_user_it_is_there_with_the_commit(app: Holdfast, url: str) -> None:
-    conn = sqlite3.connect(url)
+def test_in_a_transaction_of_the_user_it_is_there_with_the_commit(app: Holdfast, backend: Backend) -> None:
+    conn = backend.connect()
     id = app.queue("inbox").send(large(), conn=conn)
-    assert [path.name for path in blob_files(url)] == [name_of(large())], "before the commit"
+    assert backend.blob_names() == [name_of(large())], "before the commit"
     conn.commit()
     assert app.jobs.get(id).args == large()
     with app.transaction() as tx:
@@ -232,7 +231,7 @@ def test_in_a_transaction_of_the_user_it_is_there_with_the_commit(app: Holdfast,
 
 
 def test_switched_off_everything_is_in_the_row_up_to_a_mebibyte(
-    open_app: Callable[..., Holdfast], sql: Sql, url: str
+    open_app: Callable[..., Holdfast], sql: Sql, backend: Backend
 ) -> None:
     app = open_app(blob_bytes=None)
     most = 1024 * 1024
@@ -250,7 +249,7 @@ def test_switched_off_everything_is_in_the_row_up_to_a_mebibyte(
     drain(app, raise_errors=False)
     assert len(job.refresh().result or "") == most - 2
     assert too_large.refresh().error_code == "RESULT:TOO_LARGE" and "result" in (too_large.error_detail or "")
-    assert not Path(f"{url}-blobs").exists()
+    assert backend.blob_names() == []
     assert app.queue("inbox").stats().total == 0
 
 
@@ -262,20 +261,11 @@ def test_switched_off_what_is_there_by_reference_can_still_be_read(open_app: Cal
     assert message is not None and message.body == large()
 
 
-def test_two_apps_share_what_one_of_them_put(open_app: Callable[..., Holdfast], url: str) -> None:
+def test_two_apps_share_what_one_of_them_put(open_app: Callable[..., Holdfast]) -> None:
     one, other = open_app(), open_app()
     one.queue("inbox").send(large())
     message = other.queue("inbox").receive()
     assert message is not None and message.body == large()
-
-
-def test_two_prefixes_in_one_file_have_folders_of_their_own(open_app: Callable[..., Holdfast], url: str) -> None:
-    one, other = open_app(), open_app(prefix="jobs_")
-    ids = [app.queue("inbox").send(large()) for app in (one, other)]
-    one.jobs.delete(ids[0])
-    one.store.collect_blobs()
-    assert blob_files(url) == [] and len(blob_files(url, "-jobs_blobs")) == 1
-    assert other.jobs.get(ids[1]).args == large()
 
 
 def test_the_cap_is_64_mebibytes(app: Holdfast) -> None:
@@ -301,9 +291,9 @@ def test_a_plain_insert_of_something_large_is_as_good(app: Holdfast, sql: Sql) -
     assert message is not None and message.body == large()
 
 
-def test_a_job_that_is_gone_takes_what_it_had_along(app: Holdfast, url: str) -> None:
+def test_a_job_that_is_gone_takes_what_it_had_along(app: Holdfast, backend: Backend) -> None:
     job = app.jobs.get(app.queue("inbox").send(large()))
     app.jobs.delete(job.id)
-    assert app.store.collect_blobs() == 1 and blob_files(url) == []
+    assert collect(app) == 1 and backend.blob_names() == []
     with pytest.raises(BlobMissing):
         _ = job.args

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import Holdfast, Queue
 from holdfast.testing import FakeClock
+from support.transitions import claim_tasks, recover
 
 
 @pytest.fixture
@@ -54,8 +55,8 @@ def test_failed_tasks_of_the_queue_are_no_dead_letters(app: Holdfast, inbox: Que
     def work() -> None: ...
 
     work.enqueue()
-    app.store.claim_tasks(["inbox"], ["work"], 1, 0, "worker-1")
-    app.store.recover()
+    claim_tasks(app.store, ["inbox"], ["work"], 1, 0, "worker-1")
+    recover(app.store)
     assert app.jobs.list(status="failed", queue="inbox")
     assert inbox.dead_letters() == []
 
@@ -134,7 +135,7 @@ def test_thousands_of_dead_letters_are_requeued(app: Holdfast) -> None:
     inbox.send_many(range(2500))
     while messages := inbox.receive_many(1000, visibility=0):
         assert len(messages) <= 1000
-    app.store.recover()
+    recover(app.store)
     assert inbox.requeue() == 2500
     assert inbox.stats().ready == 2500
 

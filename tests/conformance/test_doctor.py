@@ -1,5 +1,6 @@
-"""`app.check()`: what it finds about jobs, rows, workers and times, what that means, and what a repair mends."""
+"""`app.check()`: what it finds about jobs, workers and times, what that means, and what a repair mends."""
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -10,10 +11,12 @@ import pytest
 from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND, as_datetime
-from holdfast.errors import InvalidInput, StoreBusy
+from holdfast.errors import InvalidInput
 from holdfast.model import Claimed, WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.findings import Finding
+from support.checkups import finding_of, problems
+from support.transitions import succeed
 
 Sql = Callable[..., list[Any]]
 Claim = Callable[..., Claimed]
@@ -25,19 +28,7 @@ DAY = 86_400
 def found(app: Holdfast) -> Callable[..., Finding]:
     """The finding of this code, and of this severity."""
 
-    def one(code: str, severity: str, **options: Any) -> Finding:
-        checkup = app.check(**options)
-        finding = checkup.of(code)
-        assert finding is not None, [str(other) for other in checkup.findings]
-        assert finding.severity == severity and finding.meaning.endswith((".", "?"))
-        return finding
-
-    return one
-
-
-def codes(app: Holdfast, **options: Any) -> set[str]:
-    """Of what is worse than a note."""
-    return {one.code for one in app.check(**options).findings if one.severity in ("warning", "error")}
+    return functools.partial(finding_of, app)
 
 
 @pytest.fixture
@@ -48,13 +39,13 @@ def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
     def one(tasks: tuple[str, ...] = ("known",), queues: tuple[str, ...] | None = None) -> WorkerRecord:
         name = f"{len(made):016d}"
         record = WorkerRecord(name, os.getpid(), "host", queues, tasks, 10, 60 * SECOND, clock.now(), clock.now())
-        app.store.enlist(record)
+        app.store.workers.enlist(record)
         made.append(record)
         return record
 
     yield one  # type: ignore[misc]
     for record in made:
-        app.store.retire(record.id)
+        app.store.workers.retire(record.id)
 
 
 # --- as a whole -----------------------------------------------------------------------------------
@@ -95,103 +86,6 @@ def test_a_repair_of_a_sound_database_changes_nothing(app: Holdfast, sql: Sql) -
     assert (sql("SELECT * FROM holdfast_jobs"), sql("SELECT * FROM holdfast_events")) == before
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def test_rows_of_jobs_that_are_gone_are_found_and_deleted(app: Holdfast, sql: Sql, found: Any, claim: Claim) -> None:
-    work = app.task(name="known")(lambda: None)
-    first = work.using(tags=["a"]).enqueue()
-    app.store.succeed(claim().lease)
-    waits = work.using(after=first).enqueue()
-    kept = work.using(tags=["b"]).enqueue()
-    sql("DELETE FROM holdfast_jobs WHERE id IN (?, ?)", (first.id, waits.id))  # foreign keys are off, as by default
-    one = found("ORPHANED_ROWS", "warning")
-    assert {name: some["jobs"] for name, some in one.detail.items()} == {
-        "attempts": 1, "events": 2, "tags": 1, "blockers": 1,
-    }  # fmt: skip
-    assert one.mend is not None and one.mend.startswith("holdfast doctor --repair")
-    assert found("FOREIGN_KEYS_BROKEN", "warning", deep=True).detail["tables"]["holdfast_tags"] == 1
-    assert any("rows of jobs that are gone" in sentence for sentence in app.check(repair=True).repaired)
-    assert found("ORPHANED_ROWS", "ok")
-    assert sql("SELECT job_id, tag FROM holdfast_tags") == [(kept.id, "b")]
-
-
-def test_a_chain_without_its_root_can_be_deleted(app: Holdfast, sql: Sql, found: Any) -> None:
-    sql("INSERT INTO holdfast_jobs (task, chain_id, chain_index) VALUES ('known', 77, 1), ('known', 77, 2)")
-    one = found("CHAINS_WITHOUT_ROOT", "warning")
-    assert one.detail == {"ids": (1,)} and "1 chain (of job 1) has lost the first job" in one.meaning
-    assert one.mend is not None and one.mend.startswith("holdfast delete 1 --chain ")
-    app.chains.delete(1)
-    assert "CHAINS_WITHOUT_ROOT" not in codes(app)
-
-
-def test_members_of_a_batch_that_is_gone(app: Holdfast, sql: Sql, found: Any) -> None:
-    sql("INSERT INTO holdfast_jobs (task, batch_id) VALUES ('known', 5), ('known', 6)")
-    assert "members of 2 batches (5 and 6) that are gone" in found("MEMBERS_WITHOUT_BATCH", "warning").meaning
-
-
-def test_totals_that_disagree_with_a_recount_are_recounted(app: Holdfast, sql: Sql, found: Any) -> None:
-    inbox = app.queue("inbox")
-    inbox.send_many(range(3))
-    for message in inbox.receive_many(3):
-        message.ack()
-    sql("UPDATE holdfast_totals SET n = 9")
-    sql("INSERT INTO holdfast_totals VALUES ('failed', 'ghost', 'gone', -1)")
-    one = found("TOTALS_WRONG", "warning")
-    assert "succeeded messages in inbox: 9 instead of 3" in one.meaning
-    assert "failed gone in ghost: -1 instead of 0" in one.meaning
-    assert "Corrected 3 totals." in app.check(repair=True).repaired
-    assert found("TOTALS", "ok")
-    assert sql("SELECT status, queue, n FROM holdfast_totals ORDER BY n, status") == [
-        ("failed", "ghost", 0), ("", "inbox", 3), ("succeeded", "inbox", 3),
-    ]  # fmt: skip
-
-
-def test_each_kind_of_repair_is_in_the_log_with_who_did_it_and_why(app: Holdfast, sql: Sql, claim: Claim) -> None:
-    work = app.task(name="known")(lambda: None)
-    gone, kept = work.using(tags=["a"]).enqueue(), work.enqueue()
-    claim(lease=0.001)
-    app.clock.advance(60)  # type: ignore[attr-defined]
-    sql("DELETE FROM holdfast_jobs WHERE id = ?", (gone.id,))
-    claim(lease=0.001)
-    app.clock.advance(60)  # type: ignore[attr-defined]
-    sql("INSERT INTO holdfast_totals VALUES ('failed', 'ghost', 'gone', 7)")
-    sql("DROP INDEX holdfast_jobs_running")
-    place = app.observe.last_event()
-    app.check(repair=True, actor="kim", reason="a restored backup")
-    found = [one for one in app.observe.events(after=place) if one.event == "repaired"]
-    assert {one.detail["what"]: one.detail["count"] for one in found} == {
-        "schema": 1, "leftovers": 4, "totals": 1, "running": 1,
-    }  # fmt: skip
-    assert {(one.actor, one.detail["reason"], one.job_id) for one in found} == {("kim", "a restored backup", None)}
-    assert found[0].detail["names"] == ["holdfast_jobs_running"]
-    app.check(repair=True)
-    assert app.observe.last_events(1)[0].id == found[-1].id, "there was nothing left to mend"
-    assert app.jobs.get(kept.id).status == "ready"
-
-
-def test_a_repair_that_fails_half_way_is_in_the_log_as_far_as_it_came(
-    app: Holdfast, sql: Sql, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = app.task(name="known")(lambda: None)
-    ids = [work.enqueue().id for _ in range(3)]
-    sql("DELETE FROM holdfast_jobs WHERE id <= ?", (ids[1],))
-    monkeypatch.setattr("holdfast.store.sqlite.mending.MOST", 1)
-    delete, left = app.store.delete_leftovers, [1]
-
-    def once() -> int:
-        if left.pop():
-            left.append(0)
-            return delete()
-        raise StoreBusy("somebody else writes")
-
-    monkeypatch.setattr(app.store, "delete_leftovers", once)
-    with pytest.raises(StoreBusy):
-        app.check(repair=True, actor="kim")
-    (last,) = app.observe.last_events(1)
-    assert (last.event, last.actor, last.detail) == ("repaired", "kim", {"what": "leftovers", "count": 1})
-
-
 # --- jobs that do not move on ---------------------------------------------------------------------
 
 
@@ -222,7 +116,7 @@ def test_a_live_worker_that_is_late_is_not_stuck(app: Holdfast, clock: FakeClock
     app.task(name="known")(lambda: None).enqueue()
     claim(lease=30, worker=enlist().id)
     clock.advance(60)
-    assert "STUCK_JOBS" not in codes(app)
+    assert "STUCK_JOBS" not in problems(app)
 
 
 def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: Any) -> None:
@@ -236,7 +130,7 @@ def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: An
 
 def test_an_external_job_is_not_stuck(app: Holdfast) -> None:
     app.external("approve")
-    assert "STUCK_BLOCKED" not in codes(app)
+    assert "STUCK_BLOCKED" not in problems(app)
 
 
 def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
@@ -247,7 +141,7 @@ def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
     waits = work.using(after=first).enqueue()
     sql("UPDATE holdfast_jobs SET status = 'succeeded' WHERE id = ?", (first.id,))
     assert found("ENDINGS_LEFT", "note").detail == {"endings": 1}
-    assert "STUCK_BLOCKED" not in codes(app), "the next worker sees to it"
+    assert "STUCK_BLOCKED" not in problems(app), "the next worker sees to it"
     sql("DELETE FROM holdfast_endings")
     assert found("STUCK_BLOCKED", "error").detail["ids"] == [waits.id]
     assert "Told those who waited for something that has ended." in app.check(repair=True).repaired
@@ -277,7 +171,7 @@ def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any)
 def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.task(name="known")(lambda: None).using(delay=10).enqueue()
     clock.advance(60)
-    assert "LATE_JOBS" not in codes(app)
+    assert "LATE_JOBS" not in problems(app)
     clock.advance(60)
     assert "1 job (1) was due more than a minute ago and is still scheduled" in found("LATE_JOBS", "warning").meaning
 
@@ -293,7 +187,7 @@ def test_ready_jobs_without_any_worker(app: Holdfast, found: Any) -> None:
 
 def test_messages_need_no_worker(app: Holdfast) -> None:
     app.queue("inbox").send(1)
-    assert codes(app) == set()
+    assert problems(app) == set()
 
 
 def test_a_task_that_no_live_worker_has(app: Holdfast, found: Any, enlist: Any) -> None:
@@ -339,7 +233,7 @@ def test_a_worker_that_was_stopped_by_a_signal(open_app: Callable[..., Holdfast]
 def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.advance(170)
-    assert "SILENT_WORKERS" not in codes(app)
+    assert "SILENT_WORKERS" not in problems(app)
     clock.advance(20)
     assert "has not been heard of for 3m 10s" in found("SILENT_WORKERS", "warning").meaning
 
@@ -380,7 +274,7 @@ def test_a_job_that_ended_later_than_now_or_at_no_time(
 ) -> None:
     """It would be kept for longer than the rules say, or for ever."""
     job = app.task(name="known")(lambda: None).enqueue()
-    app.store.succeed(claim().lease)
+    succeed(app.store, claim().lease)
     sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
     one = found(code, "warning")
     assert one.detail == {"ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
@@ -412,10 +306,3 @@ def test_a_job_for_the_next_century(app: Holdfast, found: Any) -> None:
 def test_times_in_seconds_by_plain_sql(app: Holdfast, sql: Sql, found: Any) -> None:
     sql("INSERT INTO holdfast_jobs (task, run_at, created_at) VALUES ('known', 1700000000, 1700000000)")
     assert "microseconds" in found("TIMES_IN_WRONG_UNIT", "warning").meaning
-
-
-def test_a_database_of_another_start_of_the_machine(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
-    clock.reboot()
-    assert found("NOT_OPENED_SINCE_BOOT", "note")
-    enlist()
-    assert "SQLite is for one machine" in found("ANOTHER_MACHINE", "error").meaning

@@ -12,9 +12,10 @@ from holdfast.app.explain import Explanation
 from holdfast.app.readiness import START_ONE
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
-from holdfast.model import Claimed, Settlement
+from holdfast.model import Claimed, Criteria, Settlement
 from holdfast.testing import FakeClock
 from shift import drain
+from support.transitions import recover, resolve
 
 Claim = Callable[..., Claimed]
 Sql = Callable[..., list[Any]]
@@ -190,7 +191,7 @@ def go_on(app: Holdfast, claimed: Claimed, then: Then) -> None:
     bound = then.task.using()
     new = bound.new_job(bound.encode(then.arguments, then.named_arguments))
     settled = Settlement(claimed.lease, "succeed", None, app.clock.now(), then=new)
-    assert app.store.exchange([settled], []).lost == []
+    assert app.store.jobs.exchange([settled], []).lost == []
 
 
 @pytest.mark.parametrize("policy", ["hold", "fail", "run"])
@@ -231,7 +232,7 @@ def test_an_external_job(app: Holdfast, why: Any, clock: FakeClock) -> None:
     assert "settle it until 2023-11-17 22:13:20 UTC, in 3d, when it fails. Settle it: " in why(timed)
     clock.advance(4 * 86_400)
     assert "nobody had settled it by 2023-11-17 22:13:20 UTC, and no worker is running to fail it." in why(timed)
-    app.store.resolve()
+    resolve(app.store)
     assert why(timed) == (
         "Job 2 (approve-invoice) has failed with TIMEOUT:EXTERNAL: nobody had settled it by 2023-11-17 22:13:20 UTC. "
         "Let it wait again, without a deadline: holdfast retry 2"
@@ -320,7 +321,7 @@ def test_a_last_attempt_that_was_never_settled(
     job = work.using(max_attempts=1).enqueue()
     claim(lease=30)
     clock.advance(31)
-    app.store.recover()
+    recover(app.store)
     assert "has failed: its only attempt ended with TIMEOUT:LEASE: attempt 1, the last, was not settled" in why(job)
 
 
@@ -373,10 +374,10 @@ def test_a_chain_that_has_not_ended_is_pointed_to(app: Holdfast, work: Any, why:
 
 def test_a_sentence_has_nothing_that_acts(app: Holdfast, why: Any, sql: Sql) -> None:
     evil = "\x1b[2J; rm -rf ~ '\n" + "x" * 500
-    sql("INSERT INTO holdfast_jobs (task, queue) VALUES (:evil, :evil)", {"evil": evil})
-    app.store.pause(evil, "kim")
+    sql("INSERT INTO holdfast_jobs (task, queue) VALUES (?, ?)", (evil, evil))
+    app.store.jobs.operate("pause", Criteria(queue=(evil,)), "kim")
     text = why(1)
     assert text.isprintable() and len(text) < 1200
     assert "holdfast queues resume '\\x1b[2J; rm -rf ~ '" in text, "the shell takes it as one word"
-    sql("UPDATE holdfast_jobs SET status = 'failed', error_code = :evil, error_detail = :evil", {"evil": evil})
+    sql("UPDATE holdfast_jobs SET status = 'failed', error_code = ?, error_detail = ?", (evil, evil))
     assert why(1).isprintable()

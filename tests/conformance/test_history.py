@@ -10,6 +10,7 @@ from holdfast.errors import JobNotFound
 from holdfast.failure import Failure
 from holdfast.model import Claimed
 from holdfast.testing import FakeClock
+from support.transitions import extend, fail, recover, release, retry, snooze, stop, succeed
 
 Claim = Callable[..., Claimed]
 Events = Callable[[int], list[str]]
@@ -29,11 +30,11 @@ def test_a_timeline_tells_events_and_attempts_in_order(
 ) -> None:
     job = work.enqueue()
     clock.advance(1)
-    app.store.retry(claim(worker="w1").lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
+    retry(app.store, claim(worker="w1").lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
     clock.advance(5)
     claimed = claim(worker="w2")
     clock.advance(2)
-    app.store.succeed(claimed.lease)
+    succeed(app.store, claimed.lease)
     seconds = [(entry.at - job.created_at).total_seconds() for entry in app.jobs.history(job.id)]
     told = [(entry.kind, entry.name, entry.attempt) for entry in app.jobs.history(job.id)]
     assert list(zip(seconds, told, strict=True)) == [
@@ -50,7 +51,7 @@ def test_a_timeline_tells_events_and_attempts_in_order(
 
 def test_a_timeline_tells_who(app: Holdfast, work: Task[[], None], claim: Claim) -> None:
     job = work.enqueue()
-    app.store.succeed(claim(worker="w1").lease)
+    succeed(app.store, claim(worker="w1").lease)
     told = [(entry.name, entry.actor) for entry in app.jobs.history(job.id) if entry.kind == "event"]
     assert told == [("enqueued", app.store.actor), ("claimed", "w1"), ("succeeded", "w1")]
 
@@ -61,7 +62,7 @@ def test_an_attempt_tells_why_it_failed_and_how_long_it_took(
     job = work.enqueue()
     claimed = claim(worker="w1")
     clock.advance(3)
-    app.store.fail(claimed.lease, Failure("DEPENDENCY:SMTP", "refused", "f00d", "Traceback …"))
+    fail(app.store, claimed.lease, Failure("DEPENDENCY:SMTP", "refused", "f00d", "Traceback …"))
     (attempt,) = [entry for entry in app.jobs.history(job.id) if entry.kind == "attempt"]
     assert (attempt.name, attempt.actor) == ("failed", "w1")
     assert (attempt.detail["finished_at"] - attempt.at).total_seconds() == 3
@@ -84,8 +85,8 @@ def test_an_error_of_an_earlier_attempt_is_not_told_of_a_later_one(
     app: Holdfast, work: Task[[], None], claim: Claim
 ) -> None:
     job = work.enqueue()
-    app.store.retry(claim().lease, 0, Failure("DEPENDENCY:SMTP", "refused"))
-    app.store.succeed(claim().lease)
+    retry(app.store, claim().lease, 0, Failure("DEPENDENCY:SMTP", "refused"))
+    succeed(app.store, claim().lease)
     second = [entry for entry in app.jobs.history(job.id) if entry.kind == "attempt"][1]
     assert (second.name, "error_code" in second.detail) == ("succeeded", False)
     assert app.jobs.get(job.id).error_code is None
@@ -93,7 +94,7 @@ def test_an_error_of_an_earlier_attempt_is_not_told_of_a_later_one(
 
 def test_the_details_of_an_event_say_from_where_to_where(app: Holdfast, work: Task[[], None], claim: Claim) -> None:
     job = work.enqueue()
-    app.store.retry(claim().lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
+    retry(app.store, claim().lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
     last = app.jobs.history(job.id)[-1]
     assert (last.detail["from"], last.detail["to"]) == ("running", "scheduled")
     assert last.detail["error_code"] == "DEPENDENCY:SMTP"
@@ -104,7 +105,7 @@ def test_moments_of_an_event_are_datetimes_in_the_log_as_in_the_history(
     app: Holdfast, work: Task[[], None], claim: Claim
 ) -> None:
     job = work.enqueue()
-    app.store.retry(claim().lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
+    retry(app.store, claim().lease, 5_000_000, Failure("DEPENDENCY:SMTP", "refused"))
     (event,) = app.observe.last_events(1, job.id)
     assert event.detail == app.jobs.history(job.id)[-1].detail
     assert event.detail["run_at"] == app.jobs.get(job.id).run_at
@@ -140,12 +141,12 @@ def test_a_message_has_a_history_too(app: Holdfast, clock: FakeClock, events: Ev
 @pytest.mark.parametrize(
     ("settle", "expected"),
     [
-        (lambda store, lease: store.succeed(lease), "succeeded"),
-        (lambda store, lease: store.retry(lease, 0, Failure("INTERNAL:X")), "retry_scheduled"),
-        (lambda store, lease: store.fail(lease, Failure("INTERNAL:X")), "failed"),
-        (lambda store, lease: store.stop(lease, "gone"), "cancelled"),
-        (lambda store, lease: store.snooze(lease, 0), "snoozed"),
-        (lambda store, lease: store.release(lease, 0), "released"),
+        (lambda store, lease: succeed(store, lease), "succeeded"),
+        (lambda store, lease: retry(store, lease, 0, Failure("INTERNAL:X")), "retry_scheduled"),
+        (lambda store, lease: fail(store, lease, Failure("INTERNAL:X")), "failed"),
+        (lambda store, lease: stop(store, lease, "gone"), "cancelled"),
+        (lambda store, lease: snooze(store, lease, 0), "snoozed"),
+        (lambda store, lease: release(store, lease, 0), "released"),
     ],
 )
 def test_each_transition_is_exactly_one_event_and_ends_its_attempt(
@@ -153,7 +154,7 @@ def test_each_transition_is_exactly_one_event_and_ends_its_attempt(
 ) -> None:
     job = work.enqueue()
     assert settle(app.store, claim().lease) is True
-    told = [(entry.kind, entry.name) for entry in app.store.history(job.id)]
+    told = [(entry.kind, entry.name) for entry in app.store.jobs.history(job.id)]
     assert told == [
         ("event", "enqueued"),
         ("event", "claimed"),
@@ -166,7 +167,7 @@ def test_extending_a_lease_is_no_transition(
     app: Holdfast, work: Task[[], None], claim: Claim, events: Events
 ) -> None:
     job = work.enqueue()
-    app.store.extend(claim().lease, 60_000_000)
+    extend(app.store, claim().lease, 60_000_000)
     assert events(job.id) == ["enqueued", "claimed"]
 
 
@@ -176,7 +177,7 @@ def test_a_recovered_attempt_is_one_event_and_says_why(
     job = work.enqueue()
     claim(lease=10)
     clock.advance(10)
-    app.store.recover()
+    recover(app.store)
     event, attempt = app.jobs.history(job.id)[-1], app.jobs.history(job.id)[-2]
     assert (event.name, attempt.name) == ("recovered", "recovered")
     assert event.detail["error_code"] == attempt.detail["error_code"] == "TIMEOUT:LEASE"
@@ -193,7 +194,7 @@ def test_jobs_enqueued_together_each_have_their_event(app: Holdfast, work: Task[
 def test_the_log_can_be_followed_by_its_ids(app: Holdfast, work: Task[[], None], claim: Claim, sql: Sql) -> None:
     job = work.enqueue()
     ((seen,),) = sql("SELECT max(id) FROM holdfast_events")
-    app.store.succeed(claim().lease)
+    succeed(app.store, claim().lease)
     newer = sql("SELECT job_id, event FROM holdfast_events WHERE id > ? ORDER BY id", (seen,))
     assert newer == [(job.id, "claimed"), (job.id, "succeeded")]
 
@@ -233,12 +234,13 @@ def test_a_full_traceback_is_kept_once_per_fingerprint(
 ) -> None:
     work.enqueue_many([{}] * 3)
     for number in range(3):
-        app.store.fail(claim().lease, Failure("INTERNAL:X", f"no. {number}", "f00d", f"Traceback {number}"))
-    assert sql("SELECT fingerprint, traceback, count FROM holdfast_tracebacks") == [("f00d", "Traceback 0", 3)]
+        fail(app.store, claim().lease, Failure("INTERNAL:X", f"no. {number}", "f00d", f"Traceback {number}"))
+    assert sql("SELECT fingerprint, traceback FROM holdfast_tracebacks") == [("f00d", "Traceback 0")]
+    assert [(one.fingerprint, one.count) for one in app.observe.failures()] == [("f00d", 3)]
 
 
 def test_another_fingerprint_is_another_traceback(app: Holdfast, work: Task[[], None], claim: Claim) -> None:
     work.enqueue_many([{}] * 2)
-    app.store.fail(claim().lease, Failure("INTERNAL:X", "", "aaaa", "Traceback A"))
-    app.store.retry(claim().lease, 0, Failure("INTERNAL:X", "", "bbbb", "Traceback B"))
+    fail(app.store, claim().lease, Failure("INTERNAL:X", "", "aaaa", "Traceback A"))
+    retry(app.store, claim().lease, 0, Failure("INTERNAL:X", "", "bbbb", "Traceback B"))
     assert [app.jobs.traceback(one) for one in ("aaaa", "bbbb", "cccc")] == ["Traceback A", "Traceback B", None]

@@ -8,6 +8,7 @@ import pytest
 from holdfast import Holdfast, Task
 from holdfast.model import Claimed
 from holdfast.testing import FakeClock
+from support.transitions import claim_tasks, recover, snooze, succeed
 
 Claim = Callable[..., Claimed]
 
@@ -57,7 +58,7 @@ def test_a_job_holds_its_key_in_every_live_state(
     if state != "scheduled":
         claimed = claim("work")
         if state != "running":
-            app.store.snooze(claimed.lease, 1_000_000)
+            snooze(app.store, claimed.lease, 1_000_000)
     again = work.using(key="k").enqueue(2)
     assert (again.id, again.deduplicated) == (job.id, True)
 
@@ -73,9 +74,9 @@ def test_a_key_is_free_again_when_its_job_has_ended(
         app.jobs.cancel(first.id)
     elif end == "failed":
         claim("work", lease=0)
-        app.store.recover()
+        recover(app.store)
     else:
-        app.store.succeed(claim("work").lease)
+        succeed(app.store, claim("work").lease)
     second = work.using(key="k").enqueue(2)
     assert (second.id != first.id, second.deduplicated) == (True, False)
 
@@ -139,7 +140,7 @@ def test_within_the_window_a_finished_job_counts_too(
     app: Holdfast, work: Task[[int], None], claim: Claim, clock: FakeClock
 ) -> None:
     first = work.using(key="k").enqueue(1)
-    app.store.succeed(claim("work").lease)
+    succeed(app.store, claim("work").lease)
     clock.advance(59)
     again = work.using(key="k", key_window=60).enqueue(2)
     assert (again.id, again.deduplicated, again.status) == (first.id, True, "succeeded")
@@ -149,7 +150,7 @@ def test_after_the_window_a_finished_job_no_longer_counts(
     app: Holdfast, work: Task[[int], None], claim: Claim, clock: FakeClock
 ) -> None:
     first = work.using(key="k").enqueue(1)
-    app.store.succeed(claim("work").lease)
+    succeed(app.store, claim("work").lease)
     clock.advance(61)
     again = work.using(key="k", key_window=60).enqueue(2)
     assert (again.id != first.id, again.deduplicated) == (True, False)
@@ -160,7 +161,7 @@ def test_the_window_counts_from_the_end_of_the_job(
 ) -> None:
     first = work.using(key="k").enqueue(1)
     clock.advance(1000)
-    app.store.succeed(claim("work").lease)
+    succeed(app.store, claim("work").lease)
     assert work.using(key="k", key_window=60).enqueue(2).id == first.id
 
 
@@ -168,7 +169,7 @@ def test_the_window_of_one_enqueue_does_not_bind_the_next(
     app: Holdfast, work: Task[[int], None], claim: Claim
 ) -> None:
     work.using(key="k", key_window=60).enqueue(1)
-    app.store.succeed(claim("work").lease)
+    succeed(app.store, claim("work").lease)
     assert work.using(key="k").enqueue(2).deduplicated is False
 
 
@@ -176,7 +177,7 @@ def test_within_the_window_a_live_job_comes_before_a_finished_one(
     app: Holdfast, work: Task[[int], None], claim: Claim
 ) -> None:
     work.using(key="k").enqueue(1)
-    app.store.succeed(claim("work").lease)
+    succeed(app.store, claim("work").lease)
     live = work.using(key="k", delay=60).enqueue(2)
     again = work.using(key="k", key_window=60, on_conflict="replace").enqueue(3)
     assert again.id == live.id
@@ -195,7 +196,7 @@ def test_replace_gives_a_waiting_job_new_arguments_and_time(
     second = debounced.enqueue(2)
     assert (second.id, second.deduplicated, second.args) == (first.id, True, {"x": 2})
     clock.advance(9)
-    assert app.store.claim_tasks(None, ["work"], 1, 1, "worker-1") == []
+    assert claim_tasks(app.store, None, ["work"], 1, 1, "worker-1") == []
     clock.advance(1)
     assert claim("work").args == b'{"x":2}'
 

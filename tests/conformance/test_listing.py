@@ -9,6 +9,7 @@ from holdfast import Holdfast, Job, Page, Task
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.failure import Failure
 from holdfast.testing import FakeClock
+from support.transitions import claim_tasks, fail, succeed
 
 
 @pytest.fixture
@@ -86,13 +87,13 @@ def zoo(app: Holdfast, clock: FakeClock) -> dict[str, int]:
     put("ready", thumbnail.using(key="k").enqueue().id)
     put("scheduled", send_mail.using(delay=9999, tags="c").enqueue().id)
     put("message", app.queue("mail").send("hello", key="k"))
-    first, second = app.store.claim_tasks(["mail"], ["send_mail"], 2, 10**9, "worker-1")
-    app.store.succeed(first.lease)
+    first, second = claim_tasks(app.store, ["mail"], ["send_mail"], 2, 10**9, "worker-1")
+    succeed(app.store, first.lease)
     clock.advance(10)
-    app.store.fail(second.lease, Failure("DEPENDENCY:SMTP", "refused"))
+    fail(app.store, second.lease, Failure("DEPENDENCY:SMTP", "refused"))
     clock.advance(10)
     app.jobs.cancel(made["cancelled"])
-    app.store.claim_tasks(["mail"], ["thumbnail"], 1, 10**9, "worker-1")
+    claim_tasks(app.store, ["mail"], ["thumbnail"], 1, 10**9, "worker-1")
     return made
 
 

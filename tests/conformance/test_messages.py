@@ -10,6 +10,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import InvalidPayload, StoreError
 from holdfast.testing import FakeClock
+from shift import PATIENCE_SECONDS
+from support.transitions import claim_tasks
 
 
 def test_a_message_is_received_as_it_was_sent(app: Holdfast) -> None:
@@ -274,7 +276,7 @@ def test_a_generator_that_itself_sends_does_not_wait_for_itself(app: Holdfast) -
 
     thread = threading.Thread(target=send_all, daemon=True)
     thread.start()
-    thread.join(60)  # on a slow disk this takes seconds
+    thread.join(PATIENCE_SECONDS)
     assert outcome, "send_many hangs"
 
 
@@ -311,5 +313,5 @@ def test_a_worker_takes_tasks_only(app: Holdfast) -> None:
 
     app.queue("shared").send("a message")
     job = work.enqueue()
-    claimed = app.store.claim_tasks(["shared"], ["work"], 10, 1_000_000, "worker-1")
+    claimed = claim_tasks(app.store, ["shared"], ["work"], 10, 1_000_000, "worker-1")
     assert [(one.id, one.task) for one in claimed] == [(job.id, "work")]

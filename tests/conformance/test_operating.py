@@ -11,6 +11,7 @@ from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.failure import Failure
 from holdfast.model import Claimed, Lease
 from holdfast.testing import FakeClock
+from support.transitions import claim_tasks, fail, retry, stop, succeed
 
 Claim = Callable[..., Claimed]
 Events = Callable[[int], list[str]]
@@ -33,12 +34,12 @@ def make(app: Holdfast, work: Task[[], None]) -> Callable[..., int]:
             options["delay"] = 60
         id = work.using(**options).enqueue().id
         if state in ("running", "succeeded", "failed"):
-            (claimed,) = app.store.claim_tasks(None, ["work"], 1, 30_000_000, "worker-1")
+            (claimed,) = claim_tasks(app.store, None, ["work"], 1, 30_000_000, "worker-1")
             assert claimed.id == id
             if state == "succeeded":
-                app.store.succeed(claimed.lease, "42")
+                succeed(app.store, claimed.lease, "42")
             elif state == "failed":
-                app.store.fail(claimed.lease, Failure("DEPENDENCY:X", "broke"))
+                fail(app.store, claimed.lease, Failure("DEPENDENCY:X", "broke"))
         elif state == "cancelled":
             app.jobs.cancel(id)
         assert app.jobs.get(id).status == state
@@ -64,13 +65,13 @@ def test_an_action_does_what_the_state_allows(
     app: Holdfast, make: Callable[..., int], action: str, state: str
 ) -> None:
     id = make(state)
-    before, history = app.store.get(id), app.store.history(id)
+    before, history = app.store.jobs.get(id), app.store.jobs.history(id)
     done = getattr(app.jobs, action)(id)
-    after = app.store.get(id)
+    after = app.store.jobs.get(id)
     assert done is (state in TRANSITIONS[action])
     if not done:
         assert after == before
-        assert app.store.history(id) == history
+        assert app.store.jobs.history(id) == history
     elif (expected := TRANSITIONS[action][state]) is None:
         assert after is None
     else:
@@ -88,7 +89,7 @@ def test_an_action_by_filter_does_the_same_to_all_that_fit(
     assert (type(count), count) == (int, 2 if state in TRANSITIONS[action] else 0)
     expected = TRANSITIONS[action].get(state, state)
     for id in made:
-        record = app.store.get(id)
+        record = app.store.jobs.get(id)
         assert (None if record is None else record.status) == expected
     assert app.jobs.get(other).status == "ready"
 
@@ -175,7 +176,7 @@ def test_retry_of_two_with_the_same_key_revives_one(app: Holdfast, make: Callabl
 def test_cancel_fences_the_attempt_that_runs(app: Holdfast, make: Callable[..., int]) -> None:
     id = make("running")
     app.jobs.cancel(id)
-    assert app.store.succeed(Lease(id, 1)) is False
+    assert succeed(app.store, Lease(id, 1)) is False
     assert app.jobs.get(id).status == "cancelled"
 
 
@@ -190,11 +191,11 @@ def test_a_cancelled_job_does_not_tell_the_error_of_an_earlier_attempt(
     app: Holdfast, work: Task[[], None], claim: Claim, by: str
 ) -> None:
     job = work.enqueue()
-    app.store.retry(claim().lease, 0, Failure("DEPENDENCY:SMTP", "refused"))
+    retry(app.store, claim().lease, 0, Failure("DEPENDENCY:SMTP", "refused"))
     if by == "an operator":
         app.jobs.cancel(job.id, reason="ordered twice")
     else:
-        app.store.stop(claim().lease, "ordered twice")
+        stop(app.store, claim().lease, "ordered twice")
     job.refresh()
     assert (job.status, job.error_code, job.error_detail) == ("cancelled", None, "ordered twice")
 
@@ -210,7 +211,7 @@ def test_a_cancelled_job_is_never_claimed(app: Holdfast, make: Callable[..., int
     make("cancelled")
     app.jobs.cancel(make("scheduled"))
     clock.advance(10_000)
-    assert app.store.claim_tasks(None, ["work"], 10, 1, "worker-1") == []
+    assert claim_tasks(app.store, None, ["work"], 10, 1, "worker-1") == []
 
 
 # --- run_now, delete ---

@@ -10,6 +10,8 @@ from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.model import Claimed
 from holdfast.testing import FakeClock
+from support.backend import Backend
+from support.transitions import claim_tasks, recover, succeed
 
 Claim = Callable[..., Claimed]
 Events = Callable[[int], list[str]]
@@ -23,8 +25,9 @@ def clock() -> FakeClock:
 
 
 def insert(sql: Sql, **columns: Any) -> int:
-    names, places = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    ((id,),) = sql(f"INSERT INTO holdfast_jobs ({names}) VALUES ({places}) RETURNING id", columns)  # noqa: S608
+    names, places = ", ".join(columns), ", ".join("?" * len(columns))
+    values = list(columns.values())
+    ((id,),) = sql(f"INSERT INTO holdfast_jobs ({names}) VALUES ({places}) RETURNING id", values)  # noqa: S608
     return int(id)
 
 
@@ -39,7 +42,7 @@ def test_an_insert_of_task_and_args_is_a_complete_enqueue(app: Holdfast, sql: Sq
     claimed = claim("send_mail")
     assert claimed.id == id
     assert send_mail.signature.decode(claimed.args) == ((), {"to": "ada"})
-    assert app.store.succeed(claimed.lease) is True
+    assert succeed(app.store, claimed.lease) is True
 
 
 def test_an_insert_has_its_event(app: Holdfast, sql: Sql) -> None:
@@ -84,13 +87,22 @@ def test_an_insert_may_set_what_an_enqueue_may_set(app: Holdfast, sql: Sql) -> N
 def test_an_insert_for_the_future_waits_for_its_time(app: Holdfast, sql: Sql, clock: FakeClock) -> None:
     id = insert(sql, task="work", run_at=clock.now() + 3600 * SECOND)
     assert app.jobs.get(id).status == "scheduled"
-    assert app.store.claim_tasks(None, ["work"], 1, 1, "worker-1") == []
+    assert claim_tasks(app.store, None, ["work"], 1, 1, "worker-1") == []
     clock.advance(3600)
-    assert [one.id for one in app.store.claim_tasks(None, ["work"], 1, 1, "worker-1")] == [id]
+    assert [one.id for one in claim_tasks(app.store, None, ["work"], 1, 1, "worker-1")] == [id]
 
 
-def test_an_insert_for_the_past_is_ready(app: Holdfast, sql: Sql) -> None:
-    assert app.jobs.get(insert(sql, task="work", run_at=1)).status == "ready"
+def test_an_insert_for_the_past_is_ready(app: Holdfast, sql: Sql, clock: FakeClock) -> None:
+    assert app.jobs.get(insert(sql, task="work", run_at=clock.now() // 10)).status == "ready"
+
+
+@pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000], ids=["seconds", "milliseconds", "nanoseconds"])
+def test_a_time_in_another_unit_is_refused(
+    app: Holdfast, sql: Sql, clock: FakeClock, backend: Backend, unit: int
+) -> None:
+    with pytest.raises(backend.IntegrityError, match="run_at_is_in_microseconds"):
+        insert(sql, task="work", run_at=clock.now() * unit // 1_000_000)
+    assert app.jobs.list().items == []
 
 
 def test_an_insert_stands_in_line_where_it_was_made(app: Holdfast, sql: Sql) -> None:
@@ -105,10 +117,9 @@ def test_an_insert_with_a_key_that_lives_is_refused_by_the_database(sql: Sql) ->
         insert(sql, task="work", key="k")
 
 
-@pytest.mark.parametrize("how", ["INSERT OR IGNORE INTO", "INSERT INTO"])
-def test_an_insert_with_a_key_that_lives_can_be_left_out(app: Holdfast, sql: Sql, how: str) -> None:
+def test_an_insert_with_a_key_that_lives_can_be_left_out(app: Holdfast, sql: Sql) -> None:
     first = insert(sql, task="work", key="k")
-    sql(f"{how} holdfast_jobs (task, key) VALUES ('work', 'k') ON CONFLICT DO NOTHING")
+    sql("INSERT INTO holdfast_jobs (task, key) VALUES ('work', 'k') ON CONFLICT DO NOTHING")
     assert [job.id for job in app.jobs.list()] == [first]
 
 
@@ -132,25 +143,19 @@ def test_an_insert_with_a_state_that_is_none_is_refused_by_the_database(sql: Sql
         insert(sql, task="work", status="done")
 
 
-def test_a_trigger_of_the_users_own_table_enqueues(app: Holdfast, sql: Sql, events: Events) -> None:
-    sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, mail TEXT)")
-    sql(
-        """CREATE TRIGGER greet AFTER INSERT ON orders BEGIN
-               INSERT INTO holdfast_jobs (task, args) VALUES ('send_mail', '{"to":"' || NEW.mail || '"}');
-           END"""
-    )
-    sql("INSERT INTO orders (mail) VALUES ('ada@example.org'), ('bob@example.org')")
+def test_a_trigger_of_the_users_own_table_enqueues(app: Holdfast, backend: Backend, events: Events) -> None:
+    backend.sql("CREATE TABLE orders (mail TEXT)")
+    enqueue = """INSERT INTO holdfast_jobs (task, args) VALUES ('send_mail', '{"to":"' || NEW.mail || '"}')"""
+    backend.create_trigger("greet", "orders", enqueue)
+    backend.sql("INSERT INTO orders (mail) VALUES ('ada@example.org'), ('bob@example.org')")
     jobs = app.jobs.list(task="send_mail")
     assert [job.args for job in jobs] == [{"to": "bob@example.org"}, {"to": "ada@example.org"}]
     assert [events(job.id) for job in jobs] == [["enqueued"], ["enqueued"]]
 
 
-def test_a_trigger_fires_within_app_transaction_too(app: Holdfast, sql: Sql, events: Events) -> None:
-    sql("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-    sql(
-        "CREATE TRIGGER ship AFTER INSERT ON orders BEGIN "
-        "INSERT INTO holdfast_jobs (task, args) VALUES ('ship', '{}'); END"
-    )
+def test_a_trigger_fires_within_app_transaction_too(app: Holdfast, backend: Backend, events: Events) -> None:
+    backend.sql("CREATE TABLE orders (mail TEXT)")
+    backend.create_trigger("ship", "orders", "INSERT INTO holdfast_jobs (task, args) VALUES ('ship', '{}')")
     with app.transaction() as tx:
         tx.execute("INSERT INTO orders DEFAULT VALUES")
     (job,) = app.jobs.list(task="ship")
@@ -218,7 +223,7 @@ def test_a_running_job_made_by_hand_does_not_stay_running_for_ever(app: Holdfast
     id = app.queue("inbox").send("x")
     sql("UPDATE holdfast_jobs SET status = 'running', attempt = 1 WHERE id = ?", (id,))
     clock.advance(10**6)
-    app.store.recover()
+    recover(app.store)
     assert app.jobs.get(id).status == "ready"
 
 

@@ -8,8 +8,11 @@ import pytest
 
 from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
+from holdfast.clock import SECOND
 from holdfast.errors import AlreadyPruning, InvalidInput
+from holdfast.store.pruned import LoneJobs, OldRows, Pruned
 from holdfast.testing import FakeClock
+from support.backend import Backend
 
 Sql = Callable[..., list[Any]]
 
@@ -114,15 +117,15 @@ def test_none_at_all_may_be_kept(app: Holdfast, ended: Ended) -> None:
 
 
 def test_while_there_is_too_much_the_oldest_go_first_whatever_the_rules_say(
-    app: Holdfast, clock: FakeClock, ended: Ended
+    app: Holdfast, clock: FakeClock, ended: Ended, backend: Backend
 ) -> None:
     jobs = []
     for number in range(400):
         jobs.append(ended.job(("succeeded", "failed", "cancelled")[number % 3], payload="x" * 2000))
         clock.advance(1)
-    most = app.store.pages().used_bytes // 2
+    most = backend.used_bytes(app) // 2
     app.prune(retention=Retention(succeeded=None, failed=None, cancelled=None, max_bytes=most))
-    assert app.store.pages().used_bytes <= most
+    assert backend.used_bytes(app) <= most
     remaining = left(app)
     assert 0 < len(remaining) < 300
     assert remaining == jobs[-len(remaining) :]
@@ -137,16 +140,75 @@ def test_a_file_that_is_too_large_without_any_ended_jobs_is_left_alone(app: Hold
 
 
 def test_a_job_takes_its_history_with_it_and_leaves_nothing_behind(
-    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql, backend: Backend
 ) -> None:
     ended.job("failed", tags=["a", "b"])
     ended.job("succeeded")
     clock.advance(100 * DAY)
     app.prune(actor="ada", reason="spring")
-    for table in ("jobs", "attempts", "tags", "blockers", "totals"):
+    for table in ("jobs", "attempts", "tags", "blockers", "counts"):
         assert sql(f"SELECT count(*) FROM holdfast_{table}") == [(0,)], table  # noqa: S608
     assert sql("SELECT count(*) FROM holdfast_events WHERE job_id IS NOT NULL") == [(0,)]
-    assert sql("PRAGMA foreign_key_check") == []
+    backend.check_consistency()
+
+
+def test_a_long_run_leaves_no_events_of_the_jobs_that_it_deleted(
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are folded and deleted now and then, not after each step; and the counts are right at any time."""
+    monkeypatch.setattr("holdfast.store.prune.FOLD_JOBS", 120)
+    monkeypatch.setattr("holdfast.upkeep.prune.MOST_ROWS", 200)
+    monkeypatch.setattr("holdfast.upkeep.prune.FIRST_ROWS", 200)
+    ended.many(300)
+    clock.advance(31 * DAY)
+    left_over: set[int] = set()
+
+    def look(done: int) -> None:
+        assert sum(one.count or 0 for one in app.store.statistics.counts().items) == 300 - done
+        left_over.update(*sql("SELECT count(*) FROM holdfast_events WHERE event = 'removed'"))
+
+    assert app.prune(progress=look).succeeded == 300
+    assert 40 < max(left_over) < 200 and len(left_over) > 2
+    assert sql("SELECT count(*) FROM holdfast_events WHERE job_id IS NOT NULL OR event = 'removed'") == [(0,)]
+
+
+def test_old_rows_go_only_in_a_run_and_are_told_of_without_one(
+    app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
+) -> None:
+    ended.job("failed")
+    app.store.statistics.fold()
+    app.prune()
+    app.prune()
+    clock.advance(500 * DAY)
+    for what in ("minutes", "failures", "audit"):
+        rows = OldRows(what, clock.now(), 1000)  # type: ignore[arg-type]
+        assert app.store.pruning.delete_old(None, rows, {}) == Pruned({}, rest=rows), what
+        assert app.store.pruning.delete_old("no token", rows, {}) is None
+    nothing = OldRows("minutes", 0, 1000)
+    assert app.store.pruning.delete_old(None, nothing, {}) == Pruned({})
+    for table in ("minutes", "failures", "tracebacks"):
+        assert sql(f"SELECT count(*) > 0 FROM holdfast_{table}") == [(1,)], table  # noqa: S608
+
+
+def test_a_walk_along_many_rows_is_gone_on_with(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    """Of seven batches, two of which are not old: three steps of three."""
+    for _ in range(7):
+        with app.batch():
+            pass
+    sql("UPDATE holdfast_batches SET done_at = ?", [clock.now()])
+    sql("UPDATE holdfast_batches SET done_at = ? WHERE id IN (2, 5)", [clock.now() + 10 * SECOND])
+    token = app.store.pruning.begin("operator", "ada", {})
+    assert token is not None
+    clock.advance(1)
+    rows: OldRows | None = OldRows("batches", clock.now(), 3)
+    deleted = []
+    while rows is not None:
+        done = app.store.pruning.delete_old(token, rows, {})
+        assert done is not None
+        deleted.append(done.rows)
+        rows = done.rest
+    app.store.pruning.end(token, interrupted=False)
+    assert deleted == [2, 2, 1]
 
 
 def test_every_run_that_somebody_asks_for_is_in_the_log(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
@@ -160,7 +222,7 @@ def test_every_run_that_somebody_asks_for_is_in_the_log(app: Holdfast, clock: Fa
     assert "succeeded 30d" in second.detail["retention"]
 
 
-def test_rollups_failures_and_the_audit_outlive_the_jobs(
+def test_statistics_failures_and_the_audit_outlive_the_jobs(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
 ) -> None:
     ended.job("failed")
@@ -169,7 +231,7 @@ def test_rollups_failures_and_the_audit_outlive_the_jobs(
     app.queue("inbox").resume(actor="ada")
     clock.advance(100 * DAY)
     assert app.prune().failed == 1
-    for table in ("minutes", "failures", "tracebacks"):
+    for table in ("minutes", "failures", "failure_minutes", "tracebacks"):
         assert sql(f"SELECT count(*) > 0 FROM holdfast_{table}") == [(1,)], table  # noqa: S608
     assert [event.event for event in app.observe.last_events(limit=1000)].count("paused") == 1
     clock.advance(266 * DAY)
@@ -177,7 +239,7 @@ def test_rollups_failures_and_the_audit_outlive_the_jobs(
     clock.advance(40 * DAY)
     report = app.prune()
     assert report.minutes > 0 and report.failures == 1 and report.tracebacks == 1
-    for table in ("minutes", "failures", "tracebacks"):
+    for table in ("minutes", "failures", "failure_minutes", "tracebacks"):
         assert sql(f"SELECT count(*) FROM holdfast_{table}") == [(0,)], table  # noqa: S608
 
 
@@ -306,11 +368,11 @@ def test_retention_is_a_retention(url: str) -> None:
 def test_two_who_ask_for_it_at_once_are_told(
     app: Holdfast, open_app: Callable[..., Holdfast], clock: FakeClock
 ) -> None:
-    token = app.store.begin_upkeep("operator", "ada", {})
+    token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
     with pytest.raises(AlreadyPruning, match="ada"):
         open_app(clock=clock).prune()
-    app.store.end_upkeep(token, interrupted=False)
+    app.store.pruning.end(token, interrupted=False)
     open_app(clock=clock).prune()
 
 
@@ -318,14 +380,14 @@ def test_who_asks_for_it_takes_over_from_a_worker_which_deletes_no_more(
     app: Holdfast, clock: FakeClock, ended: Ended
 ) -> None:
     jobs = [ended.job("succeeded") for _ in range(3)]
-    token = app.store.begin_upkeep("worker", "w", {})
+    token = app.store.pruning.begin("worker", "w", {})
     assert token is not None
-    assert app.store.begin_upkeep("worker", "another", {}) is None
-    rows = app.store.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
-    done = app.store.prune_alone(token, "succeeded", rows[:1], {})
+    assert app.store.pruning.begin("worker", "another", {}) is None
+    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[:1])), {})
     assert done is not None and done.counts["succeeded"] == 1
     app.prune()
-    assert app.store.prune_alone(token, "succeeded", rows[1:], {"succeeded": 1}) is None
+    assert app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[1:])), {"succeeded": 1}) is None
     assert left(app) == jobs[1:]
     interrupted, asked = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert (interrupted.actor, interrupted.detail["succeeded"], interrupted.detail["interrupted"]) == ("w", 1, True)

@@ -1,6 +1,5 @@
 """app.transaction(): the user's statements and our enqueues commit together, or not at all."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ Sql = Callable[..., list[Any]]
 
 @pytest.fixture(autouse=True)
 def orders(sql: Sql) -> None:
-    sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
+    sql("CREATE TABLE orders (item TEXT NOT NULL)")
 
 
 @pytest.fixture
@@ -27,12 +26,11 @@ def ship(app: Holdfast) -> Task[[int], None]:
 
 def test_statements_and_enqueues_commit_together(app: Holdfast, ship: Task[[int], None], sql: Sql) -> None:
     with app.transaction() as tx:
-        order = tx.execute("INSERT INTO orders (item) VALUES (?)", ("kelp",)).lastrowid
-        assert order is not None
-        job = ship.using(conn=tx).enqueue(order)
+        tx.execute("INSERT INTO orders (item) VALUES ('kelp')")
+        job = ship.using(conn=tx).enqueue(7)
         message = app.queue("inbox").send("ordered", conn=tx)
     assert sql("SELECT item FROM orders") == [("kelp",)]
-    assert app.jobs.get(job.id).args == {"order": order}
+    assert app.jobs.get(job.id).args == {"order": 7}
     assert app.jobs.get(message).args == "ordered"
 
 
@@ -51,13 +49,13 @@ def test_an_exception_rolls_all_of_it_back(app: Holdfast, ship: Task[[int], None
 def test_nothing_is_seen_before_the_commit(app: Holdfast) -> None:
     with app.transaction() as tx:
         id = app.queue("inbox").send("secret", conn=tx)
-        assert app.store.get(id) is None
-    assert app.store.get(id) is not None
+        assert app.store.jobs.get(id) is None
+    assert app.store.jobs.get(id) is not None
 
 
 def test_a_statement_sees_what_came_before_it(app: Holdfast) -> None:
     with app.transaction() as tx:
-        tx.executemany("INSERT INTO orders (item) VALUES (?)", [("kelp",), ("dulse",)])
+        tx.execute("INSERT INTO orders (item) VALUES ('kelp'), ('dulse')")
         app.queue("inbox").send("x", conn=tx)
         assert tx.execute("SELECT count(*) FROM orders").fetchall() == [(2,)]
         assert tx.execute("SELECT count(*) FROM holdfast_jobs").fetchall() == [(1,)]
@@ -73,14 +71,6 @@ def test_a_failed_enqueue_leaves_the_transaction_usable(app: Holdfast, sql: Sql)
     assert [message.body for message in app.queue("inbox").receive_many(10)] == ["after the error"]
 
 
-def test_a_failed_statement_leaves_the_transaction_usable(app: Holdfast, sql: Sql) -> None:
-    with app.transaction() as tx:
-        app.queue("inbox").send("kept", conn=tx)
-        with pytest.raises(Exception, match="NOT NULL"):
-            tx.execute("INSERT INTO orders (item) VALUES (NULL)")
-    assert sql("SELECT count(*) FROM holdfast_jobs") == [(1,)]
-
-
 def test_keys_hold_within_a_transaction(app: Holdfast, ship: Task[[int], None]) -> None:
     with app.transaction() as tx:
         first = ship.using(conn=tx, key="k").enqueue(1)
@@ -88,7 +78,7 @@ def test_keys_hold_within_a_transaction(app: Holdfast, ship: Task[[int], None]) 
     assert (first.id == second.id, second.deduplicated) == (True, True)
 
 
-@pytest.mark.parametrize("statement", ["COMMIT", "  rollback;", "BEGIN IMMEDIATE", "END", "end transaction"])
+@pytest.mark.parametrize("statement", ["COMMIT", "  rollback;", "BEGIN", "END", "end transaction"])
 def test_ending_it_by_hand_is_refused(app: Holdfast, statement: str) -> None:
     with app.transaction() as tx:
         app.queue("inbox").send("x", conn=tx)
@@ -134,17 +124,6 @@ def test_reading_beside_ones_own_transaction_works(app: Holdfast) -> None:
         tx.execute("DELETE FROM holdfast_jobs")
         assert app.jobs.get(id).args == "before"
         assert app.queue("inbox").stats().ready == 1
-
-
-def test_other_threads_wait_for_the_transaction_and_then_write(app: Holdfast) -> None:
-    sent: list[int] = []
-    thread = threading.Thread(target=lambda: sent.append(app.queue("inbox").send("from a thread")))
-    with app.transaction() as tx:
-        thread.start()
-        first = app.queue("inbox").send("from the transaction", conn=tx)
-        assert sent == []
-    thread.join(20)
-    assert sent and sent[0] > first
 
 
 def test_an_enqueued_job_in_a_transaction_is_received_after_the_commit_by_others(

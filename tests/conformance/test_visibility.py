@@ -8,6 +8,7 @@ import pytest
 from holdfast import Holdfast, Message, Queue
 from holdfast.errors import InvalidInput
 from holdfast.testing import FakeClock
+from support.transitions import claim_tasks
 
 Settle = Callable[[Queue[Any], int, int], bool]
 
@@ -54,19 +55,19 @@ def test_after_a_redelivery_the_first_consumer_is_told_no(
     slow = take(inbox)
     clock.advance(31)
     take(inbox)
-    before, history = app.store.get(slow.id), app.store.history(slow.id)
+    before, history = app.store.jobs.get(slow.id), app.store.jobs.history(slow.id)
     assert settle(inbox, slow.id, slow.attempt) is False
-    assert app.store.get(slow.id) == before
-    assert app.store.history(slow.id) == history
+    assert app.store.jobs.get(slow.id) == before
+    assert app.store.jobs.history(slow.id) == history
 
 
 def test_after_an_ack_nothing_more_can_be_settled(app: Holdfast, inbox: Queue[Any], settle: Settle) -> None:
     inbox.send("work")
     message = take(inbox)
     message.ack()
-    before = app.store.get(message.id)
+    before = app.store.jobs.get(message.id)
     assert settle(inbox, message.id, message.attempt) is False
-    assert app.store.get(message.id) == before
+    assert app.store.jobs.get(message.id) == before
 
 
 def test_after_a_release_nothing_more_can_be_settled(inbox: Queue[Any], settle: Settle) -> None:
@@ -110,7 +111,7 @@ def test_a_message_cannot_be_settled_by_way_of_another_queue(
 
 def test_a_task_cannot_be_settled_by_way_of_its_queue(app: Holdfast, inbox: Queue[Any], settle: Settle) -> None:
     job = app.task(name="work", queue="inbox")(lambda: None).enqueue()
-    app.store.claim_tasks(["inbox"], ["work"], 1, 30_000_000, "worker-1")
+    claim_tasks(app.store, ["inbox"], ["work"], 1, 30_000_000, "worker-1")
     assert settle(inbox, job.id, 1) is False
     assert job.refresh().status == "running"
 

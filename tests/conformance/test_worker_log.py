@@ -1,6 +1,7 @@
-"""What a worker logs: one line per attempt, never a payload, a result or the text of an exception."""
+"""What a worker logs: one line per attempt, or a sum; never a payload, a result or the text of an exception."""
 
 import logging
+import math
 
 import msgspec
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
 from holdfast.process.logs import JsonLines, TextLines
-from shift import drain
+from holdfast.run import journal
+from shift import Shift, drain, eventually
+from support.transitions import recover_lost
 
 SECRET = "the-secret"
 
@@ -96,5 +99,27 @@ def test_how_many_a_dead_worker_held_is_said_as_one_says_it(
     app.task(name="known")(lambda: None).enqueue_many([{}] * held)
     with bystander(worker(url, claims=held)):
         pass
-    assert app.store.recover_lost() == held
+    assert recover_lost(app.store) == held
     assert f"worker {'w' * 16} has died: {told} recovered" in [record.getMessage() for record in ours(records)]
+
+
+def told(records: pytest.LogCaptureFixture) -> int:
+    """How many successes the lines tell of."""
+    return sum(one.holdfast.get("count", 1) for one in ours(records) if hasattr(one, "holdfast"))
+
+
+def test_a_worker_that_ends_has_told_of_every_success(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+    app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
+    assert drain(app).succeeded == told(records) == 100
+
+
+def test_a_worker_that_has_nothing_more_to_do_tells_the_sum(
+    app: Holdfast, records: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SUM_SECONDS", math.inf)
+    app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
+    with Shift(app):
+        eventually(lambda: app.jobs.count(status="succeeded") == 100)
+        eventually(lambda: told(records) == journal.LINES_PER_SECOND)
+        monkeypatch.setattr(journal, "SUM_SECONDS", 0.0)
+        eventually(lambda: told(records) == 100)

@@ -8,10 +8,11 @@ import pytest
 
 from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
+from holdfast.store.pruned import LoneJobs
 from holdfast.testing import FakeClock
 from holdfast.upkeep import caretaker, pace
 from holdfast.upkeep.caretaker import Caretaker
-from shift import Shift, comes_true, drain, eventually
+from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]
 
@@ -34,7 +35,7 @@ def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: Fake
     clock.advance(31 * DAY)
     with Shift(app):
         eventually(lambda: count(app) == 0)
-        ended.task.enqueue().wait(40)
+        ended.task.enqueue().wait(PATIENCE_SECONDS)
         eventually(lambda: events(app, "pruned") == 1)
     (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert (event.detail["succeeded"], "interrupted" in event.detail) == (1200, False)
@@ -43,7 +44,7 @@ def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: Fake
 def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ended) -> None:
     ended.job("succeeded")
     drain(app)
-    assert app.store.upkeep().last_at is None
+    assert app.store.pruning.state().last_at is None
     assert events(app, "pruned") == 0
 
 
@@ -65,7 +66,7 @@ def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
     ended.end(first.id)
     waiting = ended.task.using(after=first, queue="elsewhere").enqueue()
     clock.advance(31 * DAY)
-    upkeep = Caretaker(app.store, clock, None, every=0.0)
+    upkeep = Caretaker(app.store, clock, every=0.0)
     for _ in range(20):
         upkeep.do_some()
     assert first.refresh().status == "succeeded"
@@ -92,7 +93,7 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
     (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert event.detail["interrupted"] is True
     assert event.detail["succeeded"] == 1500 - count(app)
-    assert app.store.upkeep().pid is None
+    assert app.store.pruning.state().pid is None
 
 
 def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
@@ -112,8 +113,8 @@ def test_it_can_be_left_to_others(open_app: Open, clock: FakeClock) -> None:
     job = Ended(app).job("succeeded")
     clock.advance(400 * DAY)
     with Shift(app):
-        eventually(lambda: app.store.retention() is not None)
-        Ended(app).task.enqueue().wait(40)
+        eventually(lambda: app.store.pruning.state().retention is not None)
+        Ended(app).task.enqueue().wait(PATIENCE_SECONDS)
     assert app.jobs.get(job).status == "succeeded"
     assert app.prune().succeeded == 1
 
@@ -122,7 +123,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClo
     ended.job("succeeded")
     clock.step(-3000 * DAY)
     with Shift(app):
-        ended.task.enqueue().wait(40)
+        ended.task.enqueue().wait(PATIENCE_SECONDS)
     assert count(app) == 2
 
 
@@ -167,11 +168,11 @@ def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
 ) -> None:
     jobs = [ended.job("failed") for _ in range(3)]
     clock.advance(91 * DAY)
-    rows = app.store.ended_after("failed", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.ended_after("failed", (-1, 0), (clock.now(), 2**62), 10)
     assert app.jobs.retry(jobs[1])
-    token = app.store.begin_upkeep("operator", "ada", {})
+    token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.prune_alone(token, "failed", rows, {})
+    done = app.store.pruning.delete(token, LoneJobs("failed", tuple(rows)), {})
     assert done is not None and done.counts["failed"] == 2
     assert app.jobs.get(jobs[1]).status == "ready"
 
@@ -181,11 +182,11 @@ def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
 ) -> None:
     job = ended.job("succeeded")
     clock.advance(31 * DAY)
-    rows = app.store.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
     waiting = ended.task.using(after=job).enqueue()
-    token = app.store.begin_upkeep("operator", "ada", {})
+    token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.prune_alone(token, "succeeded", rows, {})
+    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows)), {})
     assert done is not None and done.counts["succeeded"] == 0
     assert waiting.refresh().status == "ready"
 
@@ -198,7 +199,7 @@ def test_one_with_a_very_long_history_goes_in_pieces(
     sql("UPDATE holdfast_jobs SET attempt = 4000, max_attempts = 5000 WHERE id = ?", [job])
     sql(
         """WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
-        INSERT INTO holdfast_attempts (job_id, attempt, claimed_at) SELECT ?, i, 0 FROM n""",
+        INSERT INTO holdfast_attempts (job_id, attempt, claimed_at, outcome) SELECT ?, i, 0, 'released' FROM n""",
         [job],
     )
     clock.advance(31 * DAY)
@@ -231,17 +232,17 @@ def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
 
 def test_the_duty_of_a_worker_that_stopped_is_free(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     started = threading.Event()
-    begin = app.store.begin_upkeep
+    begin = app.store.pruning.begin
 
     def begun(*args: object) -> str | None:
         started.set()
         return begin(*args)  # type: ignore[arg-type]
 
-    app.store.begin_upkeep = begun  # type: ignore[method-assign]
+    app.store.pruning.begin = begun  # type: ignore[method-assign]
     ended.job("succeeded")
     clock.advance(31 * DAY)
     with Shift(app):
         comes_true(started)
-        eventually(lambda: app.store.upkeep().last_at is not None)
-    assert app.store.upkeep().last_counts == {"succeeded": 1}
+        eventually(lambda: app.store.pruning.state().last_at is not None)
+    assert app.store.pruning.state().last_counts == {"succeeded": 1}
     app.prune()

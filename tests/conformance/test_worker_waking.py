@@ -1,4 +1,4 @@
-"""The worker: how soon it begins what there is to do."""
+"""The worker begins what there is to do when it is told of it, and not when it happens to look."""
 
 import asyncio
 import threading
@@ -11,8 +11,9 @@ import pytest
 from holdfast import Holdfast
 from shift import Shift, comes_true, eventually
 
-SOON_SECONDS = 0.5  # a worker that polls once a second would need as much on average
 TRIES = 6
+
+pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def delays(app: Holdfast, enqueue: Callable[[], object]) -> list[float]:
@@ -31,7 +32,7 @@ began: list[float] = []
 
 
 @pytest.mark.parametrize("behind", [None, "sync", "async"])
-def test_an_idle_worker_begins_at_once_also_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
+def test_an_idle_worker_is_woken_also_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
     release, running = threading.Event(), threading.Event()
     began.clear()
 
@@ -55,12 +56,11 @@ def test_an_idle_worker_begins_at_once_also_while_another_job_runs(live: Holdfas
         if behind is not None:
             (long if behind == "sync" else long_later).enqueue()
             comes_true(running)
-        found = delays(live, quick.enqueue)
+        delays(live, quick.enqueue)
         release.set()
-    assert max(found) < SOON_SECONDS, found
 
 
-def test_a_scheduled_job_begins_on_time(live: Holdfast) -> None:
+def test_a_scheduled_job_begins_when_it_is_due(live: Holdfast) -> None:
     began.clear()
 
     @live.task
@@ -71,10 +71,9 @@ def test_a_scheduled_job_begins_on_time(live: Holdfast) -> None:
         delays(live, quick.enqueue)
         found = delays(live, lambda: quick.using(delay=0.3).enqueue())
     assert min(found) >= 0.299
-    assert max(found) < 0.3 + SOON_SECONDS / 2, found
 
 
-def test_a_retry_begins_on_time(live: Holdfast) -> None:
+def test_a_retry_begins_when_it_is_due(live: Holdfast) -> None:
     moments: list[float] = []
 
     @live.task(retry=0.25)
@@ -87,4 +86,4 @@ def test_a_retry_begins_on_time(live: Holdfast) -> None:
         stumble.enqueue()
         eventually(lambda: len(moments) == 4)
     gaps = [later - sooner for sooner, later in pairwise(moments)]
-    assert all(0.249 <= gap < 0.25 + SOON_SECONDS / 2 for gap in gaps), gaps
+    assert min(gaps) >= 0.249

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import Holdfast
 from holdfast.contrib.prometheus import serve
-
-PATIENCE_SECONDS = 30
+from shift import PATIENCE_SECONDS
 
 
 class Scrape:

@@ -16,7 +16,7 @@ from scraping import fetch
 
 from holdfast import Holdfast
 from holdfast.contrib.otel import instrument
-from shift import eventually
+from shift import PATIENCE_SECONDS, eventually
 
 TASKS = """
 import os
@@ -85,7 +85,7 @@ def test_a_worker_serves_metrics_until_it_stops(start: Start, tmp_path: Path) ->
     eventually(lambda: fetch(url).value("holdfast_attempts_total", outcome="succeeded") == 1)
     assert fetch(url)["holdfast_worker_capacity"] == 3
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     with pytest.raises(OSError):
         fetch(url)
 
@@ -95,7 +95,7 @@ def test_of_several_processes_the_first_serves_the_metrics_of_all(start: Start) 
     url = address(crew)
     eventually(lambda: fetch(url).value("holdfast_workers", state="alive") == 2)
     crew.send_signal(signal.SIGTERM)
-    _, said = crew.communicate(timeout=30)
+    _, said = crew.communicate(timeout=PATIENCE_SECONDS)
     assert crew.returncode == 0 and "metrics are at" not in said, "no other one served them"
 
 
@@ -104,7 +104,7 @@ def test_a_port_that_is_taken_ends_the_command_with_words(start: Start, processe
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refused = start("--metrics-port", port, "--processes", processes)
-        _, said = refused.communicate(timeout=30)
+        _, said = refused.communicate(timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2
     assert f"Error: metrics cannot be served at port {port} of 127.0.0.1" in said and "Traceback" not in said
 
@@ -113,7 +113,7 @@ def test_a_port_that_is_taken_ends_the_command_with_words(start: Start, processe
 def test_without_the_extra_the_command_says_what_to_install(start: Start, tmp_path: Path, processes: str) -> None:
     (tmp_path / "prometheus_client.py").write_text("raise ModuleNotFoundError(name='prometheus_client')")
     refused = start("--metrics-port", "0", "--processes", processes, PYTHONPATH=str(tmp_path))
-    _, said = refused.communicate(timeout=30)
+    _, said = refused.communicate(timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2
     assert said.startswith("Error: --metrics-port: ") and "pip install 'holdfast[prometheus]'" in said
 
@@ -131,7 +131,7 @@ def test_a_trace_crosses_to_a_worker_and_to_a_process_of_its_pool(start: Start, 
                 app.task(name="compute", queue="heavy")(_pid).enqueue(),
             ]
         worker = start("--until-idle", "--pool", "1")
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=PATIENCE_SECONDS)
         pids = {job.refresh().result for job in jobs}
         assert len(pids) == 2 and os.getpid() not in pids
     lines = (tmp_path / "spans.txt").read_text().splitlines()

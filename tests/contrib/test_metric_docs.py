@@ -13,6 +13,7 @@ from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
 from holdfast.contrib.measures import BOUNDS_SECONDS, MEASURES, Measure
+from support.transitions import claim_tasks
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def test_the_reference_has_the_outcomes_of_what_was_ended_from_outside(app: Hold
 
     for end in (app.jobs.complete, app.jobs.cancel, lambda job: app.jobs.fail(job, "REJECTED")):
         job = work.enqueue()
-        assert len(app.store.claim_tasks(["default"], ["work"], 1, 300 * SECOND, "worker-1")) == 1
+        assert len(claim_tasks(app.store, ["default"], ["work"], 1, 300 * SECOND, "worker-1")) == 1
         end(job.id)
     outcomes = scrape(app).labels("holdfast_attempts_total", "outcome")
     assert outcomes == {"completed", "cancelled", "failed"} <= set(re.findall(r"`(\w+)`", listed))

@@ -94,8 +94,8 @@ def test_a_collection_reads_the_database_once(
     busy: Holdfast, metered: Metered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
-    tallies = busy.store.tallies
-    monkeypatch.setattr(busy.store, "tallies", lambda: reads.append(1) or tallies())
+    totals = busy.store.statistics.totals
+    monkeypatch.setattr(busy.store.statistics, "totals", lambda: reads.append(1) or totals())
     metered.read()
     assert len(reads) == 1
 

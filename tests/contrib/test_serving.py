@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from scraping import PATIENCE_SECONDS, Scrape, fetch, served
+from scraping import Scrape, fetch, served
 
 from holdfast import Holdfast
 from holdfast.contrib import prometheus
 from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
 from holdfast.errors import InvalidInput
 from refusals import told
-from shift import eventually
+from shift import PATIENCE_SECONDS, eventually
 
 Open = Callable[..., Holdfast]
 
@@ -126,5 +126,5 @@ def test_scrapes_at_once_all_get_an_answer(open_app: Open) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_SECONDS)
     assert [one.value("holdfast_jobs") for one in found] == [10] * 8

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from soundness import COUNTED
+
 from crew import Member
 
 OUTCOMES = {"ack": {"succeeded"}, "release": {"released", "failed"}}
@@ -140,10 +142,11 @@ def _check_soundness(connection: sqlite3.Connection, report: Report) -> None:
         "SELECT * FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
         "SELECT * FROM pragma_foreign_key_check",
         "SELECT id FROM holdfast_jobs WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)",
-        "SELECT job_id FROM holdfast_attempts WHERE outcome IS NULL",
+        "SELECT job_id FROM holdfast_all_attempts WHERE outcome = 'running' OR finished_at IS NULL",
         """SELECT id FROM holdfast_jobs WHERE attempt <>
            (SELECT count(*) FROM holdfast_events WHERE job_id = holdfast_jobs.id AND event = 'claimed')""",
         """SELECT id FROM holdfast_jobs WHERE status <>
            (SELECT event FROM holdfast_events WHERE job_id = holdfast_jobs.id ORDER BY id DESC LIMIT 1)""",
+        *COUNTED.values(),
     ):
         report.unsound += connection.execute(question).fetchmany(5)

@@ -12,14 +12,14 @@ from holdfast import Holdfast
 
 def main(database: str, log: str, kind: str) -> None:
     app = Holdfast(database)
-    worker = app.store._ready().writer._checkpointer._worker  # type: ignore[attr-defined]
+    worker = app.store.database.engine().writer._checkpointer._worker  # type: ignore[attr-defined]
     worker.execute(f"PRAGMA mmap_size = {1 << 28}")  # only so that there is a munmap to stop in
     worker.execute("SELECT count(*) FROM holdfast_jobs").fetchall()
     print("ready", flush=True)
     sys.stdin.readline()
     ctypes.CDLL(os.environ["LD_PRELOAD"]).stop_in_next_munmap_of(os.fsencode(os.path.realpath(database)))
     if kind == "guarded":
-        app.store.checkpoint()
+        app.store.file.checkpoint()
     else:
         worker.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     print("checkpointed", flush=True)

@@ -7,10 +7,14 @@ import logging
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost
+
+sys.path.append(str(Path(__file__).parent.parent))
+import support.unhurried  # noqa: F401
 
 logging.disable()  # what a worker has to say is no complaint here
 app = Holdfast(sys.argv[1], min_free_bytes=0)

@@ -1,6 +1,9 @@
 """Runs a worker with tasks of many kinds, and writes down what they do, until it is stopped.
 
 usage: laborer.py DATABASE LOG [OPTION=NUMBER …]       (options of app.worker, such as lease=1 concurrency=2)
+
+With polls=0 it waits for wake-ups and looks at the database at no other time. With SLOW_START_SECONDS in the
+environment each process of its pool takes so long to start.
 """
 
 import asyncio
@@ -12,11 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast
 
-logging.disable()  # what a worker has to say is no complaint here
+sys.path.append(str(Path(__file__).parent.parent))
+from support.unhurried import stop_polling
+
 app = Holdfast(sys.argv[1], min_free_bytes=0)
 LOG = sys.argv[2]
 
@@ -25,6 +31,14 @@ def note(*words: object) -> None:
     out = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(out, (" ".join(map(str, words)) + "\n").encode())
     os.close(out)
+
+
+class Listener(logging.Handler):
+    """What a worker has to say is no complaint here; that it is about to stop is written down."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("stopping"):
+            note("stopping")
 
 
 def wait_for(file: str) -> None:
@@ -68,8 +82,9 @@ async def hold_later(ctx: Context, file: str) -> str:
 
 @app.task
 def hold_first(ctx: Context, file: str) -> str:
-    """Only its first attempt stays."""
-    if ctx.attempt == 1:
+    """Only the first of its attempts that runs stays."""
+    if not os.path.exists(first := f"{file}.{ctx.job_id}"):
+        Path(first).touch()
         wait_for(file)
     return f"attempt {ctx.attempt}"
 
@@ -153,7 +168,12 @@ def print_args(text: str, number: int = 3) -> list[Any]:
 
 
 def main(*given: str) -> None:
+    logger = logging.getLogger("holdfast")
+    logger.addHandler(Listener())
+    logger.setLevel(logging.INFO)
     options = {name: float(value) for name, value in (one.split("=") for one in given)}
+    if options.pop("polls", 1) == 0:
+        stop_polling()
     for name in ("concurrency", "pool", "max_jobs", "max_memory"):
         if name in options:
             options[name] = int(options[name])
@@ -163,5 +183,7 @@ def main(*given: str) -> None:
     note("report", *(f"{name}={getattr(report, name)}" for name in report.__struct_fields__))
 
 
+if __name__ == "__mp_main__":  # a process of the pool
+    time.sleep(float(os.environ.get("SLOW_START_SECONDS", "0")))
 if __name__ == "__main__":
     main(*sys.argv[3:])

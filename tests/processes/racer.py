@@ -19,10 +19,10 @@ import msgspec
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.errors import BatchEnded
-from holdfast.model import Claimed, Settlement
+from holdfast.model import Claimed, Settlement, Wanted
 
 LARGE_RESULT = '"' + "x" * 5000 + '"'  # is settled by a statement of its own
-LONGEST_WAIT_SECONDS = 30
+LONGEST_WAIT_SECONDS = 300
 
 
 class Barrier:
@@ -67,7 +67,8 @@ class Racer:
 
     def claim(self, ids: list[int]) -> Iterator[Claimed]:
         for job_id in ids:
-            claimed = self._store.claim_one(job_id, 600 * SECOND, f"racer {self._side}")
+            wanted = Wanted((), 1, 600 * SECOND, f"racer {self._side}", job_id=job_id)
+            claimed = next(iter(self._store.jobs.exchange((), [wanted]).claimed), None)
             assert claimed is not None
             yield claimed
 
@@ -77,10 +78,10 @@ class Racer:
         result = LARGE_RESULT if way == 1 else None
         settlement = Settlement(claimed.lease, "succeed", now, now, result=result)
         if way == 2:
-            with self._store.completion(None) as tx:
-                assert self._store.settle(settlement, tx)
+            with self._store.transaction(completes=True) as tx:
+                assert self._store.jobs.settle(settlement, tx)
         else:
-            assert self._store.exchange([settlement], []).lost == []
+            assert self._store.jobs.exchange([settlement], []).lost == []
 
     # --- the races: what this side of each does, in every round ---
 

@@ -7,6 +7,11 @@ each enqueued in the transaction that completes its `parent`; and on nobody havi
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from holdfast import Holdfast
+from support.folding import fold_all
 
 LAST = """coalesce((SELECT status FROM holdfast_jobs AS next WHERE next.chain_id = edge.chain_id
                     ORDER BY chain_index DESC LIMIT 1),
@@ -21,7 +26,8 @@ QUESTIONS = {
     # --- attempts and events ---
     "an attempt that was not counted": """SELECT id FROM holdfast_jobs
         WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)""",
-    "an attempt without an end": "SELECT job_id FROM holdfast_attempts WHERE outcome IS NULL",
+    "an attempt without an end": """SELECT job_id FROM holdfast_all_attempts
+        WHERE outcome = 'running' OR finished_at IS NULL""",
     "more attempts than it may have": "SELECT id FROM holdfast_jobs WHERE attempt > max_attempts",
     "a success by another attempt than the last": """SELECT job_id FROM holdfast_attempts
         JOIN holdfast_jobs AS job ON job.id = job_id
@@ -90,47 +96,106 @@ QUESTIONS = {
 }
 
 
+# --- statistics: the sums, with what is not folded yet, against a recount of jobs, attempts and the whole log ---
+
+TAIL = "holdfast_events WHERE queue IS NOT NULL AND id > (SELECT cursor FROM holdfast_fold)"
+OUTCOMES = """('succeeded', 'completed', 'failed', 'cancelled', 'retry_scheduled', 'recovered', 'released',
+    'snoozed')"""
+TIMED = "('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed')"
+# Of an attempt whose worker was lost, the event says whether there was another.
+BADLY = "CASE WHEN {0} IN ('failed', 'recovered', 'lost') THEN 'badly' ELSE {0} END"
+
 COUNTED = {
-    "a total that a recount does not give": """SELECT status, queue, task, sum(kept), sum(counted) FROM (
-            SELECT '' AS status, queue, coalesce(task, '') AS task, 0 AS kept, count(*) AS counted FROM holdfast_jobs
-            GROUP BY 2, 3
-            UNION ALL SELECT status, queue, coalesce(task, ''), 0, count(*) FROM holdfast_jobs
-            WHERE status NOT IN ('ready', 'running') GROUP BY 1, 2, 3
-            UNION ALL SELECT status, queue, task, n, 0 FROM holdfast_totals)
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "minutes that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
-            SELECT CASE what WHEN 'acked' THEN 'succeeded' ELSE replace(what, ':untried', '') END AS what,
-                   queue, task, n AS kept, 0 AS counted FROM holdfast_minutes
-            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
-            ON job.id = job_id)
-        WHERE what IN ('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed', 'recovered')
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "tallies that have other attempts than the history": """SELECT what, queue, task, sum(kept), sum(counted) FROM (
-            SELECT CASE what WHEN 'acked' THEN 'succeeded' ELSE what END AS what, queue, task, n AS kept, 0 AS counted
-            FROM holdfast_tallies
-            UNION ALL SELECT event, queue, coalesce(task, ''), 0, 1 FROM holdfast_events JOIN holdfast_jobs AS job
-            ON job.id = job_id)
-        WHERE what IN ('succeeded', 'retry_scheduled', 'snoozed', 'recovered')
-        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",
-    "failures that are not those of the attempts": """SELECT code, sum(kept), sum(counted) FROM (
+    "a count that a recount does not give": f"""SELECT status, queue, task, sum(kept), sum(counted) FROM (
+            SELECT status, queue, task, n AS kept, 0 AS counted FROM holdfast_counts
+            UNION ALL SELECT new_status, queue, coalesce(task, ''), 1, 0 FROM {TAIL} AND new_status IS NOT NULL
+            UNION ALL SELECT old_status, queue, coalesce(task, ''), -1, 0 FROM {TAIL} AND old_status IS NOT NULL
+            UNION ALL SELECT status, queue, coalesce(task, ''), 0, 1 FROM holdfast_jobs WHERE history)
+        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",  # noqa: S608
+    "minutes that have other ends than the log": f"""SELECT measure, queue, task, minute, sum(kept), sum(counted)
+        FROM (
+            SELECT replace(measure, 'untried_', '') AS measure, queue, task, minute, n AS kept, 0 AS counted
+            FROM holdfast_minutes
+            UNION ALL SELECT event, queue, coalesce(task, ''), at / 60000000, 1, 0 FROM {TAIL}
+            UNION ALL SELECT event, queue, coalesce(task, ''), at / 60000000, 0, 1 FROM holdfast_events)
+        WHERE measure IN ('enqueued', 'succeeded', 'completed', 'failed', 'cancelled')
+           OR measure IN ('retry_scheduled', 'snoozed', 'recovered', 'released')
+        GROUP BY 1, 2, 3, 4 HAVING sum(kept) <> sum(counted)""",  # noqa: S608
+    "totals that have other attempts than the table of attempts": f"""SELECT what, queue, task,
+        sum(kept), sum(counted)
+        FROM (
+            SELECT {BADLY.format("measure")} AS what, queue, task, n AS kept, 0 AS counted FROM holdfast_totals
+            WHERE measure IN {OUTCOMES}
+            UNION ALL SELECT {BADLY.format("event")}, queue, coalesce(task, ''), 1, 0 FROM {TAIL}
+            AND old_status = 'running' AND event IN {OUTCOMES}
+            UNION ALL SELECT {BADLY.format("outcome")}, queue, coalesce(task, ''), 0, 1 FROM holdfast_attempts
+            JOIN holdfast_jobs ON id = job_id WHERE outcome IN {OUTCOMES} OR outcome = 'lost')
+        GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted)""",  # noqa: S608
+    "totals that have other jobs than there are": f"""SELECT queue, task, sum(kept), sum(counted) FROM (
+            SELECT queue, task, n AS kept, 0 AS counted FROM holdfast_totals WHERE measure = 'enqueued'
+            UNION ALL SELECT queue, coalesce(task, ''), 1, 0 FROM {TAIL} AND event = 'enqueued'
+            UNION ALL SELECT queue, coalesce(task, ''), 0, 1 FROM holdfast_jobs WHERE history)
+        GROUP BY 1, 2 HAVING sum(kept) <> sum(counted)""",  # noqa: S608
+    "durations that are not those of the log": f"""SELECT measure, queue, task, sum(n), sum(micros) FROM (
+            SELECT measure, queue, task, n, sum AS micros FROM holdfast_totals WHERE measure IN ('wait', 'run')
+            UNION ALL SELECT 'run', queue, coalesce(task, ''), 1, ran FROM {TAIL} AND event IN {TIMED} AND ran >= 0
+            UNION ALL SELECT 'wait', queue, coalesce(task, ''), 1, waited FROM {TAIL}
+            AND event IN {TIMED} AND waited >= 0
+            UNION ALL SELECT 'run', queue, coalesce(task, ''), -1, -ran FROM holdfast_events
+            WHERE event IN {TIMED} AND ran >= 0
+            UNION ALL SELECT 'wait', queue, coalesce(task, ''), -1, -waited FROM holdfast_events
+            WHERE event IN {TIMED} AND waited >= 0)
+        GROUP BY 1, 2, 3 HAVING sum(n) <> 0 OR sum(micros) <> 0""",  # noqa: S608
+    "an attempt that succeeded and was not timed": """SELECT job_id FROM holdfast_events
+        WHERE event = 'succeeded' AND old_status = 'running' AND (waited IS NULL OR ran IS NULL)""",
+    "failures that are not those of the attempts": f"""SELECT code, sum(kept), sum(counted) FROM (
             SELECT error_code AS code, n AS kept, 0 AS counted FROM holdfast_failures
+            UNION ALL SELECT error_code, 1, 0 FROM {TAIL} AND error_code IS NOT NULL
             UNION ALL SELECT error_code, 0, 1 FROM holdfast_attempts WHERE error_code IS NOT NULL
             UNION ALL SELECT error_code, 0, 1 FROM holdfast_jobs WHERE attempt = 0 AND error_code IS NOT NULL)
-        GROUP BY 1 HAVING sum(kept) <> sum(counted)""",
+        GROUP BY 1 HAVING sum(kept) <> sum(counted)""",  # noqa: S608
+    "failures that are not the same in all three tables": """SELECT error_code, queue, task,
+        sum(one), sum(two), sum(three)
+        FROM (
+            SELECT error_code, queue, task, n AS one, 0 AS two, 0 AS three FROM holdfast_failures
+            UNION ALL SELECT error_code, queue, task, 0, n, 0 FROM holdfast_failure_minutes
+            UNION ALL SELECT error_code, queue, task, 0, 0, n FROM holdfast_error_totals)
+        GROUP BY 1, 2, 3 HAVING sum(one) <> sum(two) OR sum(one) <> sum(three)""",
 }
 
 
-def unsound(
-    connection: sqlite3.Connection, without_effect: Sequence[str], counted: bool = True
-) -> dict[str, list[object]]:
-    """What was found that must not be. without_effect: tasks that leave none. counted: by workers, which count."""
-    asked = (QUESTIONS | COUNTED if counted else QUESTIONS) | {
-        "a success without its effect": f"""SELECT id, task FROM holdfast_jobs WHERE status = 'succeeded'
+def unsound(connection: sqlite3.Connection, without_effect: Sequence[str]) -> dict[str, list[object]]:
+    """What was found that must not be. without_effect: tasks that leave none."""
+    asked = (
+        QUESTIONS
+        | COUNTED
+        | {
+            "a success without its effect": f"""SELECT id, task FROM holdfast_jobs WHERE status = 'succeeded'
             AND coalesce(task, '') NOT IN ({", ".join(repr(name) for name in without_effect)})
             AND NOT EXISTS (SELECT 1 FROM effects WHERE effects.job_id = holdfast_jobs.id)"""  # noqa: S608
-    }
+        }
+    )
     found = {what: connection.execute(question).fetchmany(5) for what, question in asked.items()}
     return {what: rows for what, rows in found.items() if rows}
+
+
+def unsound_however_folded(database: Path, without_effect: Sequence[str]) -> dict[str, list[object]]:
+    """As it was left, and once more when the whole log is folded; and as Holdfast itself counts."""
+    found: dict[str, list[object]] = {}
+    with closing(sqlite3.connect(database)) as connection, Holdfast(database) as app:
+        for _ in ("as it was left", "all folded"):
+            found |= unsound(connection, without_effect)
+            rows = connection.execute("SELECT queue, task, status, count(*) FROM holdfast_jobs GROUP BY 1, 2, 3")
+            told = {(one.queue, one.task, one.status): one.count for one in app.store.statistics.counts().items}
+            if told != {tuple(key): n for *key, n in rows.fetchall()}:
+                found["counts that Holdfast tells and that are wrong"] = [told]
+            fold_all(app)
+        left = connection.execute(
+            "SELECT max(id) - (SELECT cursor FROM holdfast_fold) FROM holdfast_events"
+        ).fetchone()
+        if left != (0,):
+            found["events that are not folded"] = [left]
+    return found
 
 
 def count(connection: sqlite3.Connection, table: str, where: str = "true") -> int:

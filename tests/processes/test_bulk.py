@@ -32,9 +32,7 @@ def test_a_kill_in_the_middle_of_a_batch_leaves_nothing_of_it(tmp_path: Path, st
         assert sender.hear() == "stopped", crew.complaints()
         crew.kill(sender)
         assert batches(database) == {}
-        before = time.monotonic()
         app.queue("after").send(1)  # the dead process's lock is gone with it
-        assert time.monotonic() - before < 2
         assert crew.complaints() == []
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 import pytest
-from soundness import count, unsound
+from soundness import count, unsound_however_folded
 from traps import Trap
 from zygote import Order
 
@@ -62,8 +62,8 @@ class Ward:
         """When everything was worked off: that it is sound, that all ended so, and what was seen."""
         assert self._crew.complaints() == []
         began = Counter((int(job), int(attempt)) for _, job, attempt in self._zygote.lines())
+        assert unsound_however_folded(self._database, WITHOUT_EFFECT) == {}
         with closing(sqlite3.connect(self._database)) as connection:
-            assert unsound(connection, WITHOUT_EFFECT) == {}
             assert {row[0] for row in connection.execute("SELECT status FROM holdfast_jobs")} == set(ended)
             rows = connection.execute("SELECT job_id, attempt, outcome FROM holdfast_attempts").fetchall()
             jobs, effects = count(connection, "holdfast_jobs"), count(connection, "effects")

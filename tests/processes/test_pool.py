@@ -4,6 +4,7 @@ from pathlib import Path
 
 from yard import Yard
 
+from holdfast.clock import SECOND
 from shift import eventually
 
 
@@ -57,7 +58,7 @@ def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
 
 def test_a_process_that_runs_out_of_time_is_killed(yard: Yard) -> None:
     yard.start(pool=1)
-    job = yard.hold("hold_in_pool", timeout=300_000, max_attempts=1)
+    job = yard.hold("hold_in_pool", timeout=3 * SECOND, max_attempts=1)
     (begun,) = yard.begins(job)
     assert yard.ends(job, "failed").error_code == "TIMEOUT:HANDLER"
     eventually(lambda: is_gone(begun[4]), "it lives on")
@@ -65,8 +66,8 @@ def test_a_process_that_runs_out_of_time_is_killed(yard: Yard) -> None:
 
 
 def test_the_time_a_process_needs_to_start_is_not_the_handlers(yard: Yard) -> None:
-    yard.start(pool=1)
-    job = yard.enqueue("pid_in_pool", timeout=50_000, max_attempts=1)
+    yard.start(pool=1, SLOW_START_SECONDS=4)
+    job = yard.enqueue("pid_in_pool", timeout=3 * SECOND, max_attempts=1)
     eventually(lambda: job.refresh().status in ("succeeded", "failed"))
     assert (job.status, job.error_code) == ("succeeded", None)
 

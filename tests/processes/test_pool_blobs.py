@@ -9,7 +9,7 @@ LARGE = "é" * 200_000
 
 
 def send(yard: Yard, text: str) -> int:
-    return yard.app.store.insert(NewJob("default", "print_args", f'{{"text": "{text}"}}', max_attempts=1)).id
+    return yard.app.store.jobs.insert(NewJob("default", "print_args", f'{{"text": "{text}"}}', max_attempts=1)).id
 
 
 def test_a_process_reads_its_large_payload_and_keeps_its_large_result(yard: Yard) -> None:

@@ -9,7 +9,8 @@ from yard import Yard
 
 from crew import Member
 from holdfast import Holdfast, Job, Task
-from shift import eventually, outcomes
+from holdfast.clock import SECOND
+from shift import PATIENCE_SECONDS, eventually, outcomes
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def task(app: Holdfast, name: str) -> Task[..., Any]:
 
 
 def chain_ends(yard: Yard, job: Job[Any]) -> Any:
-    return yard.app.chains.get(job.id).wait(timeout=15)
+    return yard.app.chains.get(job.id).wait(timeout=PATIENCE_SECONDS)
 
 
 def test_all_that_a_block_does_is_there_with_the_success(yard: Yard) -> None:
@@ -103,7 +104,7 @@ def test_a_process_that_dies_in_the_block_has_stored_nothing_and_the_job_comes_a
     job = yard.enqueue("die", '{"where": "inside"}')
     assert yard.ends(job).result == "completed"
     assert ledger(yard) == [(job.id, 2)]
-    first = next(entry for entry in yard.app.store.history(job.id) if entry.kind == "attempt")
+    first = next(entry for entry in yard.app.store.jobs.history(job.id) if entry.kind == "attempt")
     assert first.detail["error_code"] == "INTERNAL:PROCESS_DIED"
     assert stop(yard, worker)["retried"] == 1
 
@@ -123,7 +124,7 @@ def test_a_process_that_runs_out_of_time(yard: Yard, where: str) -> None:
     """After the block the job has succeeded; inside it, the table and the job agree."""
     worker = start(yard, pool=1)
     args = f'{{"where": "{where}", "file": "{yard.gate}"}}'
-    job = yard.enqueue("hold", args, timeout=300_000, max_attempts=2)
+    job = yard.enqueue("hold", args, timeout=3 * SECOND, max_attempts=2)
     eventually(lambda: yard.noted("inside", job), "it did not begin")
     assert yard.ends(job).result == "completed"
     yard.ends(yard.enqueue("last_in_pool", '{"word": "another process"}'))
@@ -174,7 +175,7 @@ def test_a_process_sees_its_blockers_and_its_batch(yard: Yard) -> None:
         job = look_around.using(batch=batch, after=[first, approve]).enqueue()
     yard.app.jobs.complete(approve.id, {"by": "Ada"})
     assert yard.ends(job).result == [["first", {"by": "Ada"}], batch.id, 2]
-    batch.wait(timeout=15)
+    batch.wait(timeout=PATIENCE_SECONDS)
     assert batch.done_job_id is not None
     assert yard.ends(yard.app.jobs.get(batch.done_job_id)).result == "over"
 

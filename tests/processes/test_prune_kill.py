@@ -54,17 +54,19 @@ def test_a_killed_run_is_finished_by_the_next_and_no_job_is_in_neither(yard: Yar
         pruner.say("go")
         eventually(lambda pruner=pruner: len(pruner.lines()) >= after or pruner.process.poll() is not None)
         yard.crew.kill(pruner)
-    left = {job for job in range(1, JOBS + 1) if yard.app.store.get(job) is not None}
+    left = {job for job in range(1, JOBS + 1) if yard.app.store.jobs.get(job) is not None}
     assert 0 < len(left) < JOBS
     with closing(sqlite3.connect(yard.database)) as connection:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         halves = """SELECT id FROM holdfast_jobs AS job WHERE continued
             AND NOT EXISTS (SELECT 1 FROM holdfast_jobs WHERE chain_id = job.id)"""
         assert connection.execute(halves).fetchall() == [], "a chain goes as a whole"
-    assert yard.app.store.upkeep().pid is None, "nobody is at it any more"
+    assert yard.app.store.pruning.state().pid is None, "nobody is at it any more"
 
     yard.app.prune(retention=Retention(succeeded=0, failed=0, cancelled=0), archive=archive, hurry=True)
     assert [job.status for job in yard.app.jobs.list()] == ["ready", "ready"]
+    assert yard.app.observe.counts().by_status == {"ready": 2}
+    assert yard.app.store.statistics.totals().outcomes == {} and yard.app.check().of("COUNTS") is not None
     assert set(read(archive)) == set(range(1, JOBS + 1)), "twice, perhaps, but never in neither"
     told = [event.detail for event in yard.app.observe.last_events(limit=100) if event.event == "pruned"]
     counts = sum(one.get("succeeded", 0) + one.get("failed", 0) for one in told)

@@ -16,8 +16,8 @@ from holdfast import Holdfast
 SECONDS = storm_seconds(5)
 PRODUCERS, CONSUMERS = 3, 4
 ENOUGH_KILLS = 25
-LONGEST_OVERTIME_SECONDS = 30  # on a machine that is busy with other things
-LONGEST_END_SECONDS = 60
+LONGEST_OVERTIME_SECONDS = 240  # on a machine that is busy with other things
+LONGEST_END_SECONDS = 300
 
 
 def test_a_storm_of_kills_loses_nothing_and_acknowledges_nothing_twice(tmp_path: Path) -> None:
@@ -58,7 +58,8 @@ def kill_and_replace(crew: Crew, until: float) -> None:
         time.sleep(random.uniform(0.02, 0.2))
         assert not crew.complaints(), crew.complaints()
         at_work = [one for one in crew.living() if one.is_at_work()]
-        if at_work:
+        calm = time.monotonic() > until and kills >= ENOUGH_KILLS  # so that who dawdles lives to settle too late
+        if at_work and not calm:
             victim = random.choice(at_work)
             crew.kill(victim)
             crew.start(victim.role)

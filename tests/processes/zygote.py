@@ -13,11 +13,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from traps import Trap, set_trap, watch_statements
 
-WATCHDOG_SECONDS = 30
+sys.path.append(str(Path(__file__).parent.parent))
+
+WATCHDOG_SECONDS = 300
 
 
 class Order(msgspec.Struct):
@@ -49,6 +52,7 @@ def main(database: str, log: str) -> None:
     from victim_tasks import prepare, work
 
     import holdfast.run.worker  # noqa: F401  so that no child has to
+    import support.unhurried  # noqa: F401
 
     def obey(order: Order) -> None:
         if order.trap is not None:

@@ -44,7 +44,7 @@ def test_each_job_is_a_line_with_its_attempts_and_events(
     assert (line["args"], line["tags"]) == ({"payload": "bell\x07 ünï\u2028"}, ["eu"])
     assert [attempt["outcome"] for attempt in line["attempts"]] == ["failed"]
     assert [event["event"] for event in line["events"]] == ["enqueued", "claimed", "failed"]
-    assert line["events"][-1]["detail"]["to"] == "failed"
+    assert (line["events"][-1]["old_status"], line["events"][-1]["new_status"]) == ("running", "failed")
     assert file.stat().st_mode & 0o777 == 0o600
 
 

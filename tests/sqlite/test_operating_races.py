@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.store.sqlite.listing import Listing
 
 
 @pytest.fixture
-def meanwhile(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
     """Lets something happen right after an operation has looked for the jobs that fit."""
 
     def arrange(happening: Callable[[], Any]) -> None:
-        look = app.store._ids_after  # type: ignore[attr-defined]
-        waiting = [happening]
+        look, waiting = Listing.steps, [happening]
 
         def look_and_let_happen(*args: Any) -> Any:
-            found = look(*args)
-            if waiting:
-                waiting.pop()()
-            return found
+            for step in look(*args):
+                if waiting:
+                    waiting.pop()()
+                yield step
 
-        monkeypatch.setattr(app.store, "_ids_after", look_and_let_happen)
+        monkeypatch.setattr(Listing, "steps", look_and_let_happen)
 
     return arrange
 
@@ -37,7 +37,7 @@ def test_a_purge_of_the_dead_spares_a_message_that_was_just_revived(app: Holdfas
     assert message is not None and message.release()
     meanwhile(lambda: app.jobs.retry(id))
     inbox.purge(dead_only=True)
-    assert app.store.get(id) is not None
+    assert app.store.jobs.get(id) is not None
 
 
 def test_a_cancellation_of_the_waiting_spares_a_job_that_has_just_started(
@@ -56,4 +56,4 @@ def test_a_deletion_of_the_failed_spares_a_job_that_was_just_retried(app: Holdfa
     assert message is not None and message.release()
     meanwhile(lambda: app.jobs.retry(id))
     app.jobs.delete(status="failed")
-    assert app.store.get(id) is not None
+    assert app.store.jobs.get(id) is not None

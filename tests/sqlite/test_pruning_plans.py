@@ -21,12 +21,13 @@ NAMES = [
     "batches_of_callbacks",
     "batches_of_jobs",
     "prune_batches",
-    "some_batches",
+    "old_batches",
+    "old_tracebacks",
     "chain_may_go",
     "end_of_chain",
     "trim_events",
     "trim_attempts",
-    "oldest_audit",
+    "old_audit",
     "prune_audit",
     "whole_jobs",
     "whole_attempts",
@@ -46,7 +47,7 @@ SERVED_BY = {
     "waiters_of_chains": {"blockers_chain"},
     "batches_of_callbacks": {"batches_success", "batches_done"},
     "prune_batches": {"jobs_batch"},
-    "oldest_audit": {"events_job"},
+    "old_audit": {"events_job"},
     "count_old_audit": {"events_job"},
     "callbacks_of_batches": {"batches_success", "batches_done"},
     "references_to_blobs": {"jobs_args_blob", "jobs_result_blob"},
@@ -85,6 +86,9 @@ def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfas
     assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "ended_after")))
 
 
-def test_rollups_go_by_their_key(app: Holdfast, conn: sqlite3.Connection) -> None:
-    lines = plan(conn, statement_of(app, "prune_minutes"))
-    assert any("SEARCH holdfast_minutes USING PRIMARY KEY (minute" in line for line in lines), lines
+@pytest.mark.parametrize("table", ["minutes", "failure_minutes"])
+def test_minutes_go_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
+    lines = plan(conn, statement_of(app, f"prune_{table}"))
+    assert any(f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in line for line in lines), lines
+    old = str(plan(conn, statement_of(app, "old_minutes")))
+    assert f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in old and "TEMP B-TREE" not in old

@@ -4,16 +4,21 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast.store.sqlite
 from holdfast import Holdfast
+
+SQL = Path(holdfast.store.sqlite.__file__).parent / "sql"
 
 # The statements that run once or more per job or claim.
 HOT = [
     "look_for_messages",
     "claim_messages",
+    "claim_message_at_once",
     "claim_tasks",
     "claim_one",
     "ready_pairs",
@@ -22,8 +27,7 @@ HOT = [
     "unsettled",
     "interrupt",
     "give_back",
-    "report",
-    "report_starts",
+    "renew",
     "held",
     "next_due",
     "promote",
@@ -39,7 +43,6 @@ HOT = [
     "stop",
     "snooze",
     "release",
-    "extend",
     "get",
     "events_of",
     "attempts_of",
@@ -51,7 +54,6 @@ HOT = [
     "name_job_of_fire",
     "prune_fires",
     "continue_many",
-    "insert_next",
     "chains_to_wait_for",
     "add_blockers",
     "mark_awaited",
@@ -79,12 +81,20 @@ HOT = [
     "chains_waiting",
     "waiting_for",
     "delete_jobs",
-    "blockers_of",
+    "blockers",
     "batch_is_open",
     "batch_counts",
-    "batch_of_callback",
+    "batch",
     "batches_that_ended",
     "batch_done",
+    "fold_position",
+    "last_event_to_fold",
+    "event_groups",
+    "event_failures",
+    "removed_jobs",
+    "delete_events_of_removed",
+    "let_go_of_args",
+    "let_go_of_results",
 ]
 
 
@@ -107,8 +117,8 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
 
 
 def statement_of(app: Holdfast, name: str) -> str:
-    sql: str = getattr(app.store._sql, name)  # type: ignore[attr-defined]
-    return sql.replace("{columns}", "*").replace("{where}", "true")
+    sql: str = getattr(app.store.database.sql, name)  # type: ignore[attr-defined]
+    return sql.replace("{columns}", "*").replace("{where}", "true").replace("{table}", "holdfast_tags")
 
 
 def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
@@ -134,6 +144,8 @@ def test_no_hot_statement_scans_a_table(app: Holdfast, conn: sqlite3.Connection)
 SERVED_BY = {
     "look_for_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
     "claim_messages": {"jobs_ready"},
+    "claim_message_at_once": {"jobs_scheduled", "jobs_running", "jobs_ready"},
+    "removed_jobs": {"events_removed"},
     "claim_tasks": {"jobs_ready"},
     "ready_pairs": {"jobs_timeout", "jobs_ready", "jobs_scheduled", "jobs_running"},
     "ready_pairs_in": {"jobs_timeout", "jobs_ready", "jobs_scheduled", "jobs_running"},
@@ -141,6 +153,8 @@ SERVED_BY = {
     "recover_lost_spent": {"jobs_running"},
     "renew_for": {"jobs_running"},
     "late_workers": {"jobs_running"},
+    "leases_of": {"jobs_running"},
+    "claimed_by_workers": {"jobs_running"},
     "next_due": {"jobs_timeout", "jobs_scheduled", "jobs_running"},
     "promote": {"jobs_scheduled"},
     "time_out_external": {"jobs_timeout"},
@@ -167,3 +181,19 @@ def test_no_claim_or_sweep_sorts_more_than_it_takes(app: Holdfast, conn: sqlite3
     sorts = {name: str(plan(conn, statement_of(app, name))).count("TEMP B-TREE") for name in names}
     # The tasks' claim merges the few rows of each queue and task, which were limited before.
     assert sorts == dict.fromkeys(names, 0) | {"claim_tasks": 1}
+
+
+# These are there for lists. What runs for every job has an index of its own, that ended jobs are not in.
+FOR_LISTS = re.compile(r"INDEX holdfast_(jobs_place|jobs_error)\b")
+
+
+def test_nothing_but_a_list_or_a_count_uses_the_indexes_for_lists(app: Holdfast, conn: sqlite3.Connection) -> None:
+    names = [
+        name
+        for file in SQL.glob("*.sql")
+        if file.stem != "listing"
+        for name in re.findall(r"^-- name: (\w+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        if file.name != "listing.sql" and not name.startswith("insert")  # these are filled in elsewhere
+    ]
+    plans = {name: plan(conn, statement_of(app, name)) for name in names}
+    assert {name for name, lines in plans.items() if FOR_LISTS.search(str(lines))} <= {"recounted"}

@@ -13,7 +13,7 @@ import pytest
 from ended import DAY, Ended
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
-from holdfast.store.sqlite import checkpoint, files, loghold, pruning
+from holdfast.store.sqlite import checkpoint, file, files, loghold
 from holdfast.testing import FakeClock
 from holdfast.upkeep import about_file, prune, vacuum
 from shift import Shift, eventually
@@ -27,7 +27,7 @@ def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
     clock.advance(31 * DAY)
     for _ in range(10):
         ended.job("succeeded")
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     return Path(url)
 
 
@@ -39,8 +39,8 @@ def test_a_file_shrinks_while_it_is_pruned_so_that_the_list_of_free_pages_stays_
     monkeypatch.setattr(prune, "FIRST_ROWS", 100)
     monkeypatch.setattr(prune, "MOST_ROWS", 100)
     before, free = full.stat().st_size, [0]
-    app.prune(progress=lambda _: free.append(app.store.pages().free))
-    app.store.checkpoint()
+    app.prune(progress=lambda _: free.append(app.store.file.pages().free))
+    app.store.file.checkpoint()
     assert full.stat().st_size < before / 2
     assert max(free) < 300, "of some 900 that were freed"
     assert sound(full)
@@ -56,7 +56,7 @@ def sound(file: Path) -> bool:
 def test_after_pruning_and_vacuum_the_file_has_shrunk_and_is_sound(app: Holdfast, full: Path, whole: bool) -> None:
     before = full.stat().st_size
     assert app.prune().succeeded == 300
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     assert full.stat().st_size == before
     report = app.vacuum(full=whole, actor="ada", reason="room")
     assert full.stat().st_size == report.after_bytes < before / 3
@@ -74,7 +74,7 @@ def test_it_shrinks_in_steps_between_which_others_can_write(
     del full
     app.prune()
     moments = itertools.count()
-    monkeypatch.setattr(pruning, "perf_counter", lambda: next(moments) / 1_000_000)
+    monkeypatch.setattr(file, "perf_counter", lambda: next(moments) / 1_000_000)
     monkeypatch.setattr(vacuum, "LOCK_SECONDS", 50 / 1_000_000)
     inbox = app.queue("inbox")
     seen: list[tuple[int, int]] = []
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_shrink_in_steps_says_what_to_do_and_can_afterwards(
         with pytest.raises(CannotVacuum, match="--full"):
             app.vacuum()
         app.vacuum(full=True)
-        assert app.store.pages().auto_vacuum == 2
+        assert app.store.file.pages().auto_vacuum == 2
         app.vacuum()
     assert sound(file)
 
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_shrink_in_steps_says_what_to_do_and_can_afterwards(
 def test_it_is_not_written_anew_while_a_worker_is_at_work(app: Holdfast, full: Path) -> None:
     del full
     with Shift(app):
-        eventually(app.store.live_workers)
+        eventually(lambda: any(one.is_present for one in app.store.workers.list()))
         with pytest.raises(CannotVacuum, match="worker is at work"):
             app.vacuum(full=True)
     app.vacuum(full=True)
@@ -127,7 +127,7 @@ def test_it_is_not_written_anew_without_room(app: Holdfast, full: Path, monkeypa
 def test_writing_it_anew_can_be_interrupted_and_nothing_has_happened(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "STEPS_OF_VACUUM", 100)
+    monkeypatch.setattr(file, "STEPS_OF_VACUUM", 100)
     app.prune()
 
     def stop(*_: int) -> None:
@@ -153,7 +153,7 @@ def test_what_was_committed_before_is_there_after_it_was_written_anew(app: Holdf
 @pytest.mark.parametrize("whole", [True, False], ids=["full", "in steps"])
 def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: Path, url: str, whole: bool) -> None:
     app.prune()
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     before = full.stat().st_size
     with closing(sqlite3.connect(url, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -161,7 +161,7 @@ def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: 
         report = app.vacuum(full=whole)
         assert report.after_bytes == full.stat().st_size == before and report.held_bytes > before / 2
         reader.execute("ROLLBACK")
-    app.store.checkpoint()
+    app.store.file.checkpoint()
     assert abs(full.stat().st_size - (before - report.held_bytes)) < 5000  # the event may have needed a page
     assert app.vacuum(full=whole).held_bytes == 0
 
@@ -191,7 +191,7 @@ def test_a_log_that_a_reader_keeps_from_shrinking_is_told_of_with_the_reader(
         (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
         assert "cannot shrink" in warning and f"in process {reader.pid} (" in warning and " or in " not in warning
         reader.communicate("end")
-        app.store.checkpoint()
+        app.store.file.checkpoint()
         assert "can shrink again" in caplog.text
 
 

@@ -1,7 +1,6 @@
 """Time that passes while a thread waits for its turn to write is not taken from what it asked for."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.testing import FakeClock
+from shift import PATIENCE_SECONDS, eventually
+from support.transitions import claim_tasks, recover
 
 
 @pytest.fixture
@@ -18,14 +19,12 @@ def late(app: Holdfast, clock: FakeClock) -> Callable[[Callable[[], Any]], Any]:
     def make(call: Callable[[], Any]) -> Any:
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(call()))
-        turn = app.store._engine.writer._turn  # type: ignore[attr-defined]
+        turn = app.store.database._engine.writer._turn  # type: ignore[attr-defined]
         with app.transaction():
             thread.start()
-            in_time = time.monotonic() + 5
-            while not turn.line and not turn._alone and time.monotonic() < in_time:
-                thread.join(0.001)
+            eventually(lambda: turn.line or turn._alone, "it stands in line")
             clock.advance(100)
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
         return results[0]
 
     return make
@@ -47,9 +46,9 @@ def test_a_message_is_hidden_for_its_whole_visibility_after_its_delivery(
 
 def test_a_job_is_leased_for_the_whole_time_after_its_claim(app: Holdfast, clock: FakeClock, late: Late) -> None:
     app.task(name="work")(lambda: None).enqueue()
-    assert len(late(lambda: app.store.claim_tasks(None, ["work"], 1, 30_000_000, "worker-1"))) == 1
+    assert len(late(lambda: claim_tasks(app.store, None, ["work"], 1, 30_000_000, "worker-1"))) == 1
     clock.advance(29)
-    assert app.store.recover() == 0
+    assert recover(app.store) == 0
 
 
 def test_an_extension_counts_from_when_it_is_made(app: Holdfast, clock: FakeClock, late: Late) -> None:

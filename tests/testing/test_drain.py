@@ -271,8 +271,8 @@ def test_then_is_settled_as_by_a_worker(app: Holdfast) -> None:
 
 
 def test_an_unknown_task_is_left_and_not_waited_for(app: Holdfast, clock: FakeClock) -> None:
-    app.store.insert(NewJob(queue="default", task="of_another_program", args="{}"))
-    app.store.insert(NewJob(queue="default", task="of_another_program", args="{}", delay=MINUTE))
+    app.store.jobs.insert(NewJob(queue="default", task="of_another_program", args="{}"))
+    app.store.jobs.insert(NewJob(queue="default", task="of_another_program", args="{}", delay=MINUTE))
     now = clock.now()
     assert len(drain(app)) == 0 and clock.now() == now
     assert [job.status for job in app.jobs.list()] == ["scheduled", "ready"]
@@ -282,7 +282,7 @@ def test_a_payload_that_does_not_fit_fails_alone(app: Holdfast) -> None:
     @app.task
     def work(number: int) -> None: ...
 
-    app.store.insert(NewJob(queue="default", task="work", args='{"number": "three"}'))
+    app.store.jobs.insert(NewJob(queue="default", task="work", args='{"number": "three"}'))
     work.enqueue(3)
     assert repr(drain(app)) == "<Drained: 1 failed, 1 succeeded>"
 

@@ -243,7 +243,7 @@ def test_times_are_shown_so_that_one_can_read_them(mail: Task[..., Any]) -> None
 def test_damaged_payloads_are_shown_and_do_not_match(
     mail: Task[..., Any], app: Holdfast, payload: str, shown: str
 ) -> None:
-    app.store.insert(NewJob(queue="mail", task="send_mail", args=payload))
+    app.store.jobs.insert(NewJob(queue="mail", task="send_mail", args=payload))
     with pytest.raises(AssertionError) as caught:
         assert_enqueued(mail, "ada")
     assert shown in str(caught.value) and "  + to=nothing" in str(caught.value)

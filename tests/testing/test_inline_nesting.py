@@ -9,6 +9,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import NeverIdle
 from holdfast.testing import inline
+from shift import PATIENCE_SECONDS
 
 # --- handlers that enqueue ---
 
@@ -208,7 +209,7 @@ def test_work_that_outlives_its_enqueue_begins_anew(app: Holdfast) -> None:
         raise ValueError("late")
 
     def later() -> None:
-        go.wait(5)
+        go.wait(PATIENCE_SECONDS)
         try:
             fails.enqueue()
         except ValueError as error:

@@ -16,10 +16,11 @@ from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
 from ..graph import Links
 from ..model import NewJob, QueueOverview
+from ..observations import queue_overviews
 from ..retention import Retention
 from ..retry import RetryPolicy, backoff, retry_policy
 from ..schedule import Missed
-from ..store.base import Store
+from ..store.protocol import Store
 from . import checks
 from .backing import AppBacking
 from .batches import Batch, Batches, batch_id
@@ -341,7 +342,7 @@ class App:
             tags=checks.tags(tags) if tags else None,
             links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
         )
-        inserted = (self._tracing or self.store).insert(new, conn)
+        inserted = (self._tracing or self.store.jobs).insert(new, conn)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
 
     def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
@@ -352,7 +353,7 @@ class App:
         conn: make it in your transaction. If the block raises, its members are cancelled.
         """
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
-        return Batch(self, None, lambda: self.store.add_batch(*callbacks, conn), conn)
+        return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
 
     def chain(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
         """Enqueue steps that run one after the other: `app.chain(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
@@ -383,11 +384,13 @@ class App:
 
     def queues(self) -> list[QueueOverview]:
         """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
-        return self.store.queue_overview()
+        with self.store.reading():
+            counts, waiting = self.store.statistics.counts(), self.store.statistics.oldest(-1, ("ready",))
+        return queue_overviews(counts, waiting, self.clock.now())
 
     def workers(self) -> list[WorkerInfo]:
         """The workers that are there, and the last hundred that were. The newest first."""
-        return [WorkerInfo.from_record(record) for record in self.store.workers()]
+        return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A write transaction: commits at the end of the block, or rolls back if it raises.

@@ -98,7 +98,7 @@ class Batch:
         return self._read().done_job_id
 
     def _read(self) -> BatchRecord:
-        record = self._app.store.batch(self.id)
+        record = self._app.store.workflows.batch(self.id)
         if record is None:
             raise BatchNotFound(f"there is no batch {self.id}: it never existed, or was rolled back or deleted")
         return record
@@ -108,7 +108,7 @@ class Batch:
 
         The end of its block does this. By hand it is for a batch whose process died inside the block.
         """
-        self._app.store.seal_batch(self.id, self._conn)
+        self._app.store.workflows.close_batch(self.id, self._conn)
         self._tell_inline()
 
     def __enter__(self) -> Self:
@@ -125,7 +125,7 @@ class Batch:
             return
         reason = shorten(f"batch {self.id} was given up: {type(error).__name__} in the block that made it")
         try:
-            self._app.store.abandon_batch(self.id, reason, self._conn)
+            self._app.store.workflows.close_batch(self.id, self._conn, cancel=reason)
         except HoldfastError as second:  # the first is what the program must see
             error.add_note(f"Its batch {self.id} could not be given up: {second}")
 

@@ -63,7 +63,7 @@ class Chain:
 
     def jobs(self) -> list[Job[Any]]:
         """Its jobs, in order, as they are now."""
-        return [Job(self._app, record) for record in self._app.store.chain(self.id)]
+        return [Job(self._app, record) for record in self._app.store.workflows.chain(self.id)]
 
     def refresh(self) -> Chain:
         """Read its last job again, which may be another, and return it."""
@@ -98,7 +98,7 @@ class Chains:
         wanted = replace(wanted, status=(), chain_status=wanted.status, roots=True, messages=False)
         page = page_of(self._app.store, wanted, limit, cursor)
         chains = [Chain(self._app, root if not root.continued else _end_of(self._app, root.id)) for root in page]
-        return Page(chains, page.next, page.previous)
+        return Page(chains, page.next, page.previous, page.looked_at)
 
     def delete(self, id: int, *, cascade: bool = False, actor: str | None = None, reason: str = "") -> bool:
         """Remove all its jobs, with their attempts and events. False if one of them is running: cancel it first.
@@ -107,14 +107,15 @@ class Chains:
         """
         checks.flag(cascade, "cascade")
         chain_id = self._app.jobs.get(id).chain_id
-        deletion = self._app.store.delete_chain(chain_id, cascade, checks.actor(actor), checks.reason(reason))
+        by = checks.actor(actor), checks.reason(reason)
+        deletion = self._app.store.workflows.delete_chain(chain_id, cascade, *by)
         if deletion.waiting:
             raise StillAwaited(chain_id, deletion.waiting)
-        return deletion.deleted > 0
+        return bool(deletion.ids)
 
 
 def _end_of(app: App, chain_id: int) -> JobRecord:
-    record = app.store.chain_end(chain_id)
-    if record is None:
+    found = app.store.workflows.chain(chain_id, last_only=True)
+    if not found:
         raise JobNotFound(f"chain {chain_id} is gone: it was deleted")
-    return record
+    return found[0]

@@ -130,6 +130,8 @@ def pool(value: Any, function: Any) -> Any:
 
 
 def priority(value: Any) -> int:
+    if value.__class__ is int and -(2**31) <= value < 2**31:  # most often
+        return int(value)
     return integer(value, "priority", -(2**31), 2**31 - 1)
 
 

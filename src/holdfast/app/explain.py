@@ -10,8 +10,8 @@ from msgspec import Struct
 from ..clock import SECOND
 from ..errors import JobNotFound
 from ..model import Status
-from ..store.base import Store
 from ..store.circumstances import Situation
+from ..store.protocol import Store
 from ..wording import ahead, error, moment, numbered, plural, short, span, subject, whole
 from . import checks
 from .blocking import BADLY, MOST_BEHIND, how_it_is, is_blocked, release, waits_for
@@ -40,12 +40,12 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(app: App, id: int) -> Explanation:
-    situation = app.store.situation(checks.job_id(id))
+    situation = app.store.workflows.situation(checks.job_id(id))
     if situation is None:
         raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
     case = _Case(app.store, situation, app.clock.now())
     status = situation.record.status
-    told: dict[Status, Callable[[], Told]] = {
+    told: dict[str, Callable[[], Told]] = {
         "blocked": case.blocked,
         "scheduled": case.scheduled,
         "ready": case.ready,
@@ -94,7 +94,7 @@ class _Case:
         job = self._job
         if job.external:
             return self._external()
-        blockers = self._store.blockers_by_urgency(job.id, MOST_NAMED)
+        blockers = self._store.workflows.blockers(job.id, MOST_NAMED, urgent_first=True)
         holding = [one for one in blockers.found if one.holds]
         if not holding and not self._situation.unresolved:
             return (
@@ -105,7 +105,7 @@ class _Case:
         if (minds and self._situation.unresolved) or all(one.status == "succeeded" for one in holding):
             return self._about_to_change("is blocked, though what it waited for has ended", "see to it")
         is_deep = any(map(is_blocked, holding))
-        behind = self._store.behind_blockers(job.id, MOST_BEHIND + 1) if is_deep else []
+        behind = self._situation.behind[: MOST_BEHIND + 1] if is_deep else []
         reason = f"{self._it} is blocked: it {waits_for(blockers, holding, behind)}."
         return reason, release(job.id, holding, behind)
 
@@ -122,7 +122,7 @@ class _Case:
 
     def _about_to_change(self, fact: str, deed: str) -> Told:
         """A worker would do it in passing."""
-        if self._store.live_workers():
+        if any(one.is_present for one in self._store.workers.list()):
             return (
                 f"{self._it} {fact}: the next worker that looks will {deed}.",
                 f"Wait a moment, and look again: holdfast explain {self._job.id}",
@@ -136,15 +136,15 @@ class _Case:
         if job.task is None:
             who = short(job.worker or "somebody")
             return self._held(f"is in flight: {who} holds it, with {self._attempt}")
-        worker = next((one for one in self._store.workers() if one.id == job.worker), None)
-        if worker is None:  # a program of its own has claimed it
+        found = next((one for one in self._store.workers.list() if one.record.id == job.worker), None)
+        if found is None:  # a program of its own has claimed it
             return self._held(f"is held by {short(job.worker or 'somebody')}, with {self._attempt}")
+        worker = found.record
         place = f"process {worker.pid} on {short(worker.host)}"
-        living = next((one for one in self._store.live_workers() if one.record.id == job.worker), None)
-        if living is None:
+        if not found.is_present:
             fact = f"was running, with {self._attempt}, in a worker that has died ({place})"
             return self._about_to_change(fact, "take it back")
-        if living.is_stopped:
+        if found.presence == "stopped":
             return (
                 f"{self._it} is running, but its worker was stopped by a signal ({place}).",
                 f"Let it go on: kill -CONT {worker.pid}",
@@ -188,9 +188,10 @@ class _Case:
             reason = f"{self._it} was acknowledged{when}, with {self._attempt}"
         else:
             reason = f"{self._it} has succeeded{when}, with {self._attempt}"
-        last = self._store.chain_end(job.chain) if job.continued else None
-        if last is None:
+        found = self._store.workflows.chain(job.chain, last_only=True) if job.continued else []
+        if not found:
             return f"{reason}.", "It needs nothing more."
+        (last,) = found
         reason = f"{reason}; its chain is at {numbered(last.id, last.task)}, which {how_it_is(last.status)}."
         if last.status == "succeeded":
             return reason, "It needs nothing more."
@@ -219,7 +220,7 @@ class _Case:
         job, others = self._job, self._others()
         said = error(None, job.error_detail) if job.error_detail else ""
         if job.on_blocker_failure == "cancel":
-            found = self._store.blockers_by_urgency(job.id, MOST_NAMED).found
+            found = self._store.workflows.blockers(job.id, MOST_NAMED, urgent_first=True).found
             if any(one.outcome in BADLY for one in found):
                 return f"{self._it} was cancelled, since {said}{others}.", self._retry_with_blockers()
         by_itself = job.worker is not None and self._situation.actor == job.worker
@@ -229,12 +230,12 @@ class _Case:
 
     def _retry_with_blockers(self) -> str:
         """It waits again when it is retried, so what it waits for must be retried, too."""
-        found = self._store.blockers_by_urgency(self._job.id, MOST_NAMED).found
+        found = self._store.workflows.blockers(self._job.id, MOST_NAMED, urgent_first=True).found
         again = [str(one.id) for one in found if one.id is not None and one.status in BADLY]
         before = ", and before it what it waits for" if again else ""
         return f"Run it again{before}: holdfast retry {' '.join([*again, str(self._job.id)])}"
 
     def _others(self) -> str:
         """Who is held up by it."""
-        _, count = self._store.waiting_around(self._job.chain, 1)
+        count = self._store.workflows.waiting_for(self._job.chain, 1).total
         return f"; {plural(count, 'job')} {'waits' if count == 1 else 'wait'} for it" if count else ""

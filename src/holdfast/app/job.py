@@ -113,7 +113,7 @@ class Job(Generic[R]):
         if blob is None or not is_reference(data, blob):
             return data
         if blob not in self._fetched:
-            self._fetched[blob] = self._app.store.fetch(blob)
+            self._fetched[blob] = self._app.store.jobs.fetch(blob)
         return self._fetched[blob]
 
     @property
@@ -177,7 +177,7 @@ class Job(Generic[R]):
 
     def refresh(self) -> Job[R]:
         """Read the job again, and return it."""
-        record = self._app.store.get(self.id)
+        record = self._app.store.jobs.get(self.id)
         if record is None:
             raise JobNotFound(f"job {self.id} is gone: it was deleted")
         self._record = record

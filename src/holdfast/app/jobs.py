@@ -1,6 +1,6 @@
 """Looking at jobs and acting on them: `app.jobs`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -10,8 +10,8 @@ from ..clock import as_datetime, with_datetimes
 from ..codec import encode_result
 from ..errors import InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
-from ..model import Criteria, Cursor, JobRecord, Page, TimelineEntry
-from ..store.base import OperatorAction, Store
+from ..model import Criteria, Cursor, JobRecord, Listed, Page, TimelineEntry
+from ..store.protocol import OperatorAction, Store
 from . import checks
 from .job import Job
 
@@ -65,19 +65,24 @@ class Jobs:
         self._app = app
 
     def get(self, id: int) -> Job[Any]:
-        record = self._app.store.get(checks.job_id(id))
+        record = self._app.store.jobs.get(checks.job_id(id))
         if record is None:
             raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
         return Job(self._app, record)
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Job[Any]]:
-        """Newest first. `page.next` and `page.previous` are cursors to older and newer jobs."""
+        """Newest first. `page.next` and `page.previous` are cursors to older and newer jobs.
+
+        What no index finds is looked for up to a bound. Then `page.looked_at` says how many jobs that were, the page
+        may have less than fits, and its cursor goes on from there.
+        """
         page = page_of(self._app.store, criteria(filters), limit, cursor)
-        return Page([Job(self._app, record) for record in page], page.next, page.previous)
+        return Page([Job(self._app, record) for record in page], page.next, page.previous, page.looked_at)
 
     def count(self, **filters: Unpack[Filters]) -> int:
-        """How many fit. It reads as many entries or rows as there are, so name a status other than succeeded."""
-        return self._app.store.count(criteria(filters))
+        """How many fit. By status, queue and task that is known. By other filters they are looked at, in many short
+        reads: seconds, where there are millions."""
+        return self._app.store.jobs.count(criteria(filters)).count
 
     @overload
     def retry(
@@ -220,11 +225,11 @@ class Jobs:
     def history(self, id: int) -> "Sequence[HistoryEntry]":
         """Its attempts and events as one timeline."""
         self.get(id)
-        return [HistoryEntry.from_timeline(entry) for entry in self._app.store.history(id)]
+        return [HistoryEntry.from_timeline(entry) for entry in self._app.store.jobs.history(id)]
 
     def traceback(self, fingerprint: str) -> str | None:
         """The full traceback that an attempt's `fingerprint` stands for."""
-        return self._app.store.traceback(checks.name(fingerprint, "fingerprint"))
+        return self._app.store.jobs.traceback(checks.name(fingerprint, "fingerprint"))
 
     def _operate(
         self, action: OperatorAction, id: int | None, filters: Filters, actor: str | None, **how: Any
@@ -234,10 +239,10 @@ class Jobs:
             wanted = criteria(filters)
             if wanted == Criteria():
                 raise InvalidInput("say which jobs: pass an id, or at least one filter such as status='failed'")
-            return self._app.store.operate(action, wanted, who, **how)
+            return self._app.store.jobs.operate(action, wanted, who, **how)
         if filters:
             raise InvalidInput("pass an id or filters, not both")
-        done = self._app.store.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
+        done = self._app.store.jobs.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
         if not done:
             self.get(id)  # raises where there is none; otherwise its state did not allow it
         elif action in ENDS and self._app._inline is not None:
@@ -249,10 +254,13 @@ def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> P
     checks.integer(limit, "limit", 1, MAX_PAGE)
     place = None if cursor is None else _read_cursor(cursor)
     backwards = place is not None and place.newer
-    records = store.list(wanted, limit + 1, place)
+    listed = store.jobs.list(wanted, limit + 1, place)
+    records = listed.records
     more = len(records) > limit
     if more:  # one too many, at the far end: it only shows that there is more
         records = records[1:] if backwards else records[:-1]
+    if listed.resume is not None:
+        return _stopped_page(listed, listed.resume, place)
     has_older, has_newer = (True, more) if backwards else (more, place is not None)
     if not records and place is not None:  # what was there is gone; the way back is from the same place
         back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
@@ -262,6 +270,29 @@ def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> P
         next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
         previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
     )
+
+
+def all_records(store: Store, wanted: Criteria) -> Iterator[JobRecord]:
+    """Page by page, the oldest first."""
+    place: Cursor | None = Cursor(0, newer=True)
+    while place is not None:
+        listed = store.jobs.list(wanted, MAX_PAGE, place)
+        yield from reversed(listed.records)
+        last = listed.records[0].id if len(listed.records) == MAX_PAGE else listed.resume
+        place = None if last is None else Cursor(last, newer=True)
+
+
+def _stopped_page(listed: Listed, resume: int, place: Cursor | None) -> Page[JobRecord]:
+    """Of a search that was stopped before its end: one cursor goes on, the other leads back to where it began."""
+    records = listed.records
+    if place is not None and place.newer:
+        older, newer = Cursor(records[-1].id if records else place.id + 1), Cursor(resume, newer=True)
+        return Page(records, _write_cursor(older), _write_cursor(newer), listed.looked_at)
+    older = Cursor(resume)
+    if place is None:
+        return Page(records, _write_cursor(older), None, listed.looked_at)
+    newer = Cursor(records[0].id if records else place.id - 1, newer=True)
+    return Page(records, _write_cursor(older), _write_cursor(newer), listed.looked_at)
 
 
 def criteria(filters: Filters) -> Criteria:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -15,7 +15,8 @@ from ..clock import SECOND
 from ..codec import checker, decoder, encode, is_json
 from ..errors import BlobMissing, InvalidInput, LeaseLost, StoreError
 from ..failure import Failure, check_code, shorten
-from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats, Settlement
+from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats, Report, Settlement, Transition
+from ..observations import queue_stats
 from . import checks
 from .job import Job
 
@@ -100,7 +101,7 @@ class Queue(Generic[T]):
             key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
             history=self._history,
         )
-        return (self._app._tracing or self._app.store).insert(job, conn).id
+        return (self._app._tracing or self._app.store.jobs).insert(job, conn).id
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
         """All of them or, if any cannot be stored, none. Returns their ids in order."""
@@ -114,7 +115,7 @@ class Queue(Generic[T]):
             max_attempts=self._max_attempts,
             history=self._history,
         )
-        return (self._app._tracing or self._app.store).insert_many(like, map(self._encode, bodies), conn)
+        return (self._app._tracing or self._app.store.jobs).insert_many(like, map(self._encode, bodies), conn)
 
     def _encode(self, body: T) -> str:
         data = encode(body)
@@ -154,11 +155,11 @@ class Queue(Generic[T]):
             left = deadline - time.monotonic()
             if messages or left <= 0:
                 return messages
-            store.wait_for_commit(seen, min(left, store.seconds_until_due()))
+            store.wait_for_commit(seen, left, until_due=True)
 
     def _claim(self, limit: int, lease: int) -> list[Message[T]]:
         store = self._app.store
-        while claimed := store.claim_messages(self.name, limit, lease, store.actor):
+        while claimed := store.jobs.claim_messages(self.name, limit, lease, store.actor):
             messages = [message for one in claimed if (message := self._open(one)) is not None]
             if messages:
                 return messages
@@ -170,7 +171,7 @@ class Queue(Generic[T]):
         store, data = self._app.store, claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
-                data = store.fetch(claimed.args_blob)
+                data = store.jobs.fetch(claimed.args_blob)
             return Message(self, claimed.lease, self._decode(data), claimed.origin)
         except (msgspec.DecodeError, ValueError) as error:
             code = "INVALID_INPUT:SCHEMA" if is_json(data) else "INVALID_INPUT:UNDECODABLE"
@@ -179,9 +180,9 @@ class Queue(Generic[T]):
             failure = Failure(self._app.error_table.code_for(error), shorten(str(error)))
         except StoreError as error:  # it may pass
             failure = Failure("RESOURCE:BLOB_STORE", shorten(str(error)))
-            store.retry(claimed.lease, max(self._visibility, SECOND), failure)
+            self._settle(claimed.lease, "retry", failure=failure, delay=max(self._visibility, SECOND))
             return None
-        store.fail(claimed.lease, failure)
+        self._settle(claimed.lease, "fail", failure=failure)
         return None
 
     # --- settling ---
@@ -203,39 +204,52 @@ class Queue(Generic[T]):
         return Lease(checks.job_id(id), number, self._history, self.name)
 
     def _ack(self, lease: Lease) -> bool:
-        return self._app.store.succeed(lease)
+        return self._app.store.jobs.settle(Settlement(lease, "succeed", None, self._app.clock.now()))
+
+    def _settle(
+        self, lease: Lease, transition: Transition, *, delay: int = 0, failure: Failure | None = None
+    ) -> bool:
+        now = self._app.clock.now()
+        return self._app.store.jobs.settle(Settlement(lease, transition, None, now, delay=delay, failure=failure))
 
     @contextmanager
     def _ack_with(self, lease: Lease) -> Iterator[Any]:
         lost = f"message {lease.id} is not held by delivery {lease.attempt} any more: nothing was stored"
         store = self._app.store
         with self._app.transaction() as opened:
-            if not store.holds(lease, opened):
+            if not store.jobs.renew([Report(lease)], None, opened):
                 raise LeaseLost(lost)
             yield opened
-            if not store.settle(Settlement(lease, "succeed", None, self._app.clock.now()), opened):
+            if not store.jobs.settle(Settlement(lease, "succeed", None, self._app.clock.now()), opened):
                 raise LeaseLost(lost)
 
     def _extend(self, lease: Lease, seconds: Seconds) -> bool:
         duration = checks.duration(seconds, "seconds")
-        return self._app.store.extend(lease, duration) if duration else self._app.store.release(lease, 0)
+        if not duration:
+            return self._settle(lease, "release")
+        return bool(self._app.store.jobs.renew([Report(lease)], duration))
 
     def _release(self, lease: Lease, delay: Seconds) -> bool:
-        return self._app.store.release(lease, checks.duration(delay, "delay"))
+        return self._settle(lease, "release", delay=checks.duration(delay, "delay"))
 
     def _fail(self, lease: Lease, code: str, detail: str) -> bool:
-        return self._app.store.fail(lease, Failure(check_code(code), shorten(checks.text(detail, "detail"))))
+        failure = Failure(check_code(code), shorten(checks.text(detail, "detail")))
+        return self._settle(lease, "fail", failure=failure)
 
     # --- looking after it ---
 
     def stats(self) -> QueueStats:
-        return self._app.store.message_stats(self.name)
+        store = self._app.store
+        with store.reading():
+            counts = store.statistics.counts(self.name)
+            waiting = store.statistics.oldest(-1, ("ready",), self.name)
+        return queue_stats(self.name, counts, waiting, self._app.clock.now())
 
     def dead_letters(self, limit: int = 100, before: int | None = None) -> list[Job[Any]]:
         """The failed messages, newest first; `before` an id, for the next page."""
         checks.integer(limit, "limit", 1, MAX_RECEIVE)
         cursor = None if before is None else Cursor(checks.job_id(before))
-        return [Job(self._app, record) for record in self._app.store.list(self._dead(), limit, cursor)]
+        return [Job(self._app, record) for record in self._app.store.jobs.list(self._dead(), limit, cursor).records]
 
     def requeue(
         self,
@@ -249,7 +263,7 @@ class Queue(Generic[T]):
         wanted = self._dead()
         if ids is not None:
             wanted = msgspec.structs.replace(wanted, ids=checks.job_ids(ids))
-        return self._app.store.operate(
+        return self._app.store.jobs.operate(
             "requeue",
             wanted,
             checks.actor(actor),
@@ -265,17 +279,21 @@ class Queue(Generic[T]):
         """
         there = ("blocked", "scheduled", "ready", "running", "failed")
         wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
-        return self._app.store.operate("purge", wanted, checks.actor(actor), reason=checks.reason(reason))
+        return self._app.store.jobs.operate("purge", wanted, checks.actor(actor), reason=checks.reason(reason))
 
     def _dead(self) -> Criteria:
         return Criteria(status=("failed",), queue=(self.name,), messages=True)
 
     def pause(self, *, actor: str | None = None, reason: str = "") -> bool:
         """Nothing is taken from it any more, tasks included, by any process. False if it was paused already."""
-        return self._app.store.pause(self.name, checks.actor(actor), checks.reason(reason))
+        return self._operate_on_queue("pause", actor, reason)
 
     def resume(self, *, actor: str | None = None, reason: str = "") -> bool:
-        return self._app.store.resume(self.name, checks.actor(actor), checks.reason(reason))
+        return self._operate_on_queue("resume", actor, reason)
+
+    def _operate_on_queue(self, action: Literal["pause", "resume"], actor: str | None, reason: str) -> bool:
+        this = Criteria(queue=(self.name,))
+        return bool(self._app.store.jobs.operate(action, this, checks.actor(actor), reason=checks.reason(reason)))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

@@ -5,8 +5,8 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Sequence
 
 from ..model import JobRecord, WorkerRecord
-from ..store.base import Store
-from ..store.circumstances import LiveWorker, Situation, Taken
+from ..store.circumstances import Attendance, Situation
+from ..store.protocol import Store
 from ..wording import plural, short, subject, word
 
 MOST_AHEAD = 1000
@@ -33,8 +33,8 @@ def why_not_taken(store: Store, situation: Situation, stand: str) -> Told:
         )
     if job.task is None:
         return _message(store, job, it)
-    workers = store.live_workers()
-    candidates = [worker.record for worker in workers if not worker.is_stopped and _serves(worker.record, job)]
+    workers = [worker for worker in store.workers.list() if worker.is_present]
+    candidates = [worker for worker in workers if worker.presence != "stopped" and _serves(worker.record, job)]
     if not candidates:
         return _nobody(workers, job, it)
     return _in_line(store, job, candidates, it)
@@ -46,7 +46,7 @@ def _serves(worker: WorkerRecord, job: JobRecord) -> bool:
 
 def _message(store: Store, job: JobRecord, it: str) -> Told:
     queue = short(job.queue)
-    count = store.messages_ahead(job, MOST_AHEAD + 1)
+    count = store.workflows.ahead_of(job, None, (), MOST_AHEAD + 1)
     before = f"; {_ahead(count, 'message')} ahead of it" if count else ""
     return (
         f"{it}: it waits for somebody to receive from the queue {queue}{before}.",
@@ -54,7 +54,7 @@ def _message(store: Store, job: JobRecord, it: str) -> Told:
     )
 
 
-def _nobody(workers: Sequence[LiveWorker], job: JobRecord, it: str) -> Told:
+def _nobody(workers: Sequence[Attendance], job: JobRecord, it: str) -> Told:
     task, queue = short(job.task or ""), short(job.queue)
     if not workers:
         return f"{it}, but no worker is running.", f"Start one that has the task {task}: {START_ONE}"
@@ -81,11 +81,11 @@ def _nobody(workers: Sequence[LiveWorker], job: JobRecord, it: str) -> Told:
     )
 
 
-def _in_line(store: Store, job: JobRecord, workers: Sequence[WorkerRecord], it: str) -> Told:
-    taken = store.places_taken([worker.id for worker in workers])
+def _in_line(store: Store, job: JobRecord, candidates: Sequence[Attendance], it: str) -> Told:
+    workers = [one.record for one in candidates]
     count = _count_ahead(store, job, workers)
     before = f"{_ahead(count, 'job')} ahead of it" if count else ""
-    full = [_in_the_way(worker, job, taken) for worker in workers]
+    full = [_in_the_way(one, job) for one in candidates]
     who = "the worker that could take it" if len(workers) == 1 else f"{len(workers)} workers that could take it"
     if all(full):
         also = f"; {before}" if before else ""
@@ -115,14 +115,14 @@ def _places(worker: WorkerRecord, job: JobRecord) -> int:
     return worker.limits.pool if job.task in worker.limits.pool_tasks else worker.concurrency
 
 
-def _in_the_way(worker: WorkerRecord, job: JobRecord, taken: Sequence[Taken]) -> str | None:
-    """What keeps the worker from taking one more: the queue's own limit, or that all its places are taken."""
-    mine = [one for one in taken if one.worker == worker.id]
+def _in_the_way(candidate: Attendance, job: JobRecord) -> str | None:
+    """Tell what keeps the worker from taking one more: the queue's own limit, or that all its places are taken."""
+    worker, taken = candidate.record, candidate.taken
     limit = worker.limits.queues.get(job.queue)
-    if limit is not None and sum(one.count for one in mine if one.queue == job.queue) >= limit:
+    if limit is not None and sum(count for queue, _, count in taken if queue == job.queue) >= limit:
         return "queue"
     in_pool = job.task in worker.limits.pool_tasks
-    used = sum(one.count for one in mine if (one.task in worker.limits.pool_tasks) == in_pool)
+    used = sum(count for _, task, count in taken if (task in worker.limits.pool_tasks) == in_pool)
     return "places" if used >= _places(worker, job) else None
 
 
@@ -133,7 +133,7 @@ def _count_ahead(store: Store, job: JobRecord, workers: Sequence[WorkerRecord]) 
         in_pool = job.task in worker.limits.pool_tasks
         tasks = tuple(task for task in worker.tasks if (task in worker.limits.pool_tasks) == in_pool)
         kinds[_queues_before(worker, job), tasks] = None
-    return min(store.jobs_ahead(job, queues, tasks, MOST_AHEAD + 1) for queues, tasks in list(kinds)[:MOST_KINDS])
+    return min(store.workflows.ahead_of(job, *kind, MOST_AHEAD + 1) for kind in list(kinds)[:MOST_KINDS])
 
 
 def _queues_before(worker: WorkerRecord, job: JobRecord) -> tuple[str, ...] | None:

@@ -149,11 +149,11 @@ class Schedules:
         bound = self._bound(task)
         payload = bound._task.signature.encode((), dict(args or {}))
         schedule = _new(name, bound, payload, timing, "runtime")
-        self._app.store.put_schedule(schedule, checks.actor(actor), checks.reason(reason))
+        self._app.store.schedules.put(schedule, checks.actor(actor), checks.reason(reason))
         return self.get(name)
 
     def get(self, name: str) -> Schedule:
-        record = self._app.store.schedule(checks.name(name, "schedule name"))
+        record = next(iter(self._app.store.schedules.list(name=checks.name(name, "schedule name"))), None)
         if record is None:
             raise self._not_found(name)
         return Schedule(record)
@@ -161,14 +161,14 @@ class Schedules:
     def list(self) -> list[Schedule]:
         """All of them, by name."""
         found: builtins.list[Schedule] = []
-        while page := self._app.store.schedules(found[-1].name if found else "", PAGE_ROWS):
+        while page := self._app.store.schedules.list(found[-1].name if found else "", PAGE_ROWS):
             found += map(Schedule, page)
         return found
 
     def pause(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires no more, until it is resumed. False if it was paused already."""
         known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        done = self._app.store.pause_schedule(known, who, checks.reason(reason))
+        done = self._app.store.schedules.change("pause", known, who, checks.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
@@ -176,7 +176,7 @@ class Schedules:
     def resume(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires again, from now on. False if it was not paused."""
         known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        done = self._app.store.resume_schedule(known, who, checks.reason(reason))
+        done = self._app.store.schedules.change("resume", known, who, checks.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
@@ -184,7 +184,7 @@ class Schedules:
     def remove(self, name: str, *, actor: str | None = None, reason: str = "") -> None:
         """Remove it. One of `@app.cron` comes back when a worker that has it starts: pause that one instead."""
         known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        if not self._app.store.remove_schedule(known, who, checks.reason(reason)):
+        if not self._app.store.schedules.change("remove", known, who, checks.reason(reason)):
             raise self._not_found(name)
 
     # --- what @app.cron needs ---

@@ -211,7 +211,7 @@ class BoundTask(Generic[P, R]):
     def enqueue_encoded(self, arguments: str) -> Job[R]:
         new = self.new_job(arguments)
         app = self._task._app
-        inserted = (app._tracing or app.store).insert(new, self._options.get("conn"))
+        inserted = (app._tracing or app.store.jobs).insert(new, self._options.get("conn"))
         return Job(app, inserted.record(new), deduplicated=inserted.existing is not None)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -227,7 +227,7 @@ class BoundTask(Generic[P, R]):
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
         app, conn = self._task._app, self._options.get("conn")
-        ids = (app._tracing or app.store).insert_many(self.new_job(""), payloads, conn)
+        ids = (app._tracing or app.store.jobs).insert_many(self.new_job(""), payloads, conn)
         if app._inline is not None:
             app._inline.enqueued(app, ids, conn)
         return ids

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ..clock import SECOND
 from ..errors import WaitTimeout
-from ..store.base import Store
+from ..store.protocol import Store
 from . import checks
 
 

@@ -58,7 +58,7 @@ def by_place(items: Sequence[CountInfo]) -> list[tuple[Place, dict[str, int]]]:
     places: dict[Place, dict[str, int]] = {}
     for one in items:
         here = places.setdefault((one.queue, one.task), {})
-        here[one.status] = here.get(one.status, 0) + one.count
+        here[one.status] = here.get(one.status, 0) + (one.count or 0)
     return sorted(places.items(), key=_busiest)
 
 

@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from ..app.jobs import Filters
+from ..app.jobs import Filters, criteria
 from ..errors import JobNotFound
+from ..model import Counted
 from ..process import Holdfast
 from .failures import Exit
 from .output import document, note, say
 from .text import plural
+
+MOST_LOOKED_AT = 100_000
 
 
 class Action(NamedTuple):
@@ -35,6 +38,8 @@ class Report:
     def __init__(self, action: Action, consent: Consent) -> None:
         self._action, self._consent = action, consent
         self.matched = self.done = 0
+        self.is_counted = True
+        """Whether `matched` is all of them, and not only how many were found until the count was stopped."""
         self.refused: list[dict[str, Any]] = []
         self.not_found: list[int] = []
 
@@ -45,13 +50,15 @@ class Report:
                     "action": self._action.verb.replace(" ", "-"),
                     "dry_run": self._consent.dry_run,
                     "matched": self.matched,
+                    "matched_all": self.is_counted,
                     "done": self.done,
                     "refused": self.refused,
                     "not_found": self.not_found,
                 }
             )
         elif self._consent.dry_run:
-            say(f"{plural(self.matched, 'job')} would be {self._action.past}.")
+            some = how_many(Counted(self.matched, self.is_counted))
+            say(f"{some[0].upper()}{some[1:]} would be {self._action.past}.")
         else:
             say(f"{plural(self.done, 'job')} {self._action.past}.")
         click.get_current_context().exit(self._exit_code())
@@ -77,7 +84,7 @@ def operate(
         for one in dict.fromkeys(ids):
             _by_id(app, one, act, report, action, consent)
     else:
-        by_filters(act, app.jobs.count, filters, report, action, consent)
+        by_filters(act, lambda wanted: count(app, wanted), filters, report, action, consent)
     report.end()
 
 
@@ -112,18 +119,28 @@ def _by_id(app: Holdfast, id: int, act: Callable[..., int], report: Report, acti
 
 def by_filters(
     act: Callable[..., int],
-    count: Callable[..., int],
+    count: Callable[[Filters], Counted],
     filters: Filters,
     report: Report,
     action: Action,
     consent: Consent,
 ) -> None:
     wanted = _within(action, filters)
-    report.matched = count(**wanted)
-    if consent.dry_run or not report.matched:
+    counted = count(wanted)
+    report.matched, report.is_counted = counted.count, counted.is_complete
+    if consent.dry_run or (counted.is_complete and not counted.count):
         return
-    ask(f"{action.verb.capitalize()} {plural(report.matched, 'job')}?", consent.yes)
+    ask(f"{action.verb.capitalize()} {how_many(counted)}?", consent.yes)
     report.done = act(**wanted)
+
+
+def count(app: Holdfast, filters: Filters, deletable: bool = False) -> Counted:
+    """How many fit, or at least how many: nobody has to wait for millions of jobs to be looked at."""
+    return app.store.jobs.count(criteria(filters), deletable, MOST_LOOKED_AT)
+
+
+def how_many(counted: Counted) -> str:
+    return f"{'' if counted.is_complete else 'at least '}{plural(counted.count, 'job')}"
 
 
 def _within(action: Action, filters: Filters) -> Filters:

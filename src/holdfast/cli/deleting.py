@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from ..app.jobs import Filters, criteria
+from ..app.jobs import Filters
 from ..errors import JobNotFound, PartOfChain, StillAwaited
+from ..model import Counted
 from ..process import Holdfast
 from .complete import complete_jobs
 from .database import Database
-from .deeds import Action, Consent, Report, by_filters, check_which
+from .deeds import Action, Consent, Report, by_filters, check_which, count
 from .operate import takes_jobs
 from .options import Signature, example
 from .output import note
@@ -59,15 +60,15 @@ def delete(
 
 
 def _by_filters(app: Holdfast, report: Report, consent: Consent, filters: Filters, signature: Signature) -> None:
-    def count(**wanted: Any) -> int:
-        can_go = app.store.count_deletable(criteria(wanted))  # type: ignore[arg-type]
-        left = app.jobs.count(**wanted) - can_go
-        if left:
+    def count_deletable(wanted: Filters) -> Counted:
+        can_go, fitting = count(app, wanted, deletable=True), count(app, wanted)
+        left = fitting.count - can_go.count if fitting.is_complete and can_go.is_complete else 0
+        if left > 0:
             jobs = f"{plural(left, 'job')} that {'fits is' if left == 1 else 'fit are'} left"
             note(f"{jobs}: others wait for them, or not all of their chain fits")
         return can_go
 
-    by_filters(functools.partial(app.jobs.delete, **signature), count, filters, report, DELETE, consent)
+    by_filters(functools.partial(app.jobs.delete, **signature), count_deletable, filters, report, DELETE, consent)
 
 
 class _ById:
@@ -95,14 +96,14 @@ class _ById:
         if chain.length > 1 and not self._whole:
             self._refuse_part(id, chain.id, chain.length)
             return
-        removal = self._app.store.removal(chain.id, self._cascade)
-        waiting = tuple(one for one in removal.waiting if one not in self._gone)
-        if waiting and not self._cascade:
+        would = self._app.store.workflows.delete_chain(chain.id, self._cascade, "", dry_run=True)
+        waiting = tuple(one for one in would.waiting if one not in self._gone)
+        if waiting:
             self._refuse_awaited(id, waiting, chain.length)
-        elif removal.running:
-            self._refuse_running(id, removal.running)
+        elif would.running:
+            self._refuse_running(id, would.running)
         elif self._dry_run or self._try(id, chain.id, chain.length):
-            fresh = set(removal.ids) - self._gone
+            fresh = set(would.ids) - self._gone
             self._gone |= fresh
             self._report.matched += len(fresh)
             self._report.done += 0 if self._dry_run else len(fresh)

@@ -249,7 +249,7 @@ class _Printer:
         known = {id: self._known[id] for id in ids if id in self._known}
         missing = tuple(ids - known.keys())
         if missing:
-            records = self._app.store.list(Criteria(ids=missing), len(missing))
+            records = self._app.store.jobs.list(Criteria(ids=missing), len(missing)).records
             known |= {record.id: Subject(record.queue, record.task) for record in records}
         self._known = known
         return known

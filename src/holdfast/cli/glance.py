@@ -69,7 +69,7 @@ def fits(wanted: str, queue: str, task: str | None) -> bool:
 def take_glance(app: Holdfast, wanted: str = "") -> Glance:
     """wanted: only what has this in the name of its queue or task."""
     now = datetime.now(UTC)
-    items = [one for one in app.store.counts() if fits(wanted, one.queue, one.task)]
+    items = [one for one in app.store.statistics.counts().items if fits(wanted, one.queue, one.task)]
     points = [
         one for one in app.observe.throughput(timedelta(minutes=MINUTES - 1)) if fits(wanted, one.queue, one.task)
     ]
@@ -88,7 +88,7 @@ def take_glance(app: Holdfast, wanted: str = "") -> Glance:
 def _sum(items: Iterable[Count]) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in items:
-        found[one.status] = found.get(one.status, 0) + one.count
+        found[one.status] = found.get(one.status, 0) + (one.count or 0)
     return found
 
 
@@ -106,10 +106,10 @@ def _queues(
     app: Holdfast, wanted: str, items: list[Count], points: list[ThroughputPoint], now: datetime
 ) -> list[QueueLine]:
     """Those that have a job, be it one that has ended; and those that are paused."""
-    paused = {name for name in app.store.tallies().paused if fits(wanted, name, "")}
-    oldest = {
-        one.queue: one.since for one in reversed(app.store.longest_ready()) if fits(wanted, one.queue, one.task)
-    }
+    is_paused = app.store.statistics.counts().paused
+    paused = {name for name in is_paused if is_paused[name] and fits(wanted, name, "")}
+    ready = sorted(app.store.statistics.oldest(-1, ("ready",)), key=lambda one: -one.since)
+    oldest = {one.queue: one.since for one in ready if fits(wanted, one.queue, one.task)}
     found = []
     for name in sorted({one.queue for one in items} | paused):
         counts = _sum(one for one in items if one.queue == name)
@@ -122,8 +122,8 @@ def _queues(
 
 def _running(app: Holdfast, wanted: str) -> list[JobRecord]:
     """The longest first. Those that were taken and have not begun come last."""
-    ids = tuple(app.store.longest_running(RUNNING))
-    found = app.store.list(Criteria(ids=ids, status=("running",)), RUNNING) if ids else []
+    ids = tuple(one.id for one in app.store.statistics.oldest(RUNNING, ("running",)))
+    found = app.store.jobs.list(Criteria(ids=ids, status=("running",)), RUNNING).records if ids else []
     found = [job for job in found if fits(wanted, job.queue, job.task)]
     return sorted(found, key=lambda job: (job.started_at is None, job.started_at or 0, job.id))
 
@@ -132,6 +132,6 @@ def _failures(app: Holdfast, wanted: str) -> list[FailureLine]:
     found = app.observe.failures(RECENT, FAILURES, with_tracebacks=False)
     found = [one for one in found if fits(wanted, one.queue, one.task)]
     ids = tuple({one.last_job_id for one in found})
-    records = app.store.list(Criteria(ids=ids), len(ids)) if ids else []
+    records = app.store.jobs.list(Criteria(ids=ids), len(ids)).records if ids else []
     statuses: dict[int, str] = {record.id: record.status for record in records}
     return [FailureLine(one, statuses.get(one.last_job_id)) for one in found]

@@ -11,8 +11,9 @@ from ..app.batches import BatchProgress
 from ..app.job import Job
 from ..clock import as_datetime
 from ..errors import BatchNotFound
+from ..model import JobRecord
 from ..process import Holdfast
-from ..store.circumstances import Blocker, ChainLink
+from ..store.circumstances import Blocker
 from .output import Branch, Cell, state
 from .text import due, iso, local, optional_iso
 
@@ -33,10 +34,10 @@ class Node(Struct):
 
 
 class Around(Struct):
-    chain: list[ChainLink]
+    chain: list[JobRecord]
     blockers: list[Node]
     more_blockers: int
-    waiting: list[ChainLink]
+    waiting: list[JobRecord]
     more_waiting: int
     batch_id: int | None
     is_callback: bool
@@ -44,20 +45,21 @@ class Around(Struct):
 
     @property
     def length(self) -> int:
-        return self.chain[-1].index + 1 if self.chain else 1
+        return self.chain[-1].chain_index + 1 if self.chain else 1
 
 
 def look_around(app: Holdfast, job: Job[Any]) -> Around:
     blockers, more_blockers = _Walk(app).from_job(job.id)
-    waiting, total = app.store.waiting_around(job.chain_id, MOST_IN_A_ROW)
-    callback_of = app.store.batch_of_callback(job.id) if job.batch_id is None else None
-    batch_id = job.batch_id or callback_of
+    workflows = app.store.workflows
+    waiting = workflows.waiting_for(job.chain_id, MOST_IN_A_ROW)
+    callback_of = workflows.batch(callback=job.id) if job.batch_id is None else None
+    batch_id = job.batch_id if callback_of is None else callback_of.id
     return Around(
-        chain=app.store.chain_around(job.chain_id, job.chain_index, CHAIN_JOBS // 2),
+        chain=workflows.chain(job.chain_id, near=job.chain_index, each_side=CHAIN_JOBS // 2),
         blockers=blockers,
         more_blockers=more_blockers,
-        waiting=waiting,
-        more_waiting=total - len(waiting),
+        waiting=waiting.found,
+        more_waiting=waiting.total - len(waiting.found),
         batch_id=batch_id,
         is_callback=callback_of is not None,
         progress=None if batch_id is None else _progress(app, batch_id),
@@ -80,7 +82,7 @@ class _Walk:
 
     def from_job(self, job_id: int, level: int = 0) -> tuple[list[Node], int]:
         room = min(MOST_BY_LEVEL[level], self._room) if level < len(MOST_BY_LEVEL) else 0
-        blockers = self._store.blockers_by_urgency(job_id, room)
+        blockers = self._store.workflows.blockers(job_id, room, urgent_first=True)
         if level == 0:
             return [self._node(one, level) for one in blockers.found], blockers.total - len(blockers.found)
         # What a blocker does not wait for any more says nothing about why it is where it is.
@@ -111,7 +113,7 @@ def as_data(job: Job[Any], around: Around) -> dict[str, Any]:
         "chain_id": job.chain_id,
         "chain_index": job.chain_index,
         "chain_length": around.length,
-        "chain": [_link_data(link) | {"index": link.index} for link in around.chain],
+        "chain": [_link_data(link) | {"index": link.chain_index} for link in around.chain],
         "on_blocker_failure": job.on_blocker_failure,
         "blockers": [_node_data(node) for node in around.blockers],
         "more_blockers": around.more_blockers,
@@ -121,7 +123,7 @@ def as_data(job: Job[Any], around: Around) -> dict[str, Any]:
     }
 
 
-def _link_data(link: ChainLink) -> dict[str, Any]:
+def _link_data(link: JobRecord) -> dict[str, Any]:
     return {"id": link.id, "task": link.task, "status": link.status}
 
 
@@ -198,10 +200,10 @@ def draw(job: Job[Any], around: Around) -> list[Branch]:
     return drawn
 
 
-def _abbreviated(chain: list[ChainLink], here: int) -> list[Branch]:
+def _abbreviated(chain: list[JobRecord], here: int) -> list[Branch]:
     """All of a short one; of a long one the first, the last, and those near the job that is shown."""
-    last = chain[-1].index
-    shown = {one.index: one for one in chain}
+    last = chain[-1].chain_index
+    shown = {one.chain_index: one for one in chain}
     if last >= MOST_IN_A_ROW:
         near = range(here - NEIGHBOURS, here + NEIGHBOURS + 1)
         shown = {index: one for index, one in shown.items() if index in (0, last) or index in near}
@@ -214,7 +216,7 @@ def _abbreviated(chain: list[ChainLink], here: int) -> list[Branch]:
     return drawn
 
 
-def _link(link: ChainLink) -> list[Cell | str]:
+def _link(link: JobRecord) -> list[Cell | str]:
     return [_name(link.id, link.task), state(link.status)]
 
 

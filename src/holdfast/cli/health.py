@@ -86,6 +86,6 @@ def _vitals(database: Database, window: float, queues: list[str] | None) -> "Vit
     place = database.place()
     if place is None:
         with database.open() as app:
-            return app.store.vitals(since_minute(app.clock.now(), window), queues)
+            return app.store.file.vitals(since_minute(app.clock.now(), window), queues)
     url, prefix = place
     return vitals_of(url, prefix=prefix, window=window, queues=queues)

@@ -9,6 +9,7 @@ import msgspec
 from ..app.job import Job
 from ..app.jobs import MAX_PAGE, Filters
 from ..errors import BlobError, BlobMissing, InvalidPayload
+from ..model import Page
 from .database import Database, takes_database
 from .options import cursor_text, example, takes_filters
 from .output import Cell, Column, document, json_option, note, state, table
@@ -46,16 +47,28 @@ def jobs(
         page = app.jobs.list(limit=limit, cursor=cursor, **filters)
     if as_json:
         rows = [as_data(job, with_args=with_args) for job in page]
-        document({"jobs": rows, "next": page.next, "previous": page.previous})
+        document({"jobs": rows, "next": page.next, "previous": page.previous, "looked_at": page.looked_at})
         return
-    if not page:
+    if page:
+        now = datetime.now(UTC)
+        columns = (*COLUMNS, Column("ARGS", least=20)) if with_args else COLUMNS
+        table(columns, [_row(job, now, with_args) for job in page])
+    if page.looked_at is not None:
+        note(stopped(page, cursor))
+    elif not page:
         note("No jobs.")
-        return
-    now = datetime.now(UTC)
-    columns = (*COLUMNS, Column("ARGS", least=20)) if with_args else COLUMNS
-    table(columns, [_row(job, now, with_args) for job in page])
-    if page.next is not None:
+    elif page.next is not None:
         note(f"There are older ones: add --cursor {page.next}")
+
+
+def stopped(page: Page[Any], cursor: str | None) -> str:
+    """How far a search went that was stopped before its end, and how to go on."""
+    newer = cursor is not None and cursor.startswith("newer-")
+    onward = page.previous if newer else page.next
+    assert onward is not None
+    reached = f"{'up' if newer else 'down'} to id {int(onward.partition('-')[2]):,}"
+    found = "" if page else "No such job was found yet. "
+    return f"{found}Looked at {page.looked_at:,} jobs, {reached}; go on with --cursor {onward}"
 
 
 def _row(job: Job[Any], now: datetime, with_args: bool) -> list[Cell | str]:

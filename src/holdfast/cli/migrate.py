@@ -40,5 +40,5 @@ def _migrate(database: Database, create: bool, signature: Signature) -> bool:
     except SchemaOutdated:
         pass
     with database.open(migrate=True) as app:
-        app.store.note_deed("migrated", who, {"created": created} | ({"reason": why} if why else {}))
+        app.store.file.note("migrated", who, {"created": created} | ({"reason": why} if why else {}))
     return True

@@ -21,3 +21,8 @@ def percent(part: float, whole: float) -> str:
     if share < 1:
         return "<1%"
     return ">99%" if 99 < share < 100 else f"{share:.0f}%"
+
+
+def known(count: int | None) -> str:
+    """A count that may be unknown."""
+    return "?" if count is None else str(count)

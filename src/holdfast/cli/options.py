@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STATUSES = get_args(Status)
+STATUSES = [status.value for status in Status]
 
 _STATUS_HELP = f"{', '.join(STATUSES)}. This and the next five can be repeated: any of the values will do."
 

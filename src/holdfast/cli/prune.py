@@ -22,7 +22,7 @@ from .text import plural
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..upkeep.asked import PruneReport
+    from ..upkeep.on_demand import PruneReport
 
 
 COLUMNS = (

@@ -6,6 +6,7 @@ from ..model import QueueOverview
 from .complete import complete_queues
 from .database import Database, takes_database
 from .deeds import ask, end
+from .numbers import known
 from .options import Signature, duration, example, signed
 from .output import Cell, Column, document, json_option, note, state, table
 from .text import plural, span
@@ -52,11 +53,11 @@ def _row(queue: QueueOverview) -> list[Cell | str]:
     oldest = queue.oldest_ready_age
     return [
         queue.name,
-        str(queue.ready),
-        str(queue.scheduled),
-        str(queue.blocked),
-        str(queue.running),
-        Cell(str(queue.failed), "red" if queue.failed else ""),
+        known(queue.ready),
+        known(queue.scheduled),
+        known(queue.blocked),
+        known(queue.running),
+        Cell(known(queue.failed), "red" if queue.failed else ""),
         "" if oldest is None else span(int(oldest)),
         state("paused") if queue.paused else "",
     ]
@@ -114,8 +115,9 @@ def purge(database: Database, name: str, dead_only: bool, yes: bool, signature: 
     with database.open() as app:
         queue = app.queue(name)
         stats = queue.stats()
-        count = stats.failed if dead_only else stats.total
-        if count:
-            ask(f"Delete {plural(count, 'message')} of {name}?", yes)
+        found, count = stats.failed if dead_only else stats.total, 0
+        if found != 0:
+            what = "more messages than are counted" if found is None else plural(found, "message")
+            ask(f"Delete {what} of {name}?", yes)
             count = queue.purge(dead_only=dead_only, **signature)
     end({"queue": name, "purged": count}, f"{plural(count, 'message')} deleted.", count, as_json)

@@ -61,7 +61,7 @@ def send(
     value = parse(data)
     with database.open(migrate=create) as app:
         new = _new_job(app, queue, task, value, delay=delay, priority=priority, key=key, max_attempts=max_attempts)
-        inserted = app.store.insert(new)
+        inserted = app.store.jobs.insert(new)
     if as_json:
         document({"id": inserted.id, "deduplicated": inserted.existing is not None})
         return

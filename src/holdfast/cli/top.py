@@ -18,6 +18,7 @@ from .board import Board, Deed, Item, failure_name
 from .complete import complete_queues
 from .dashboard import HELP, draw, page
 from .database import Database, takes_database
+from .deeds import count
 from .failures import Exit
 from .glance import Glance, take_glance
 from .options import Signature, example, signed
@@ -27,7 +28,7 @@ from .text import clean, clean_lines, local, plural
 if TYPE_CHECKING:
     from ..app.jobs import Filters
     from ..process import Holdfast
-    from ..store.base import Store
+    from ..store.protocol import Store
     from .screen import Screen
 
 LEAST_SECONDS = 0.25  # between looks, however much happens
@@ -111,8 +112,9 @@ class _Top:
             self._text = self._read(self._board.detail, glance)
         asked = self._board.question
         if asked is not None and asked.verb == "retry all":
-            count = self._app.jobs.count(**_failed_so(asked))
-            self._board.question = asked._replace(question=f"Retry {plural(count, 'failed job')}{asked.question}")
+            found = count(self._app, _failed_so(asked))
+            some = f"{'' if found.is_complete else 'at least '}{plural(found.count, 'failed job')}"
+            self._board.question = asked._replace(question=f"Retry {some}{asked.question}")
 
     def _draw(self, glance: Glance) -> None:
         board, size, plain = self._board, self._screen.size(), self._screen.is_plain
@@ -176,7 +178,7 @@ class _Top:
             *self._explained(failure.last_job_id),
             Cell(""),
         ]
-        kept = self._app.store.traceback(failure.fingerprint) if failure.fingerprint else None
+        kept = self._app.store.jobs.traceback(failure.fingerprint) if failure.fingerprint else None
         text = clean_lines(kept.rstrip()) if kept else "No traceback is kept."
         return [*found, *(Cell(line) for line in text.split("\n"))]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate
 from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-from .. import rollup
+from .. import fold
 from ..app import checks
 from ..clock import SECOND
 from ..errors import InvalidInput
+from ..histogram import BOUNDS, cumulative
+from ..observations import Totals
 from ..process import Holdfast
-from ..tally import ABOVE_ALL, BOUNDS, ERROR, Tally
 
 MOST_PLACES = 500
 HIGHEST_PLACES = 1_000_000
@@ -22,7 +22,7 @@ OTHERS = "_others"
 
 RETRIES = ("retry_scheduled", "recovered")
 
-BOUNDS_SECONDS = tuple(bound / SECOND for bound in BOUNDS if bound != ABOVE_ALL)
+BOUNDS_SECONDS = tuple(bound / SECOND for bound in BOUNDS)
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ MEASURES = (
 
 
 class Histogram(Struct, frozen=True):
-    """How many were at most as long as each of BOUNDS_SECONDS, and how many there were; and their sum."""
+    """How many were shorter than each of BOUNDS_SECONDS, and how many there were; and their sum."""
 
     counts: list[int]
     sum: float
@@ -131,7 +131,7 @@ class Reader:
     def read(self) -> Reading:
         reading = Reading()
         self._read_jobs(reading)
-        self._read_tallies(reading)
+        self._read_totals(reading)
         self._read_workers(reading)
         storage = self._app.observe.storage()
         reading.put(DATABASE, storage.database_bytes)
@@ -142,62 +142,51 @@ class Reader:
 
     def _read_jobs(self, reading: Reading) -> None:
         store, now = self._app.store, self._app.clock.now()
-        counts = store.counts()
-        for one in counts:
+        with store.reading():
+            counts, oldest = store.statistics.counts(), store.statistics.oldest(-1, ("ready",))
+        for one in counts.items:
             queue, task = self._places.of((one.queue, one.task or ""))
-            reading.add(JOBS, one.count, one.status, queue, task)
+            if one.count is not None:
+                reading.add(JOBS, one.count, one.status, queue, task)
             reading.put(OLDEST, 0, self._queues.of(one.queue))
-        for waiting in reversed(store.longest_ready()):
+        for waiting in sorted(oldest, key=lambda one: -one.since):
             reading.put(OLDEST, max(0.0, (now - waiting.since) / SECOND), self._queues.of(waiting.queue))
-
-    def _read_tallies(self, reading: Reading) -> None:
-        found = self._app.store.tallies()
-        reading.put(ENQUEUED, found.enqueued)
         for (name,) in reading.values[OLDEST.name]:
             reading.put(PAUSED, 0, name)
-        for name in found.paused:
-            reading.put(PAUSED, 1, self._queues.of(name))
-        sums = {rollup.RUN: _Sums(), rollup.WAIT: _Sums()}
-        for one in found.rows:
-            place = self._places.of((one.queue, one.task))
-            if one.what.startswith(ERROR):
-                reading.add(FAILURES, one.count, *place, self._codes.of(one.what.removeprefix(ERROR)))
-            elif one.what in sums:
-                sums[one.what].add(place, one)
-            else:
-                reading.add(ATTEMPTS, one.count, *place, one.what)
-                if one.what in RETRIES:
-                    reading.add(RETRIED, one.count, *place)
-        reading.histograms[RUN.name] = sums[rollup.RUN].histograms()
-        reading.histograms[WAIT.name] = sums[rollup.WAIT].histograms()
+        for name, is_paused in counts.paused.items():
+            if is_paused:
+                reading.put(PAUSED, 1, self._queues.of(name))
+
+    def _read_totals(self, reading: Reading) -> None:
+        found = self._app.store.statistics.totals()
+        reading.put(ENQUEUED, found.enqueued)
+        for (queue, task, outcome), n in found.outcomes.items():
+            place = self._places.of((queue, task))
+            reading.add(ATTEMPTS, n, *place, outcome)
+            if outcome in RETRIES:
+                reading.add(RETRIED, n, *place)
+        for (code, queue, task), n in found.errors.items():
+            reading.add(FAILURES, n, *self._places.of((queue, task)), self._codes.of(code))
+        for name, measure in ((RUN.name, fold.RUN), (WAIT.name, fold.WAIT)):
+            reading.histograms[name] = self._histograms(found, measure)
+
+    def _histograms(self, found: Totals, measure: str) -> dict[Labels, Histogram]:
+        buckets: dict[Place, Counter[int]] = {}
+        sums: Counter[Place] = Counter()
+        for (queue, task, what), counts in found.histograms.items():
+            if what == measure:
+                place = self._places.of((queue, task))
+                buckets.setdefault(place, Counter()).update(counts)
+                sums[place] += found.durations[queue, task, what]
+        return {place: Histogram(cumulative(counts), sums[place] / SECOND) for place, counts in buckets.items()}
 
     def _read_workers(self, reading: Reading) -> None:
-        store = self._app.store
-        living = store.live_workers()
-        taken = store.running_by_worker()
-        stopped = sum(one.is_stopped for one in living)
-        reading.put(WORKERS, len(living) - stopped, "alive")
+        present = [one for one in self._app.store.workers.list() if one.is_present]
+        stopped = sum(one.presence == "stopped" for one in present)
+        reading.put(WORKERS, len(present) - stopped, "alive")
         reading.put(WORKERS, stopped, "stopped")
-        reading.put(CAPACITY, sum(one.record.concurrency for one in living))
-        reading.put(TAKEN, sum(taken.get(one.record.id, 0) for one in living))
-
-
-class _Sums:
-    """Of one histogram, at each place."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Place, Counter[int]] = {}
-        self._totals: Counter[Place] = Counter()
-
-    def add(self, place: Place, one: Tally) -> None:
-        self._counts.setdefault(place, Counter())[one.upto] += one.count
-        self._totals[place] += one.total
-
-    def histograms(self) -> dict[Labels, Histogram]:
-        return {
-            place: Histogram(list(accumulate(counts[bound] for bound in BOUNDS)), self._totals[place] / SECOND)
-            for place, counts in self._counts.items()
-        }
+        reading.put(CAPACITY, sum(one.record.concurrency for one in present))
+        reading.put(TAKEN, sum(one.running for one in present))
 
 
 class _Known(Generic[T]):

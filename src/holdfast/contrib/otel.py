@@ -119,9 +119,9 @@ class Instrumentation:
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         store = self._app.store
         if not self._traces():
-            return store.insert(job, conn)
+            return store.jobs.insert(job, conn)
         with self._sending(job) as (span, traced):
-            inserted = store.insert(traced, conn)
+            inserted = store.jobs.insert(traced, conn)
             span.set_attribute("messaging.message.id", str(inserted.id))
             if inserted.existing is not None:
                 span.set_attribute("holdfast.deduplicated", True)
@@ -130,9 +130,9 @@ class Instrumentation:
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
         store = self._app.store
         if not self._traces():
-            return store.insert_many(like, payloads, conn)
+            return store.jobs.insert_many(like, payloads, conn)
         with self._sending(like) as (span, traced):
-            ids = store.insert_many(traced, payloads, conn)
+            ids = store.jobs.insert_many(traced, payloads, conn)
             span.set_attribute("messaging.batch.message_count", len(ids))
         return ids
 

@@ -13,7 +13,8 @@ class CountInfo(Struct, frozen=True):
     queue: str
     task: str | None
     """None: messages."""
-    count: int
+    count: int | None
+    """None: unknown, since more jobs without history are there than are counted one by one."""
 
 
 class Counts(Struct, frozen=True):
@@ -31,13 +32,18 @@ class Counts(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        return sum(one.count for one in self.items)
+        return sum(one.count or 0 for one in self.items)
+
+    @property
+    def unknown(self) -> list[CountInfo]:
+        """What could not be counted, and is in none of the sums."""
+        return [one for one in self.items if one.count is None]
 
     def _by(self, name: str) -> dict[str, int]:
         found: dict[str, int] = {}
         for one in self.items:
             place = getattr(one, name)
-            found[place] = found.get(place, 0) + one.count
+            found[place] = found.get(place, 0) + (one.count or 0)
         return found
 
 

@@ -7,11 +7,13 @@ from datetime import timedelta
 from itertools import zip_longest
 
 from ..clock import SECOND, Clock, as_datetime, with_datetimes
-from ..model import Criteria, JobRecord, WorkerRecord
+from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT
+from ..histogram import percentile
+from ..model import Criteria, JobRecord
 from ..observations import Count, EventRecord
 from ..retention import Retention
-from ..rollup import ATTEMPTS, MINUTE, RUN, WAIT, percentile
-from ..store.base import Store
+from ..store.circumstances import Attendance
+from ..store.protocol import Store
 from .answers import (
     CountInfo,
     Counts,
@@ -32,6 +34,7 @@ from .kept import look
 
 HOUR = timedelta(hours=1)
 MOST = 1000
+ALL_MINUTES = 2**40  # one step for all of them
 
 STUCK = ("running", "ready", "scheduled", "blocked")
 
@@ -45,7 +48,7 @@ TRIED = {
     "cancelled": "cancelled",
 }
 # And of jobs that ended and were not running: nobody tried them.
-OUTCOMES = TRIED | {f"{what}:untried": name for what, name in TRIED.items()}
+OUTCOMES = TRIED | {UNTRIED + what: name for what, name in TRIED.items()}
 
 Rolled = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
 
@@ -61,24 +64,25 @@ class Observe:
         return self._find_store()
 
     def snapshot(self) -> Snapshot:
-        """The five answers at once; what is about a time, of the last hour."""
-        workers = self.workers()
-        rolled = self._rolled(HOUR)
-        return Snapshot(
-            at=as_datetime(self._clock.now()),
-            counts=self.counts(),
-            oldest=self._oldest(10, workers),
-            attempts=_attempts(rolled),
-            failures=self.failures(),
-            workers=workers,
-            latency=_latency(rolled),
-            storage=self.storage(),
-            kept=self.kept(),
-        )
+        """The five answers at once, all of one moment; what is about a time, of the last hour."""
+        with self._store.reading():
+            workers = self.workers()
+            rolled = self._rolled(HOUR)
+            return Snapshot(
+                at=as_datetime(self._clock.now()),
+                counts=self.counts(),
+                oldest=self._oldest(10, workers),
+                attempts=_attempts(rolled),
+                failures=self.failures(),
+                workers=workers,
+                latency=_latency(rolled),
+                storage=self.storage(),
+                kept=self.kept(),
+            )
 
     def counts(self) -> Counts:
         """How many jobs there are, in each state, by queue and task."""
-        return _counts(self._store.counts())
+        return _counts(self._store.statistics.counts().items)
 
     def oldest(self, limit: int = 10) -> list[OldestJob]:
         """What has been running, ready or blocked the longest, and on which worker: in this order, since what runs is
@@ -114,26 +118,23 @@ class Observe:
                 last_seen=as_datetime(one.last_seen),
                 last_job_id=one.last_job_id,
                 fingerprint=one.fingerprint,
-                traceback=store.traceback(one.fingerprint) if with_tracebacks and one.fingerprint else None,
+                traceback=store.jobs.traceback(one.fingerprint) if with_tracebacks and one.fingerprint else None,
             )
-            for one in store.top_failures(begin, most, *of)
+            for one in store.statistics.failures(begin, most, *of)
         ]
 
     def workers(self) -> list[WorkerHealth]:
         """Those that are there, and the last ones that were. The newest first."""
-        store = self._store
-        living = {one.record.id: one.is_stopped for one in store.live_workers()}
-        taken = store.running_by_worker()
-        return [_health(record, living, taken) for record in store.workers()]
+        return list(map(_health, self._store.workers.list()))
 
     def throughput(self, since: Since = HOUR, step: timedelta = timedelta(minutes=1)) -> list[ThroughputPoint]:
         """How many ended in each step of time, by queue and task. Steps in which nothing ended are left out."""
         wide = minutes(step)
         points: dict[tuple[int, str, str | None], dict[str, int]] = {}
-        for one in self._store.slices(self._minute(since) // wide * wide, wide):
-            if one.what in OUTCOMES:
+        for one in self._store.statistics.minutes(self._minute(since) // wide * wide, wide):
+            if one.measure in OUTCOMES:
                 counted = points.setdefault((one.minute, one.queue, one.task), {})
-                name = OUTCOMES[one.what]
+                name = OUTCOMES[one.measure]
                 counted[name] = counted.get(name, 0) + one.count
         return [
             ThroughputPoint(as_datetime(minute * MINUTE), queue, task, **counted)
@@ -146,7 +147,7 @@ class Observe:
 
     def storage(self) -> Storage:
         """How big the file is, and its log, and how much room there is."""
-        found = self._store.storage()
+        found = self._store.statistics.size()
         return Storage(
             found.database_bytes, found.wal_bytes, found.free_bytes_in_file, found.page_size, found.disk_free_bytes
         )
@@ -158,25 +159,25 @@ class Observe:
     def events(self, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
         """The log, from a cursor on: the id of the last event that was seen."""
         place, most = whole(after, "after"), min(whole(limit, "limit"), MOST)
-        found = self._store.events_after(place, most, optional_whole(job, "job"))
+        found = self._store.statistics.events(most, after=place, job_id=optional_whole(job, "job"))
         return list(map(_event, found))
 
     def last_events(self, limit: int = 20, job: int | None = None, before: int | None = None) -> list[Event]:
         """The end of the log, in order; or what comes before an event, by its id: so the log is read backwards."""
         place, most = optional_whole(before, "before"), min(whole(limit, "limit"), MOST)
-        return list(map(_event, self._store.last_events(most, optional_whole(job, "job"), place)))
+        found = self._store.statistics.events(most, before=place, job_id=optional_whole(job, "job"))
+        return list(map(_event, found))
 
     def last_event(self) -> int:
         """Where the log ends now: a cursor to follow it from."""
-        return self._store.last_event()
+        return next((one.id for one in self._store.statistics.events(1)), 0)
 
     def _oldest(self, limit: int, workers: list[WorkerHealth]) -> list[OldestJob]:
         store, now = self._store, self._clock.now()
         by_id = {worker.id: worker for worker in workers}
-        waiting = [*store.longest_ready(limit), *store.longest_due(limit), *store.longest_blocked(limit)]
-        since = {one.id: one.since for one in waiting}
-        ids = (*store.longest_running(limit), *since)
-        records = store.list(Criteria(ids=ids), len(ids)) if ids else []
+        since = {one.id: one.since for one in store.statistics.oldest(limit)}
+        ids = tuple(since)
+        records = store.jobs.list(Criteria(ids=ids), len(ids)).records if ids else []
         found = [
             OldestJob(
                 job_id=record.id,
@@ -195,8 +196,9 @@ class Observe:
     def _rolled(self, since: Since, task: str | None = None, queue: str | None = None) -> Rolled:
         found: Rolled = {}
         of = optional_name(task, "task"), optional_name(queue, "queue")
-        for one in self._store.rollup(self._minute(since), *of):
-            found.setdefault((one.queue, one.task), {})[one.what] = one.buckets
+        for one in self._store.statistics.minutes(self._minute(since), ALL_MINUTES, *of):
+            buckets = found.setdefault((one.queue, one.task), {}).setdefault(one.measure, {})
+            buckets[one.bucket] = buckets.get(one.bucket, 0) + one.count
         return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
 
     def _minute(self, since: Since) -> int:
@@ -214,7 +216,7 @@ def _attempts(rolled: Rolled) -> list[TaskAttempts]:
         for what, name in TRIED.items():
             ended[name] += sum(kinds.get(what, {}).values())
         del ended["cancelled"]
-        by_attempt = dict(sorted(kinds.get(ATTEMPTS, {}).items()))
+        by_attempt = dict(sorted(kinds.get(ATTEMPT, {}).items()))
         if by_attempt or any(ended.values()):  # else nobody tried
             found.append(TaskAttempts(queue, task, by_attempt, **ended))
     return sorted(found, key=lambda one: -(one.retried + one.failed))
@@ -249,16 +251,17 @@ def _since(record: JobRecord, waiting: dict[int, int]) -> int:
     return waiting.get(record.id, record.created_at)
 
 
-def _health(record: WorkerRecord, living: dict[str, bool], taken: dict[str, int]) -> WorkerHealth:
+def _health(worker: Attendance) -> WorkerHealth:
+    record = worker.record
     return WorkerHealth(
         id=record.id,
         pid=record.pid,
         host=record.host,
-        alive=record.id in living,
-        stopped=living.get(record.id, False),
+        alive=worker.is_present,
+        stopped=worker.presence == "stopped",
         started_at=as_datetime(record.started_at),
         heartbeat_at=as_datetime(record.heartbeat_at),
-        running=taken.get(record.id, 0),
+        running=worker.running,
         concurrency=record.concurrency,
         queues=record.queues,
         ended_at=None if record.ended_at is None else as_datetime(record.ended_at),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..retention import Retention
     from ..run.queues import Queues
     from ..run.worker import Worker
-    from ..upkeep.asked import PruneReport
     from ..upkeep.findings import Checkup
+    from ..upkeep.on_demand import PruneReport
     from ..upkeep.vacuum import VacuumReport
 
 SHORTEST_LEASE_SECONDS = 1
@@ -87,7 +87,7 @@ class Holdfast(App):
         progress: called again and again with the number of jobs that are gone.
         """
         from ..retention import archive_path
-        from ..upkeep.asked import Order, prune
+        from ..upkeep.on_demand import Order, prune
 
         order = Order(
             actor=checks.actor(actor),
@@ -122,7 +122,7 @@ class Holdfast(App):
             self.store, checks.flag(full, "full"), checks.flag(hurry, "hurry"), progress or (lambda *_: None)
         )
         detail = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
-        self.store.note_deed("vacuumed", who, detail | ({"reason": why} if why else {}))
+        self.store.file.note("vacuumed", who, detail | ({"reason": why} if why else {}))
         return report
 
     def worker(
@@ -150,6 +150,7 @@ class Holdfast(App):
         """
         from multiprocessing import current_process
 
+        from ..retention import written
         from ..run.parts import Parts, WorkerOptions
         from ..run.queues import parse_queues
         from ..run.scheduler import Scheduler
@@ -186,7 +187,8 @@ class Holdfast(App):
             backing=self.backing,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
-            upkeep=Caretaker(self.store, self.clock, self._retention),
+            upkeep=Caretaker(self.store, self.clock),
+            retention=None if self._retention is None else written(self._retention).decode(),
         )
         return Worker(parts, options)
 

@@ -1,4 +1,4 @@
-"""What a worker process writes to standard error: one line per job, to read or as JSON."""
+"""What a worker process writes to standard error: lines of text to read, or of JSON."""
 
 import logging
 import os

@@ -15,11 +15,10 @@ from ..clock import Clock
 from ..errors import CorruptDatabase, StoreClosed, StoreError
 from ..failure import Failure, shorten
 from ..model import Claimed, Settlement, Wanted
-from ..rollup import Sample
-from ..store.base import Store
+from ..store.protocol import Store
 from .attempt import Attempt
 from .handler import Handler
-from .journal import Journal, sample_of
+from .journal import Journal
 from .speeds import Speeds
 
 log = logging.getLogger("holdfast.worker")
@@ -124,7 +123,7 @@ class Desk:
     def _trade(self, trader: object) -> bool | None:
         batch = [self.done.popleft() for _ in range(len(self.done))]
         try:
-            exchanged = self._store.exchange(*_unsettled(batch, self._wants()))
+            exchanged = self._store.jobs.exchange(*_unsettled(batch, self._wants()))
         except StoreError as error:
             self.done.extendleft(reversed(batch))
             self.put_off(error)
@@ -167,7 +166,7 @@ class Desk:
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:
             try:
-                exchanged = self._store.exchange(*_unsettled([(attempt, settlement)], []))
+                exchanged = self._store.jobs.exchange(*_unsettled([(attempt, settlement)], []))
             except StoreError:
                 self.done.append((attempt, settlement))
             except Exception as error:  # noqa: BLE001  one that cannot be stored must not hold up the others
@@ -175,14 +174,11 @@ class Desk:
                 instead = Settlement(
                     settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure
                 )
-                self._store.exchange(*_unsettled([(attempt, instead)], []))
+                self._store.jobs.exchange(*_unsettled([(attempt, instead)], []))
             else:
                 self._journal.settled([(attempt, exchanged.instead_of(settlement))], set(map(id, exchanged.lost)))
 
 
-def _unsettled(
-    batch: list[tuple[Attempt, Settlement]], wants: list[Wanted]
-) -> tuple[list[Settlement], list[Wanted], list[Sample | None]]:
+def _unsettled(batch: list[tuple[Attempt, Settlement]], wants: list[Wanted]) -> tuple[list[Settlement], list[Wanted]]:
     """What is to be exchanged: without those that completed themselves, of which there is nothing left to store."""
-    left = [(attempt, settlement) for attempt, settlement in batch if attempt.completed is None]
-    return [settlement for _, settlement in left], wants, [sample_of(*one) for one in left]
+    return [settlement for attempt, settlement in batch if attempt.completed is None], wants

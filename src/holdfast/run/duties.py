@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreBusy, StoreError
 from ..failure import Failure
-from ..model import Report, Settlement
+from ..model import Lease, Report, Settlement, Sweep
 from .attempt import Attempt
 from .children import Children
 from .coroutines import LoopLane
@@ -39,6 +39,9 @@ HOARDING_NS = 200 * MILLISECOND
 PEERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
+FOLD_NS = 1000 * MILLISECOND
+FOLD_JOBS = 4000
+MANY_EVENTS = 10_000
 HELD_UP_SECONDS = 0.05
 DUTY_SECONDS = 0.5
 CLOSING_SECONDS = 3.0
@@ -63,10 +66,12 @@ class Duties:
         self._begun = -1
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
         self._strangers: set[int] = set()
+        self._folded = 0  # how many had been settled then
 
     def do(self, draining: bool = False) -> float:
         """One round. Returns the seconds after which the next one is due."""
         now = monotonic_ns()
+        self._journal.flush_due()
         try:
             with self._store.hurried(DUTY_SECONDS):  # who waits for others overlooks what runs out of time meanwhile
                 delay = self._round(now, draining)
@@ -135,6 +140,7 @@ class Duties:
         self._look_after_peers(now)
         if self._is_time("heartbeat", HEARTBEAT_NS, now):
             self._heartbeat()
+        self._fold(now)
         if not draining:
             delay = min(delay, self._parts.scheduler.fire_due(), self._parts.upkeep.do_some())
             self._return_hoarded(now)
@@ -191,14 +197,14 @@ class Duties:
         reports = [
             Report(one.claimed.lease, one.started_at, one.progress, one.progress_text) for one in due if one.began
         ]
-        held = self._store.report(reports, self._shift.lease)
+        held = self._store.jobs.renew(reports, self._shift.lease)
         self._drop([attempt for attempt in due if attempt.began and attempt.claimed.id not in held])
 
     def _notice_lost(self, active: set[Attempt], now: int) -> None:
         """A cancel reaches the handler; so does the loss of a lease."""
         old = [attempt for attempt in active if 0 < attempt.began < now - SLOW_NS]
         if old and self._is_time("held", CANCEL_CHECK_NS, now):
-            held = self._store.held([attempt.claimed.lease for attempt in old])
+            held = self._store.jobs.renew([Report(attempt.claimed.lease) for attempt in old], None)
             self._drop([attempt for attempt in old if attempt.claimed.id not in held])
 
     def _drop(self, attempts: list[Attempt]) -> None:
@@ -239,29 +245,41 @@ class Duties:
             self._desk.return_begun(attempt)
             self._shift.give_up(attempt)
 
+    # --- statistics ---
+
+    def _fold(self, now: int) -> None:
+        """About once a second, and more often where much is settled: so readers have little to add."""
+        settled = self._journal.counts.total()
+        if settled - self._folded > FOLD_JOBS or self._is_time("fold", FOLD_NS, now):
+            self._folded = settled
+            while self._store.statistics.fold() >= MANY_EVENTS:
+                pass
+
     # --- other workers ---
 
     def _look_after_peers(self, now: int) -> None:
         every = IDLE_SECONDS * 1e9 if self._threads.is_watched() else PEERS_NS
         if self._is_time("peers", int(every), now):
-            self._store.recover_lost()
+            self._store.jobs.sweep(Sweep.WORKERS)
 
     def _heartbeat(self) -> None:
-        if not self._store.heartbeat(self._shift.id):
+        # Before the database is asked: what ends in between is known.
+        known = {attempt.claimed.id for attempt in self._shift.held()}
+        known |= {settlement.lease.id for _, settlement in list(self._desk.done)}
+        leases = self._store.workers.heartbeat(self._shift.id)
+        if leases is None:
             log.error("other workers took this one for dead; it goes on under another name")
             self._shift.enlist_anew()
-        self._return_strangers()
+        self._return_strangers(leases or [], known)
 
-    def _return_strangers(self) -> None:
-        """Jobs that the database says are this worker's, and that it does not know of: a claim went astray."""
-        known = {attempt.claimed.id for attempt in self._shift.held()}
-        settled = {settlement.lease.id for _, settlement in list(self._desk.done)}
-        strangers = {lease.id: lease for lease in self._store.claims_of(self._shift.id)}
-        found = strangers.keys() - known - settled
-        for job_id in found & self._strangers:  # twice in a row, so that it is none that was just being claimed
+    def _return_strangers(self, leases: list[Lease], known: set[int]) -> None:
+        """Give back what the database says is this worker's and it does not know of: a claim went astray."""
+        strangers = {lease.id: lease for lease in leases if lease.id not in known}
+        # Twice in a row, so that it is none that was just being claimed.
+        for job_id in strangers.keys() & self._strangers:
             log.error("job %d was claimed and lost sight of; it goes back", job_id)
-            self._store.exchange([Settlement(strangers[job_id], "give_back", None, self._clock.now())], [])
-        self._strangers = found
+            self._store.jobs.exchange([Settlement(strangers[job_id], "give_back", None, self._clock.now())], [])
+        self._strangers = set(strangers)
 
 
 def _wants_report(attempt: Attempt, now: int, renewal: int) -> bool:

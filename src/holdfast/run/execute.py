@@ -12,14 +12,15 @@ from ..blobs import is_reference
 from ..clock import Clock
 from ..context import Backing, Completion, Context
 from ..errors import BlobError, BlobMissing, LeaseLost, PayloadTooLarge, StoreError, TransactionError
-from ..model import Settlement, Then
-from ..store.base import Store
+from ..model import Report, Settlement, Then
+from ..store.protocol import Store
 from .attempt import Attempt
 from .handler import Middleware
-from .journal import sample_of
 from .outcome import Settler
 
 log = logging.getLogger("holdfast.worker")
+
+SURELY_SMALL = 256  # characters: below that nothing is put into the blob store
 
 
 class Executor:
@@ -100,12 +101,13 @@ class Executor:
     def _is_large(self, attempt: Attempt, settlement: Settlement) -> bool:
         if settlement.result is None and settlement.then is None:
             return False
-        return attempt.completed is None and self._store.is_large(settlement)
+        size = len(settlement.result or "") if settlement.then is None else len(settlement.then.args)
+        return attempt.completed is None and size > SURELY_SMALL
 
     def _keep_apart(self, attempt: Attempt, settlement: Settlement) -> Settlement:
         """Before it is settled with others, so that it fails alone if it cannot be kept."""
         try:
-            return self._store.keep_apart(settlement)
+            return self._store.jobs.keep_apart(settlement)
         except (BlobError, PayloadTooLarge) as error:
             return self._settler.of_unkept(attempt, settlement, error)
         except (
@@ -123,17 +125,15 @@ class Executor:
         attempt.tell_completing(True)
         try:
             with self._backing.completion(result) as transaction:
-                if not self._store.holds(claimed.lease, transaction):
+                if not self._store.jobs.renew([Report(claimed.lease)], None, transaction):
                     raise LeaseLost(lost)
                 with _without_await():
                     try:
                         yield transaction
                     except Then as then:  # it may be raised as well as returned
                         transaction.result = raised = then
-                settlement = self._store.keep_apart(self._settler.success(attempt, transaction.result))
-                if attempt.cancelled or not self._store.settle(
-                    settlement, transaction, sample_of(attempt, settlement)
-                ):
+                settlement = self._store.jobs.keep_apart(self._settler.success(attempt, transaction.result))
+                if attempt.cancelled or not self._store.jobs.settle(settlement, transaction):
                     raise LeaseLost(lost)
             attempt.completed = settlement
         finally:
@@ -149,7 +149,7 @@ class Executor:
         claimed, data = attempt.claimed, attempt.claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
-                data = self._store.fetch(claimed.args_blob)
+                data = self._store.jobs.fetch(claimed.args_blob)
             args, kwargs = handler.bind(data, context)
         except (BlobMissing, StoreError) as error:
             return self._settler.of_unreadable(attempt, error)

@@ -7,13 +7,15 @@ from functools import partial
 from time import monotonic
 
 from ..errors import StoreError
-from ..model import Settlement
-from ..store.base import Store
+from ..model import Settlement, Sweep
+from ..store.protocol import Store
 from .attempt import Attempt
 from .desk import Desk
 from .speeds import Speeds
 
 LONGEST_UNSETTLED_NS = 25_000_000
+PREFETCH_FROM = 50
+LOW_WATER = 100
 LONGEST_WAIT_SECONDS = 1.0
 CLOSE_LOOK_SECONDS = 0.01
 LONGEST_CLOSE_SECONDS = 5.0
@@ -59,6 +61,8 @@ class Lane:
         self._deaths = -1
         self._closed = False
         self._ended = threading.Semaphore(0)
+        self._refill = threading.Event()
+        self._low = 0  # while so few are ready, more are claimed beside them; 0: nothing is prefetched
 
     def put(self, attempts: list[Attempt], from_inside: bool) -> None:
         """Taken jobs. from_inside: the thread that took them is one of this lane, and goes on with the first."""
@@ -67,6 +71,7 @@ class Lane:
             attempt.short = self._speeds.is_short(attempt)
             long += not attempt.short
         self.ready.extend(attempts)
+        self._prefetch_if(not long and len(attempts) >= PREFETCH_FROM)
         self.call_up((len(attempts) if long else 1) - from_inside)
 
     def call_up(self, count: int) -> int:
@@ -81,6 +86,22 @@ class Lane:
                     return number
         return max(0, count)
 
+    def _prefetch_if(self, many_short: bool) -> None:
+        """Where there are many short jobs, a thread of its own settles and claims while another one runs them."""
+        if many_short and not self._low and self._watches and not self._closed:
+            threading.Thread(target=self._prefetch, name=f"holdfast-{self._name}-prefetch", daemon=True).start()
+        self._low = LOW_WATER if many_short and self._watches else 0
+
+    def _prefetch(self) -> None:
+        try:
+            while self._low and self._refill.wait(LONGEST_WAIT_SECONDS) and not self._closed:
+                self._refill.clear()
+                self._desk.trade(None)
+        except StoreError as error:
+            self._desk.put_off(error)
+        finally:
+            self._low = 0
+
     def is_watched(self) -> bool:
         """Whether a thread waits for commits."""
         return self._watching.locked()
@@ -91,6 +112,7 @@ class Lane:
     def close(self) -> None:
         """No more attempts are begun. Returns when all threads have ended but those that were given up."""
         self.stop_beginning()
+        self._refill.set()
         with self._lock:
             for runner in self._idle:
                 runner.gate.release()
@@ -177,6 +199,8 @@ class Lane:
             attempt = self.ready.popleft()
         except IndexError:
             return None
+        if len(self.ready) == self._low and self._low:
+            self._refill.set()
         desk = self._desk
         desk.begin(attempt)  # at once, so that it is counted as running or as waiting at every moment
         if desk.done and (not attempt.short or desk.unsettled_ns() > LONGEST_UNSETTLED_NS):
@@ -196,9 +220,7 @@ class Lane:
         runner.gate.acquire()
 
     def _wait_for_commit(self, seen: int) -> None:
-        wait = min(self._store.seconds_until_due(), LONGEST_WAIT_SECONDS)
-        self._store.wait_for_commit(seen, wait)
-        deaths = self._store.deaths_seen()
+        deaths = self._store.wait_for_commit(seen, LONGEST_WAIT_SECONDS, until_due=True)
         if deaths != self._deaths:
             self._deaths = deaths
-            self._store.recover_lost()
+            self._store.jobs.sweep(Sweep.WORKERS)

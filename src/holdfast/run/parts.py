@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..clock import Clock
 from ..context import Backing
 from ..failure import ErrorTable
-from ..store.base import Store
+from ..store.protocol import Store
 from .children import Spawn
 from .handler import Handler, Middleware
 from .queues import ServedQueue
@@ -56,6 +56,8 @@ class Parts(Struct, frozen=True):
     spawn: Spawn
     scheduler: Scheduler
     upkeep: Upkeep
+    retention: str | None
+    """The program's policy, as JSON, if it has one."""
 
 
 class WorkerReport(Struct, frozen=True):

@@ -10,7 +10,7 @@ from ..clock import SECOND, Clock
 from ..cron import NEVER, plan
 from ..errors import InvalidInput
 from ..schedule import NewSchedule, ScheduleRecord
-from ..store.base import Store
+from ..store.protocol import Store
 
 log = logging.getLogger("holdfast.cron")
 
@@ -33,7 +33,7 @@ class Scheduler:
     def store_declared(self) -> None:
         """When a worker starts. One that is there already, and the same, stays as it is."""
         for schedule in self._declared.values():
-            self._store.put_schedule(schedule, self._store.actor)
+            self._store.schedules.put(schedule, self._store.actor)
 
     def fire_due(self) -> float:
         """Enqueue what is due. Returns the seconds until the next occurrence; infinity if there is none.
@@ -42,15 +42,18 @@ class Scheduler:
         """
         now, boot_now = self._clock.now(), self._clock.boot_now()
         if boot_now >= self._look_again_at or not self._looked_at <= now < self._next_at:
-            self._fire_all(now)
-            found = self._store.next_occurrence(self._tasks, list(self._declared), now)
+            found = self._fire_all(now)
             self._next_at = NEVER if found is None else found
             self._looked_at, self._look_again_at = now, boot_now + LOOK_EVERY
         return math.inf if self._next_at >= NEVER else max(0.0, (self._next_at - now) / SECOND)
 
-    def _fire_all(self, now: int) -> None:
+    def _fire_all(self, now: int) -> int | None:
+        """Returns the next occurrence."""
         after = ""
-        while batch := self._store.due_schedules(self._tasks, list(self._declared), now, after, BATCH_ROWS):
+        while True:
+            batch, soonest = self._store.schedules.due(self._tasks, list(self._declared), now, after, BATCH_ROWS)
+            if not batch:
+                return soonest
             for schedule in batch:
                 self._fire(schedule)
             after = batch[-1].name
@@ -65,5 +68,5 @@ class Scheduler:
                 self._bad[schedule.name] = schedule.revision
                 log.error("schedule %r cannot fire until it is added again: %s", schedule.name, error)
             return
-        for job_id in self._store.fire(schedule, what):
+        for job_id in self._store.schedules.fire(schedule, what):
             log.debug("schedule %r enqueued job %d", schedule.name, job_id)

@@ -7,11 +7,12 @@ import os
 import secrets
 import socket
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from time import monotonic, monotonic_ns
 
 from ..clock import SECOND
 from ..errors import StoreError, WorkerStuck
-from ..model import Wanted, WorkerLimits, WorkerRecord
+from ..model import Sweep, Wanted, WorkerLimits, WorkerRecord
 from .attempt import Attempt
 from .children import Children
 from .coroutines import LoopLane
@@ -79,9 +80,9 @@ class Shift:
 
     def run(self) -> WorkerReport:
         duties = Duties(self, self._parts, self._journal, self._threads, self._pool, self._loop, self._children)
-        with StopSignals(self.stop):
-            self._store.enlist(self._record())
-            self._store.recover()
+        with StopSignals(self.stop), closing(self._journal):
+            self._store.workers.enlist(self._record(), self._parts.retention)
+            self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES)
             self._parts.scheduler.store_declared()
             try:
                 self._threads.call_up(1)
@@ -214,7 +215,7 @@ class Shift:
         duties.interrupt_all()  # a claim that was under way may have come in since
         self._parts.upkeep.end()
         try:
-            self._store.retire(self.id)
+            self._store.workers.retire(self.id)
         except StoreError as error:
             log.error("this worker could not sign off (%s); others will see that it is gone", error)
         self._bell.close()
@@ -243,7 +244,7 @@ class Shift:
     def enlist_anew(self) -> None:
         """Others took this worker for dead: what it held is theirs. It goes on under another name."""
         self.id = _new_id()
-        self._store.enlist(self._record())
+        self._store.workers.enlist(self._record())
 
     def _report(self) -> WorkerReport:
         counts = self._journal.counts

@@ -1,12 +1,11 @@
 """What a store finds when it looks itself over. Pure data; what it means is for others to say."""
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 
 from ..blobs import BlobReference
-from ..model import WorkerRecord
+from .circumstances import Attendance
 
 
 class Opener(Struct, frozen=True):
@@ -71,9 +70,10 @@ class Drift(Struct, frozen=True):
 class Schema(Struct, frozen=True):
     found: list[str]  # migrations that were applied
     pending: list[str]
-    unknown: list[str]  # applied by a newer version
+    unknown: list[str]  # applied by a newer version, or by one that was never released
     drift: list[Drift]
     others: list[str] = []  # prefixes of other sets of Holdfast's tables, where there is none of this one
+    unreleased: bool = False  # made by a version before the first release: it cannot be migrated
 
 
 class Integrity(Struct, frozen=True):
@@ -108,13 +108,6 @@ class Pause(Struct, frozen=True):
     ready: bool  # something waits there
 
 
-class Attendance(Struct, frozen=True):
-    """A worker that has not said that it ended."""
-
-    record: WorkerRecord
-    presence: Literal["alive", "stopped", "dead", "unknown"]  # by the lock that it holds
-
-
 class Held(Struct, frozen=True):
     """A blocked job whose blockers have all ended, or are gone; how many of each."""
 
@@ -126,14 +119,14 @@ class Held(Struct, frozen=True):
     retryable: tuple[int, ...]  # jobs that failed or were cancelled
 
 
-class Tally(Struct, frozen=True):
-    """A total that is kept, and what a recount gives."""
+class Miscount(Struct, frozen=True):
+    """A count of the statistics, and how many jobs there are."""
 
-    status: str
     queue: str
     task: str
-    kept: int
+    status: str
     counted: int
+    real: int
 
 
 class Blobs(Struct, frozen=True):
@@ -192,7 +185,7 @@ class Examination(Struct):
     orphans: dict[str, Some] | None = None  # ids of jobs that are gone, by table
     rootless: Some | None = None  # jobs of chains without their first one
     batchless: Some | None = None  # jobs of a batch that is gone
-    tallies: list[Tally] | None = None
+    miscounts: list[Miscount] | None = None
     workers: list[Attendance] | None = None
     overdue: Some | None = None  # run, past their lease, and no live worker holds them
     abandoned: Some | None = None  # run in the name of a worker that is dead
@@ -214,37 +207,3 @@ class Vitals(Struct, frozen=True):
     oldest_ready_id: int | None
     ended: dict[str, int]  # attempts since a minute, by how they ended
     workers: list[Attendance]
-
-
-class Examined(Protocol):
-    """The part of a store that looks itself over, and mends what can be mended without losing anything."""
-
-    def examine(self, deep: bool = False) -> Examination:
-        """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
-        ...
-
-    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
-        """What a health check asks: what waits longest, how attempts ended since a minute, and who is there."""
-        ...
-
-    def restore_schema(self) -> list[str]:
-        """Make the indexes and triggers that are missing; returns their names. What was changed is left as it is."""
-        ...
-
-    def delete_leftovers(self) -> int:
-        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have: some of them. Returns
-        how many rows, 0 if none is left."""
-        ...
-
-    def mend_ends(self) -> int:
-        """Let jobs that ended at no time, or later than now, have ended now: some of them. Returns how many, 0 if
-        none is left."""
-        ...
-
-    def recount_totals(self) -> int:
-        """Correct the totals that are wrong; returns how many. Meanwhile jobs end as ever."""
-        ...
-
-    def note_missed_endings(self) -> int:
-        """Note again what has ended, for those that still wait for it; `resolve` sees to the rest."""
-        ...

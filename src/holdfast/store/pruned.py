@@ -6,21 +6,34 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..retention import Mark
+from ..fold import MINUTE
+from ..retention import Expiry, Mark
 
 Pruner = Literal["worker", "operator"]
+OldKind = Literal["minutes", "failures", "tracebacks", "audit", "batches", "blobs"]
+
+LONG_HISTORY = 1000  # attempts
+
+
+def rows_of(attempt: int) -> int:
+    """Estimate how many rows go with a job that has so many attempts, itself included."""
+    return 2 + 3 * attempt
+
+
+# --- what may go ---
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """A job that has ended, as a line of those that did shows it."""
+    """A job that has ended."""
 
     id: int
+    status: str
     queue: str
     task: str | None
     finished_at: int
     attempt: int
     chain: int
-    linked: int  # it belongs to a longer chain or a batch, or somebody waited for it
+    linked: int  # 1: it belongs to a longer chain or a batch, or others waited for it
 
     @property
     def mark(self) -> Mark:
@@ -28,15 +41,7 @@ class Ended(Struct, frozen=True, gc=False):
 
     @property
     def rows(self) -> int:
-        """About so many go with it, itself among them."""
         return rows_of(self.attempt)
-
-
-LONG_HISTORY = 1000  # attempts
-
-
-def rows_of(attempt: int) -> int:
-    return 2 + 3 * attempt
 
 
 class DoomedChain(Struct, frozen=True):
@@ -49,48 +54,84 @@ class DoomedChain(Struct, frozen=True):
     long: tuple[int, ...] = ()  # of its jobs, those with a long history
 
 
-class Pruned(Struct, frozen=True):
-    """What one transaction did."""
+# --- what one transaction is to delete ---
 
-    counts: dict[str, int]  # jobs by status; batches
-    freed: tuple[int, ...] = ()  # chains that some of them had waited for
+
+class LoneJobs(Struct, frozen=True):
+    """Jobs of one status that have nothing to do with others."""
+
+    status: str
+    jobs: tuple[Ended, ...]
+
+
+class WholeChains(Struct, frozen=True):
+    """Chains, if they still have the same jobs and these have expired."""
+
+    chains: tuple[DoomedChain, ...]
+    expiry: Expiry
+
+
+class EndOfChain(Struct, frozen=True):
+    """The last jobs of a chain that is too long for one transaction, the root at the very end."""
+
+    chain: DoomedChain
+    limit: int = 0  # rows, about
+
+
+class PartOfHistory(Struct, frozen=True):
+    """Some events and attempts of a job that has too many for one transaction."""
+
+    job: int
+    status: str
+    ended_at: int
+    limit: int = 0  # rows of each
+
+
+Doomed = LoneJobs | WholeChains | EndOfChain | PartOfHistory
+
+
+class OldRows(Struct, frozen=True):
+    """Rows that belong to no job. One call looks at up to `limit` of them."""
+
+    what: OldKind
+    before: int
+    limit: int
+    after: int | str | None = None  # go on behind this key
+
+    @property
+    def bounds(self) -> dict[str, int | str | None]:
+        """As the statements take them."""
+        before = self.before // MINUTE if self.what == "minutes" else self.before
+        return {"before": before, "after": self.after, "limit": self.limit}
+
+
+# --- what was deleted ---
+
+
+class Pruned(Struct, frozen=True):
+    """What one transaction deleted."""
+
+    counts: dict[str, int]  # jobs by status; batches; old rows by kind
+    freed: tuple[int, ...] = ()  # chains that deleted jobs had waited for
     rows: int = 0
     seconds: float = 0.0  # with the write lock
+    rest: OldRows | None = None  # where to go on; None: no more old rows
 
 
 class Upkeep(Struct, frozen=True):
-    """Who prunes now, and what the last one did."""
+    """Who prunes now, what the last run deleted, and the policy."""
 
-    pid: int | None  # None: nobody does
-    actor: str | None
-    kind: str | None
-    begun_at: int | None
-    counts: dict[str, int]
-    last_at: int | None
-    last_counts: dict[str, int]
+    pid: int | None = None  # None: nobody does
+    actor: str | None = None
+    kind: str | None = None
+    begun_at: int | None = None
+    counts: dict[str, int] = {}
+    last_at: int | None = None
+    last_counts: dict[str, int] = {}
+    retention: str | None = None  # JSON, of the last worker that had a policy
 
 
-class Pages(Struct, frozen=True):
-    """How the file is filled."""
-
-    count: int
-    free: int
-    size: int
-    auto_vacuum: int  # 0: none, 1: full, 2: incremental
-    file_bytes: int  # as it is on the disk
-
-    @property
-    def held_bytes(self) -> int:
-        """Of the file, behind its last page: they are cut off when the log can be emptied."""
-        return max(0, self.file_bytes - self.count * self.size)
-
-    @property
-    def used_bytes(self) -> int:
-        return (self.count - self.free) * self.size
-
-    @property
-    def free_bytes(self) -> int:
-        return self.free * self.size
+# --- what would be deleted ---
 
 
 class Weight(Struct, frozen=True, gc=False):
@@ -101,15 +142,18 @@ class Weight(Struct, frozen=True, gc=False):
     queue: str
     task: str | None
     batch: int | None
+    callback_of: tuple[int, ...]  # batches that it was enqueued for
+    waited_for: tuple[int, ...]  # chains
     blobs: tuple[str, ...]
     attempts: int
     events: int
     size: int  # bytes, about
 
 
-class BatchFate(Struct, frozen=True):
-    """A batch that is done, and what is left of it."""
+class Rest(Struct, frozen=True):
+    """What to count besides jobs, in a dry run: old rows, and what is left over when jobs are gone."""
 
-    id: int
-    members: int
-    callbacks: tuple[int, ...]
+    old: tuple[OldRows, ...]
+    members: dict[int, int]  # of batches: how many of them would be gone
+    callbacks: dict[int, set[int]]  # of batches: which of these would be gone
+    references: dict[str, int]  # of blobs: how many jobs that refer to each would be gone

@@ -3,7 +3,9 @@
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -35,3 +37,8 @@ def with_prefix(text: str, prefix: str) -> str:
     """Strip comments and blank lines, and put the (checked) prefix where `{p}` stands."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
     return "\n".join(lines).strip().rstrip(";").replace("{p}", prefix)
+
+
+def as_json(values: Any) -> str:
+    """For a bound value that a statement reads with json_each."""
+    return msgspec.json.encode(values).decode()

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from ..app import App, checks
+from ..app.jobs import all_records
 from ..clock import SECOND
 from ..errors import InvalidInput
-from ..model import Criteria, Cursor, JobRecord, Settlement, Wanted
+from ..model import Criteria, JobRecord, Settlement, Wanted
 from .clock import FakeClock
 from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
 from .schedules import fire, store_declared
@@ -18,7 +19,6 @@ from .schedules import fire, store_declared
 if TYPE_CHECKING:
     from ..app.task import Seconds
 
-PAGE_ROWS = 1000
 WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
 LATER = Criteria(status=("scheduled", "blocked"), messages=False)
 ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if that is meant"
@@ -100,7 +100,7 @@ def drain(
     """
     if not isinstance(app, App):
         raise InvalidInput(f"drain takes an app, not {checks.shown(app)}")
-    most = checks.integer(limit, "limit", 1, 2**31) + app.store.count(WAITING)
+    most = checks.integer(limit, "limit", 1, 2**31) + app.store.jobs.count(WAITING).count
     checks.flag(raise_errors, "raise_errors")
     end = _end(app, until, seconds)
     ran: list[Ran] = []
@@ -136,9 +136,9 @@ def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | Non
 def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
     """One at a time, so that what a handler enqueues with a higher priority comes before what waits."""
     wanted = Wanted(list(app.tasks), 1, lease_of(app), app.store.actor)
-    while found := app.store.exchange([], [wanted]).claimed:
+    while found := app.store.jobs.exchange([], [wanted]).claimed:
         if len(ran) >= most:
-            app.store.exchange([Settlement(one.lease, "give_back", None, app.clock.now()) for one in found], [])
+            app.store.jobs.exchange([Settlement(one.lease, "give_back", None, app.clock.now()) for one in found], [])
             raise never_idle(ran, ADVICE)
         for claimed in found:
             ran.append(run_claimed(app, claimed))
@@ -156,11 +156,10 @@ def _next_moment(app: App, end: int | None, occurrence: float) -> int | None:
 
 def _next_due(app: App) -> float:
     """Only of tasks that this app has: what cannot be run is nothing to wait for."""
-    soonest, cursor = math.inf, None
-    while page := app.store.list(LATER, PAGE_ROWS, cursor):
-        soonest = min([soonest, *(_moment(record) for record in page if record.task in app.tasks or record.external)])
-        cursor = Cursor(page[-1].id)
-    return soonest
+    records = all_records(app.store, LATER)
+    return min(
+        (_moment(record) for record in records if record.task in app.tasks or record.external), default=math.inf
+    )
 
 
 def _moment(record: JobRecord) -> float:

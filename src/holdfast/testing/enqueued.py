@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..app.job import Job
-from ..model import Criteria, Cursor
+from ..app.jobs import all_records
+from ..model import Criteria
 from .expected import Expected, Target, Trait, written
 
-PAGE_ROWS = 1000
 MOST_SHOWN = 5
 
 
@@ -98,10 +98,7 @@ class _Search:
 
 def _stored(expected: Expected, criteria: Criteria) -> Iterator[Job[Any]]:
     """The oldest first."""
-    cursor = Cursor(0, newer=True)
-    while page := expected.app.store.list(criteria, PAGE_ROWS, cursor):
-        yield from (Job(expected.app, record) for record in reversed(page))
-        cursor = Cursor(page[0].id, newer=True)
+    return (Job(expected.app, record) for record in all_records(expected.app.store, criteria))
 
 
 def _misfits(traits: Sequence[Trait]) -> int:

@@ -35,7 +35,7 @@ FOUND: dict[str, Callable[[Job[Any]], Any]] = {
     "status": lambda job: job.status,
     "max_attempts": lambda job: job.max_attempts,
     "timeout": lambda job: job.timeout,
-    "after": lambda job: tuple(one.chain_id for one in job._app.store.blockers_of(job.id)),
+    "after": lambda job: tuple(one.chain_id for one in job._app.store.workflows.blockers(job.id).found),
     "on_blocker_failure": lambda job: job.on_blocker_failure,
     "batch": lambda job: job.batch_id,
 }

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..app import App, checks
 from ..errors import InvalidInput
-from ..model import TERMINAL
+from ..model import TERMINAL, Sweep, Wanted
 from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class _Inline:
                 app, job_id = self._uncommitted.popleft()
             except IndexError:  # another thread was faster
                 break
-            record = app.store.get(job_id)
+            record = app.store.jobs.get(job_id)
             if record is None:
                 self._uncommitted.append((app, job_id))
             elif record.task in app.tasks:  # or it was rolled back, and another has its id
@@ -133,7 +133,8 @@ class _Inline:
         if running.begun >= running.limit:
             running.is_endless = True
             return
-        claimed = app.store.claim_one(job_id, lease_of(app), app.store.actor)
+        wanted = Wanted((), 1, lease_of(app), app.store.actor, job_id=job_id)
+        claimed = next(iter(app.store.jobs.exchange([], [wanted]).claimed), None)
         if claimed is not None:
             running.begun += 1
             running.ran.append(run_claimed(app, claimed))
@@ -142,18 +143,19 @@ class _Inline:
 
 def _followers(app: App, job_id: int) -> list[int]:
     """What became ready by the end of this job: the next of its chain, who waited for it, what its batch calls."""
-    app.store.resolve()  # as a worker's next look would, for what was too much for one transaction
-    found, ended = list[int](), [app.store.get(job_id)]
+    app.store.jobs.sweep(Sweep.ENDINGS)  # as a worker's next look would, for what was too much for one transaction
+    found, ended = list[int](), [app.store.jobs.get(job_id)]
     seen = set[int]()
     while ended:
         record = ended.pop()
         if record is None or record.chain in seen:
             continue
         seen.add(record.chain)
-        batch = None if record.batch_id is None else app.store.batch(record.batch_id)
+        batch = None if record.batch_id is None else app.store.workflows.batch(record.batch_id)
         called = [] if batch is None else [batch.done_job_id, batch.success_job_id]
-        after = [app.store.chain_end(record.chain), *(app.store.get(one) for one in called if one is not None)]
-        for one in [*after, *app.store.waiting_for(record.chain, -1, ended=True)]:
+        last = app.store.workflows.chain(record.chain, last_only=True)
+        waiting = app.store.workflows.waiting_for(record.chain, -1, ended=True).found
+        for one in [*last, *(app.store.jobs.get(id) for id in called if id is not None), *waiting]:
             if one is None or one.id == job_id:
                 continue
             if one.status == "ready":

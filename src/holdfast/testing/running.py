@@ -15,7 +15,7 @@ from ..errors import NeverIdle
 from ..model import Claimed, Exchanged, Outcome, Report, Settlement, Transition
 from ..run.attempt import Attempt
 from ..run.execute import Executor
-from ..run.journal import Journal, sample_of
+from ..run.journal import Journal
 from ..run.outcome import Settler
 from .clock import FakeClock
 
@@ -67,7 +67,7 @@ class _AttemptHere(Attempt):
         return clock.now() if isinstance(clock, FakeClock) else super().finished_at()
 
     def is_cancelled(self) -> bool:
-        return self.claimed.id not in self.app.store.held([self.claimed.lease])
+        return not self.app.store.jobs.renew([Report(self.claimed.lease)], None)
 
 
 def lease_of(app: App) -> int:
@@ -84,10 +84,10 @@ def run_claimed(app: App, claimed: Claimed) -> Ran:
     settlement = _execute(executor, attempt)
     if attempt.touched:
         progress = Report(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
-        app.store.report([progress], lease_of(app))
+        app.store.jobs.renew([progress], lease_of(app))
     exchanged = Exchanged([], [])
     if attempt.completed is None:
-        exchanged = app.store.exchange([settlement], [], [sample_of(attempt, settlement)])
+        exchanged = app.store.jobs.exchange([settlement], [])
     lost, settlement = exchanged.lost, exchanged.instead_of(settlement)
     Journal().settled([(attempt, settlement)], set(map(id, lost)))
     if witness.raised is not None and _is_for_the_test(witness.raised):

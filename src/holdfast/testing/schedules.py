@@ -20,7 +20,7 @@ def store_declared(app: App) -> None:
 
 def fire(app: App) -> float:
     """Enqueue what is due. Returns the moment of the next occurrence; infinity if there is none."""
-    if not app.store.schedules("", 1):
+    if not app.store.schedules.list("", 1):
         return math.inf
     seconds = _scheduler(app).fire_due()
     return math.inf if seconds == math.inf else app.clock.now() + round(seconds * SECOND)

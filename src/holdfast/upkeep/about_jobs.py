@@ -5,7 +5,8 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Iterator
 
 from ..clock import SECOND
-from ..store.examination import Attendance, Examination, Held, Waiting
+from ..store.circumstances import Attendance
+from ..store.examination import Examination, Held, Waiting
 from ..wording import listed, plural, short, span, word
 from .findings import Finding, agree, command, count_of, ids_of
 

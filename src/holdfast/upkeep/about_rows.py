@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Iterator
 from pathlib import PurePath
 
-from ..store.examination import Examination, Some, Tally
+from ..store.examination import Examination, Miscount, Some
 from ..wording import listed, plural, short
 from .findings import Finding, agree, command, count_of, ids_of, words
 
@@ -19,8 +19,8 @@ def about_rows(found: Examination) -> Iterator[Finding]:
     yield from _batches(found)
     yield from _keys(found)
     yield from _blobs(found)
-    if found.tallies is not None:
-        yield _totals(found, found.tallies)
+    if found.miscounts is not None:
+        yield _counts(found, found.miscounts)
 
 
 def _orphans(found: Examination) -> Iterator[Finding]:
@@ -121,21 +121,19 @@ def _brought_back(folder: str | None, retry: str) -> str:
     return f"cp -au {words(f'/a/backup/{PurePath(folder).name}/.', folder)} && {retry}"
 
 
-def _totals(found: Examination, wrong: list[Tally]) -> Finding:
+def _counts(found: Examination, wrong: list[Miscount]) -> Finding:
     if not wrong:
-        return Finding("ok", "TOTALS", "The totals are what a recount gives.")
+        return Finding("ok", "COUNTS", "The statistics count as many jobs as there are.")
     named = [
-        f"{one.status or 'all'} {short(one.task) or 'messages'} in {short(one.queue)}: "
-        f"{one.kept:,} instead of {one.counted:,}"
+        f"{one.status} {short(one.task) or 'messages'} in {short(one.queue)}: {one.counted:,} instead of {one.real:,}"
         for one in wrong[:MOST_NAMED]
     ]
     more = [f"{len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
     return Finding(
         "warning",
-        "TOTALS_WRONG",
-        f"{plural(len(wrong), 'total')} of jobs {agree(len(wrong), 'is', 'are')} not what a recount gives "
-        f"({listed(named + more, ';')}). Counts and charts are off by that; jobs are not. The repair "
-        "recounts.",
+        "COUNTS_WRONG",
+        f"{plural(len(wrong), 'count')} of jobs {agree(len(wrong), 'is', 'are')} wrong: {listed(named + more, ';')}. "
+        "Only counts and charts are affected, jobs are not. `--repair` counts the jobs again.",
         command(found, "doctor --repair"),
-        {"totals": [[one.status, one.queue, one.task, one.kept, one.counted] for one in wrong]},
+        {"counts": [[one.queue, one.task, one.status, one.counted, one.real] for one in wrong]},
     )

@@ -150,7 +150,16 @@ def _schema(found: Examination) -> Iterator[Finding]:
     schema = found.schema
     if schema is None:
         return
-    if schema.unknown:
+    if schema.unreleased:
+        yield Finding(
+            "error",
+            "SCHEMA_UNSUPPORTED",
+            "The tables were made by a development version of Holdfast, before the first release, and cannot be "
+            "migrated: move the file away and start with a new one, or use another --prefix.",
+            None,
+            {"migrations": schema.found},
+        )
+    elif schema.unknown:
         yield Finding(
             "error",
             "SCHEMA_TOO_NEW",

@@ -5,7 +5,8 @@ from __future__ import annotations  # so that they cost nothing at import
 from collections.abc import Iterator
 
 from ..clock import SECOND
-from ..store.examination import Attendance, Examination, Times
+from ..store.circumstances import Attendance
+from ..store.examination import Examination, Times
 from ..wording import plural, span
 from .findings import Finding, agree, command, count_of, ids_of
 

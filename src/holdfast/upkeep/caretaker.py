@@ -1,4 +1,4 @@
-"""What a worker does by itself, between jobs: prune what is old, a little at a time, and give space back."""
+"""What a worker does by itself between jobs: it prunes, a little at a time, and gives space back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from time import monotonic
 
 from ..clock import Clock
 from ..errors import ArchiveError, StoreError
-from ..retention import Mark, Retention, written
-from ..store.base import Store
+from ..retention import Mark, Retention
+from ..store.protocol import Store
 from .archive import Archive
 from .pace import Courtesy
 from .policy import in_force
-from .prune import Run, TakenOver
+from .prune import Deleter, Run, TakenOver
 from .vacuum import shrinking_meanwhile
 
 log = logging.getLogger("holdfast.upkeep")
@@ -27,12 +27,12 @@ LOOK_SECONDS = 0.01
 
 
 class Caretaker:
-    """One of all workers deletes at a time: who finds something takes the duty, and the others leave it at that."""
+    """One of all workers deletes at a time: the first that finds something begins a run, and the others wait."""
 
-    def __init__(self, store: Store, clock: Clock, retention: Retention | None, every: float = PASS_SECONDS) -> None:
-        self._store, self._clock, self._given, self._every = store, clock, retention, every
-        self._told = False
+    def __init__(self, store: Store, clock: Clock, every: float = PASS_SECONDS) -> None:
+        self._store, self._clock, self._every = store, clock, every
         self._run: Run | None = None
+        self._deleter: Deleter | None = None
         self._steps: Iterator[float] | None = None
         self._courtesy: Courtesy
         self._archive: Archive | None = None
@@ -80,10 +80,6 @@ class Caretaker:
 
     def _start(self, now: float) -> bool:
         store = self._store
-        if not self._told and self._given is not None:
-            detail = {"retention": self._given.in_words()}
-            store.put_retention(written(self._given).decode(), store.actor, detail)
-        self._told = True
         retention = in_force(store, None)
         if retention is None or not retention.automatic:
             return False
@@ -91,17 +87,16 @@ class Caretaker:
         self._followed = retention
         if self._is_full:
             self._full_at = now + FULL_PASS_SECONDS
-        path = retention.archive
-        archive = None if path is None else lambda: self._open_archive(path)
-        run = self._run = Run(store, self._clock, retention, lambda: self._begin(store, retention), archive=archive)
-        self._steps, self._courtesy = self._pass(run, store), Courtesy(store)
+        path, note = retention.archive, {"retention": retention.in_words()}
+        self._deleter = Deleter(
+            store,
+            lambda: store.pruning.begin("worker", store.actor, note),
+            archive=None if path is None else lambda: self._open_archive(path),
+        )
+        run = self._run = Run(store, self._clock, retention, self._deleter)
+        steps = run.steps(None if self._is_full else self._reached)
+        self._steps, self._courtesy = shrinking_meanwhile(store, steps), Courtesy(store)
         return True
-
-    def _pass(self, run: Run, store: Store) -> Iterator[float]:
-        yield from shrinking_meanwhile(store, run.steps(None if self._is_full else self._reached))
-
-    def _begin(self, store: Store, retention: Retention) -> str | None:
-        return store.begin_upkeep("worker", store.actor, {"retention": retention.in_words()})
 
     def _open_archive(self, path: str) -> Archive:
         if self._archive is None:
@@ -114,11 +109,11 @@ class Caretaker:
         self._reached = (self._reached if not self._is_full else {}) | self._run.reached
 
     def _finish(self, interrupted: bool) -> None:
-        run, self._run, self._steps = self._run, None, None
+        deleter, self._deleter, self._run, self._steps = self._deleter, None, None, None
         archive, self._archive = self._archive, None
         if archive is not None:
             archive.close()
-        if run is not None:
-            if run.counts.total():
-                log.info("pruned %s", ", ".join(f"{n:,} {name}" for name, n in sorted(run.counts.items()) if n))
-            run.end(interrupted)
+        if deleter is not None:
+            if deleter.counts.total():
+                log.info("pruned %s", ", ".join(f"{n:,} {name}" for name, n in sorted(deleter.counts.items()) if n))
+            deleter.end(interrupted)

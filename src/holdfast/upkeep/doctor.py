@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..store.base import Store
+from ..model import Sweep
 from ..store.examination import Examination
+from ..store.protocol import Store
+from ..store.pruned import OldRows
 from ..wording import listed, plural
 from .about_file import about_file
 from .about_jobs import about_jobs
@@ -25,10 +27,12 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     about_jobs,
     about_times,
 )
+SOME_BLOBS = 1000
 BEYOND_REPAIR = {
     "CORRUPT",
     "SCHEMA_OUTDATED",
     "SCHEMA_TOO_NEW",
+    "SCHEMA_UNSUPPORTED",
     "NO_TABLES",
     "TABLES_MISSING",
     "READ_ONLY",
@@ -50,11 +54,11 @@ class Repair(Struct, frozen=True):
 
 def check(store: Store, *, deep: bool = False, repair: Repair | None = None) -> Checkup:
     began = time.monotonic()
-    findings, repaired = diagnose(store.examine(deep)), list[str]()
+    findings, repaired = diagnose(store.file.examine(deep)), list[str]()
     if repair is not None:
         refusal = refuse_repair(findings)
         repaired = [] if refusal else _mend(store, repair)
-        findings = diagnose(store.examine(deep))
+        findings = diagnose(store.file.examine(deep))
         if refusal:
             findings = in_order([*findings, refusal])
     return Checkup(findings, repaired, time.monotonic() - began)
@@ -82,28 +86,39 @@ def _mend(store: Store, repair: Repair) -> list[str]:
     made, told = list[str](), list[str]()
 
     def restore() -> int:
-        made.extend(store.restore_schema())
+        made.extend(store.file.restore_schema())
         return len(made)
 
     def resolve() -> int:
-        store.note_missed_endings()
-        return store.resolve()
+        store.file.note_missed_endings()
+        return store.jobs.sweep(Sweep.ENDINGS)
+
+    def collect() -> int:
+        done = store.pruning.delete_old(None, OldRows("blobs", 0, SOME_BLOBS), {})
+        return 0 if done is None else done.rows
 
     steps = (
         _Step("schema", restore, lambda _: f"Made {listed(made)} again."),
         _Step(
-            "leftovers", store.delete_leftovers, lambda n: f"Deleted {plural(n, 'row')} of jobs that are gone.", True
+            "leftovers",
+            store.file.delete_leftovers,
+            lambda n: f"Deleted {plural(n, 'row')} of jobs that are gone.",
+            True,
         ),
-        _Step("totals", store.recount_totals, lambda n: f"Corrected {plural(n, 'total')}."),
-        _Step("ends", store.mend_ends, lambda n: f"Let {plural(n, 'job')} have ended now.", True),
-        _Step("running", store.recover, lambda n: f"Took back {plural(n, 'job')} that no living worker held."),
+        _Step("counts", store.file.recount, lambda n: f"Corrected {plural(n, 'count')}."),
+        _Step("ends", store.file.mend_ends, lambda n: f"Let {plural(n, 'job')} have ended now.", True),
+        _Step(
+            "running",
+            lambda: store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES),
+            lambda n: f"Took back {plural(n, 'job')} that no living worker held.",
+        ),
         _Step("blocked", resolve, lambda _: "Told those who waited for something that has ended."),
-        _Step("blobs", store.collect_blobs, lambda n: f"Deleted {plural(n, 'file')} of no job.", True),
+        _Step("blobs", collect, lambda n: f"Deleted {plural(n, 'file')} of no job.", True),
     )
     for step in steps:
         if count := _do(store, repair, step, made):
             told.append(step.sentence(count))
-    pages, moved = store.checkpoint()
+    pages, moved = store.file.checkpoint()
     if moved == pages > 0:
         told.append(f"Copied {plural(pages, 'page')} of the write-ahead log into the database.")
     return told
@@ -120,5 +135,5 @@ def _do(store: Store, repair: Repair, step: _Step, made: list[str]) -> int:
     finally:
         if count:
             detail = {"what": step.what, "count": count} | ({"names": made} if step.what == "schema" else {})
-            store.note_deed("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
+            store.file.note("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
     return count

@@ -1,19 +1,15 @@
-"""What a run of pruning would delete: each job by its rule, and all that goes along."""
+"""What a run of pruning would delete: each job by its rule, and all that goes with it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import TypeVar
+from collections.abc import Collection
 
 from msgspec import Struct
 
-from ..clock import SECOND
-from ..retention import Retention, rule_in_words
-from ..store.base import Store
-from ..store.pruned import BatchFate
-
-T = TypeVar("T")
+from ..retention import ENDED, Retention, rule_in_words
+from ..store.protocol import Store
+from ..store.pruned import Doomed, EndOfChain, LoneJobs, OldRows, PartOfHistory, Pruned, Rest
 
 SOME = 1000
 
@@ -31,31 +27,73 @@ class PruneGroup(Struct, frozen=True):
 
 
 class Forecast:
+    """Counts what a run finds, and deletes nothing: in place of a Deleter."""
+
     def __init__(self, store: Store, retention: Retention) -> None:
         self._store, self._retention = store, retention
         self._groups: Counter[tuple[bool, str, str, str | None]] = Counter()
-        self._members: dict[int, int] = {}  # of batches: how many would be gone
+        self._old: list[OldRows] = []
+        self._members: Counter[int] = Counter()
         self._callbacks: dict[int, set[int]] = {}
-        self._blobs: Counter[str] = Counter()  # how many of those that refer to them would be gone
-        self.attempts = self.events = self.freed_bytes = 0
+        self._references: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.gone: set[int] = set()  # jobs that count as deleted: those of chains, and those that waited for chains
+        self.attempts = self.events = self.gone_bytes = self.archived = 0
         self.is_estimate = False
 
-    def add(self, ids: Collection[int], by_size: bool) -> Counter[str]:
-        """These would go. Returns how many of each status."""
-        found = self._store.weigh(ids)
+    # --- for the run ---
+
+    @property
+    def gone_jobs(self) -> int:
+        return sum(self.counts[status] for status in ENDED)
+
+    def archive(self, ids: Collection[int]) -> None:
+        """Nothing is archived."""
+
+    def delete(self, doomed: Doomed, by_size: bool) -> Pruned:
+        """Weigh the jobs; of a long chain, all of them."""
+        if isinstance(doomed, PartOfHistory):
+            return Pruned({})
+        if isinstance(doomed, LoneJobs):
+            return Pruned({}, tuple(self._weigh([job.id for job in doomed.jobs], by_size)))
+        chains = [doomed.chain] if isinstance(doomed, EndOfChain) else doomed.chains
+        ids = [job for one in chains for job in one.jobs]
+        freed = self._weigh([job for job in ids if job not in self.gone], by_size)
+        self.gone.update(ids)
+        return Pruned({}, tuple(freed - {one.chain for one in chains}))
+
+    def _weigh(self, ids: list[int], by_size: bool) -> set[int]:
+        """Returns the chains that they waited for."""
+        freed: set[int] = set()
+        for start in range(0, len(ids), SOME):
+            for one in self._store.pruning.weigh(ids[start : start + SOME]):
+                self._groups[by_size, one.status, one.queue, one.task] += 1
+                self.counts[one.status] += 1
+                self.attempts += one.attempts
+                self.events += one.events
+                self.gone_bytes += one.size
+                self._references.update(one.blobs)
+                if one.batch is not None:
+                    self._members[one.batch] += 1
+                for batch in one.callback_of:
+                    self._callbacks.setdefault(batch, set()).add(one.id)
+                if one.waited_for:
+                    self.gone.add(one.id)
+                    freed.update(one.waited_for)
         self.is_estimate = self.is_estimate or by_size
-        self._groups.update((by_size, one.status, one.queue, one.task) for one in found)
-        for one in found:
-            self.attempts += one.attempts
-            self.events += one.events
-            self.freed_bytes += one.size
-            if one.blobs:
-                self._blobs.update(one.blobs)
-            if one.batch is not None:
-                self._members[one.batch] = self._members.get(one.batch, 0) + 1
-        for batch, job in self._store.callbacks_among(ids):
-            self._callbacks.setdefault(batch, set()).add(job)
-        return Counter(one.status for one in found)
+        return freed
+
+    def delete_old(self, rows: OldRows) -> Pruned:
+        """Remember the rule: what it would delete is counted at the end."""
+        self._old.append(rows)
+        return Pruned({})
+
+    def count_rest(self) -> None:
+        """Count what would go besides jobs."""
+        rest = Rest(tuple(self._old), dict(self._members), self._callbacks, dict(self._references))
+        self.counts.update(self._store.pruning.weigh_rest(rest))
+
+    # --- for the report ---
 
     def groups(self) -> list[PruneGroup]:
         """The largest first."""
@@ -68,40 +106,3 @@ class Forecast:
         if by_size:
             return f"at most {self._retention.max_bytes:,} bytes"
         return rule_in_words(self._retention, status, queue, task)
-
-    def others(self, now: int) -> dict[str, int]:
-        """What belongs to no job, or to several."""
-        rules = self._retention
-        before = {
-            "minutes": None if (moment := rules.rollups_before(now)) is None else moment // (60 * SECOND),
-            "failures": rules.failures_before(now),
-            "tracebacks": rules.failures_before(now),
-            "audit": rules.audit_before(now),
-        }
-        counts = {what: self._store.count_old(what, moment) for what, moment in before.items() if moment is not None}
-        return counts | {"batches": self._count_batches(now), "blobs": self._count_blobs()}
-
-    def _count_batches(self, now: int) -> int:
-        touched, before, after = {*self._members, *self._callbacks}, self._retention.batches_before(now), 0
-        while before is not None and (rows := self._store.batches_after(after, before, SOME)):
-            after = rows[-1][0]
-            touched.update(batch for batch, is_empty in rows if is_empty)
-        fates = (one for some in _some_at_a_time(sorted(touched)) for one in self._store.fates_of_batches(some))
-        return sum(map(self._would_go, fates))
-
-    def _would_go(self, batch: BatchFate) -> bool:
-        callbacks = self._callbacks.get(batch.id, set())
-        return batch.members == self._members.get(batch.id, 0) and callbacks.issuperset(batch.callbacks)
-
-    def _count_blobs(self) -> int:
-        """Those to which nothing refers any more, and those to which nothing does already."""
-        return self._store.count_unused_blobs() + sum(
-            self._blobs[name] == references
-            for some in _some_at_a_time(sorted(self._blobs))
-            for name, references in self._store.references_to(some).items()
-        )
-
-
-def _some_at_a_time(things: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(things), SOME):
-        yield things[start : start + SOME]

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that they cost nothing at import
 from msgspec import Struct
 
 from ..clock import SECOND
-from ..rollup import MINUTE
+from ..fold import MINUTE
 from ..store.examination import Vitals
 from ..wording import plural, span
 

@@ -1,37 +1,46 @@
-"""How much to do at a time: as much as fits into a given time, found by measuring."""
+"""How much to do in one transaction, and how long to pause after it: both found by measuring."""
 
 from __future__ import annotations
 
-from ..store.base import Store
+from ..store.protocol import Store
 
 LOCK_SECONDS = 0.012
-"""For what is to be written; with its commit, others wait for about 20 milliseconds."""
+"""Of one transaction; with its commit, others wait for about 20 milliseconds."""
 PAUSE_FACTOR = 10.0
-"""After each step, while there is traffic, others have the database for so many times as long as it took."""
+"""While there is traffic, a pause is so many times as long as the step before it."""
 QUIET_FACTOR = 1.0
-TRAFFIC_EVENTS = 20
+TRAFFIC_EVENTS = 20  # since the last step
 
 
 class Courtesy:
-    """How long to leave the database to others after a step: long while they use it, and short while they do not."""
+    """Pauses after each step: long while others use the database, and short while they do not."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._seen = store, store.last_event()
+        self._store, self._seen = store, self._last_event(store)
 
     def pause(self, seconds: float) -> float:
-        """After so many seconds with the write lock."""
+        """Return the seconds to pause after a step that had the write lock for so long."""
         if not seconds:
             return 0.0
-        before, self._seen = self._seen, self._store.last_event()
-        return seconds * (PAUSE_FACTOR if self._seen - before >= TRAFFIC_EVENTS else QUIET_FACTOR)
+        # What pruning itself has logged is no traffic, and comes behind what others have logged before the step.
+        events = self._store.statistics.events(TRAFFIC_EVENTS, after=self._seen)
+        traffic = sum(one.event != "removed" for one in events)
+        self._seen = self._last_event(self._store)
+        return seconds * (PAUSE_FACTOR if traffic >= TRAFFIC_EVENTS else QUIET_FACTOR)
+
+    @staticmethod
+    def _last_event(store: Store) -> int:
+        return next((one.id for one in store.statistics.events(1)), 0)
 
 
 class Pace:
+    """How many rows fit into the given seconds."""
+
     def __init__(self, start: int, least: int, most: int, seconds: float = LOCK_SECONDS) -> None:
         self.amount, self._least, self._most, self._seconds = start, least, most, seconds
 
     def learn(self, amount: int, seconds: float) -> None:
-        """So much took so long. It grows slowly, and shrinks at once."""
+        """Take note that so much took so long. The amount grows slowly, and shrinks at once."""
         if amount <= 0 or seconds <= 0:
             return
         fitting = amount * self._seconds / seconds
@@ -40,7 +49,7 @@ class Pace:
         self.amount = round(max(self._least, min(self._most, min(fitting, self.amount * 1.5))))
 
     def halve(self) -> bool:
-        """From now on, at most so much. False: it is the least already."""
+        """Do half as much from now on. False: it is the least already."""
         before, self.amount = self.amount, max(self._least, self.amount // 2)
         self._most = self.amount
         return self.amount < before

@@ -1,20 +1,20 @@
-"""By which rules it goes: the program's own, or those that the last program with rules has left in the database."""
+"""The policy in force: the program's own, or that of the last worker that had one."""
 
 from __future__ import annotations
 
 import logging
 
 from ..retention import Retention, read
-from ..store.base import Store
+from ..store.protocol import Store
 
 log = logging.getLogger("holdfast.upkeep")
 
 
 def in_force(store: Store, given: Retention | None) -> Retention | None:
-    """None if there are some that this version cannot read: then nothing is deleted."""
+    """None where this version cannot read the stored policy: then nothing is deleted."""
     if given is not None:
         return given
-    stored = store.retention()
+    stored = store.pruning.state().retention
     if stored is None:
         return Retention()
     found = read(stored)

@@ -1,19 +1,36 @@
-"""Deleting what is old: a run, in steps that are short enough to let others have the database in between."""
+"""A run of pruning: one loop over the rules, in steps that leave the database to others in between."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from heapq import merge
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from ..clock import Clock
 from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
-from ..store.base import Store
-from ..store.pruned import LONG_HISTORY, DoomedChain, Ended, Pruned
+from ..store.protocol import Store
+from ..store.pruned import (
+    LONG_HISTORY,
+    Doomed,
+    DoomedChain,
+    Ended,
+    EndOfChain,
+    LoneJobs,
+    OldKind,
+    OldRows,
+    PartOfHistory,
+    Pruned,
+    WholeChains,
+)
 from .archive import Archive
 from .forecast import Forecast
-from .pace import LOCK_SECONDS, Pace
-from .sweep import Sweep
+from .pace import Pace
+
+T = TypeVar("T", Ended, DoomedChain)
 
 CHUNK_ROWS = 2000
 MOST_ROWS = 5000
@@ -22,273 +39,45 @@ LEAST_JOBS = 10
 FIRST_ROWS = 500
 LONG_CHAIN = 1000
 MOST_CHAINS = 500
-SOME_BLOBS = 100
+SOME_OLD = 1000
+SOME_TRACEBACKS = SOME_BLOBS = 100
 END: Mark = (LAST_ID, LAST_ID)
-"""Of the line of those that have ended; a clock that was wrong may have put some ahead of now."""
-
-Steps = Generator[float, None, None]
-"""Each next() is one step; what it gives are the seconds for which that kept others from writing."""
+"""Behind all that have ended: a clock that was wrong may have put some ahead of now."""
 
 
 class TakenOver(Exception):
-    """Another run has taken over, or is at it."""
+    """Another run has taken over, or is running."""
 
 
-class Run:
-    """From the oldest on. `begin` gives the token with which to delete, and `archive` the file to write to before
-    that: both are called when there is something to delete."""
+class Found(NamedTuple):
+    """Jobs that a rule found, and which of them may go."""
+
+    jobs: list[Ended]
+    expiry: Expiry
+    by_size: bool = False
+
+
+class Deleter:
+    """Deletes what a run finds.
+
+    begin: returns the token of the run, or None where another is running. archive: returns the file to which jobs are
+    written before they are deleted. Both are called when there is something to delete.
+    """
+
+    gone: Collection[int] = ()  # nothing counts as deleted that is there: see Forecast
+    gone_jobs = gone_bytes = 0
 
     def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        retention: Retention,
-        begin: Callable[[], str | None],
-        *,
-        archive: Callable[[], Archive] | None = None,
-        forecast: Forecast | None = None,
+        self, store: Store, begin: Callable[[], str | None], archive: Callable[[], Archive] | None = None
     ) -> None:
-        """forecast: nothing is deleted, and this is told what would be."""
-        self._store, self._clock, self._retention = store, clock, retention
-        self._begin, self._archive, self._forecast = begin, archive, forecast
+        self._store, self._begin, self._archive = store, begin, archive
         self._token: str | None = None
-        self._pace = Pace(FIRST_ROWS if forecast is None else MOST_ROWS, LEAST_ROWS, MOST_ROWS)
-        self._judged: set[int] = set()
-        self._is_by_size = False
-        # Of a forecast: jobs that others wait for, or that are of chains; and what may go by age and number.
-        self._gone: set[int] = set()
-        self._old = of_any(NOTHING)
-        self.reached: dict[str, Mark] = {}
         self.counts: Counter[str] = Counter()
         self.archived = 0
 
-    @property
-    def token(self) -> str | None:
-        return self._token
-
-    def steps(self, after: dict[str, Mark] | None = None) -> Steps:
-        """after: where to begin, by status, if all before was looked at not long ago; then only jobs are."""
-        self._judged.clear()
-        self._is_by_size = False
-        until = self._old = yield from self._until()
-        for status in ENDED:
-            begin = (after or {}).get(status, NOTHING)
-            yield from self._scan([status], begin, until.latest(status), until)
-        self._is_by_size = True
-        yield from self._by_size()
-        if self._forecast is not None:
-            self.counts.update(self._forecast.others(self._clock.now()))
-            return
-        yield from self._blobs()
-        if after is None:
-            yield from Sweep(self._store, self._retention, self._clock.now(), self._count_others).steps()
-
-    def ease(self) -> bool:
-        """Do less at a time from now on. False: it is as little as it can be."""
-        return self._pace.halve()
-
-    # --- by age and number ---
-
-    def _until(self) -> Generator[float, None, Expiry]:
-        """What may go. Where only so many are kept, it walks along the line, past those that are too many."""
-        now = self._clock.now()
-        marks: dict[tuple[str, int], Mark] = {}
-        if self._retention.counts_matter():
-            for status, surplus in self._surplus().items():
-                limits = list(self._retention.limits(status))
-                after = NOTHING
-                while surplus and (rows := self._store.ended_after(status, after, END, CHUNK_ROWS)):
-                    for row in rows:
-                        place = decider(limits, row.queue, row.task)
-                        if place in surplus:
-                            marks[status, place] = row.mark
-                            surplus[place] -= 1
-                            if not surplus[place]:
-                                del surplus[place]
-                    after = rows[-1].mark
-                    yield 0.0
-        return expiry(self._retention, now, marks)
-
-    def _surplus(self) -> dict[str, dict[int, int]]:
-        """By status and the place of a limit: how many are more than it allows."""
-        found: dict[str, Counter[int]] = {status: Counter() for status in ENDED}
-        limits = {status: list(self._retention.limits(status)) for status in ENDED}
-        for count in self._store.counts():
-            if count.status in limits:
-                place = decider(limits[count.status], count.queue, count.task)
-                found[count.status][place] += count.count
-        return {
-            status: {
-                place: n - newest
-                for place, n in counts.items()
-                if (newest := limits[status][place].newest) is not None and n > newest
-            }
-            for status, counts in found.items()
-        }
-
-    def _scan(self, statuses: Sequence[str], after: Mark, last: Mark, until: Expiry) -> Steps:
-        while rows := self._next(statuses, after, last):
-            after = rows[-1][1].mark
-            yield from self._take(rows, until)
-            for status in statuses:
-                self.reached[status] = after
-            yield 0.0
-
-    def _next(self, statuses: Sequence[str], after: Mark, last: Mark) -> list[tuple[str, Ended]]:
-        lines = [
-            [(status, row) for row in self._store.ended_after(status, after, last, CHUNK_ROWS)] for status in statuses
-        ]
-        return list(merge(*lines, key=lambda line: line[1].mark))[:CHUNK_ROWS]
-
-    def _take(self, rows: list[tuple[str, Ended]], until: Expiry) -> Steps:
-        """Of these, what may go."""
-        chains: list[int] = []
-        alone: dict[str, list[Ended]] = {}
-        for status, row in rows:
-            if row.linked:
-                if row.chain not in self._judged:
-                    self._judged.add(row.chain)
-                    chains.append(row.chain)
-            elif row.mark <= until.until(status, row.queue, row.task) and not self._is_foretold(status, row):
-                alone.setdefault(status, []).append(row)
-        freed: list[int] = []
-        for status, jobs in alone.items():
-            freed += yield from self._delete_alone(status, jobs)
-        yield from self._delete_chains([*chains, *freed], until)
-
-    def _is_foretold(self, status: str, row: Ended) -> bool:
-        """It would be gone by now, by its age or number."""
-        is_later = self._forecast is not None and self._is_by_size
-        return is_later and row.mark <= self._old.until(status, row.queue, row.task)
-
-    # --- by size ---
-
-    def _by_size(self) -> Steps:
-        most, after = self._retention.max_bytes, NOTHING
-        self._judged.clear()
-        while most is not None and (size := self._size()) > most and (rows := self._next(ENDED, after, END)):
-            # What they free is known only when they are gone: so half of what it may take, and then look again.
-            share = (size - most) / size / 2
-            rows = rows[: max(LEAST_JOBS, min(self._pace.amount // rows[0][1].rows, round(self._ended() * share)))]
-            after = rows[-1][1].mark
-            yield from self._take(rows, of_any(after))
-            yield 0.0
-
-    def _ended(self) -> int:
-        foretold = 0 if self._forecast is None else sum(self.counts[status] for status in ENDED)
-        return sum(count.count for count in self._store.counts() if count.status in ENDED) - foretold
-
-    def _size(self) -> int:
-        """Of a forecast, about."""
-        return self._store.pages().used_bytes - (0 if self._forecast is None else self._forecast.freed_bytes)
-
-    def _blobs(self) -> Steps:
-        """What the payloads and results of those that are gone were kept in."""
-        while gone := self._store.collect_blobs(SOME_BLOBS):
-            self.counts["blobs"] += gone
-            yield LOCK_SECONDS
-
-    # --- deleting ---
-
-    def _delete_alone(self, status: str, jobs: list[Ended]) -> Generator[float, None, list[int]]:
-        freed: set[int] = set()
-        waiting = deque(jobs)
-        while waiting:
-            piece = [waiting.popleft()]
-            rows = piece[0].rows
-            while waiting and rows + waiting[0].rows <= self._pace.amount:
-                piece.append(waiting.popleft())
-                rows += piece[-1].rows
-            if self._forecast is not None:
-                self._foretell(self._forecast, [job.id for job in piece], freed)
-                yield 0.0
-                continue
-            self._write_down([job.id for job in piece])
-            if piece[0].attempt > LONG_HISTORY:
-                yield from self._trim(piece[0].id, status, piece[0].finished_at)
-            done = self._count(self._store.prune_alone(self._require_token(), status, piece, self.counts))
-            freed.update(done.freed)
-            yield done.seconds
-        return sorted(freed)
-
-    def _trim(self, job: int, status: str, until: int) -> Steps:
-        """One with a long history, which ended by then: that goes first, a little at a time."""
-        rows = self._pace.amount
-        while rows:
-            token = self._require_token()
-            done = self._count(self._store.prune_history(token, job, status, until, self._pace.amount, self.counts))
-            rows = done.rows
-            yield done.seconds
-
-    def _delete_chains(self, chains: Sequence[int], until: Expiry) -> Steps:
-        """And those that they waited for, if nobody else did; and so on."""
-        todo = deque(chains)
-        while todo:
-            some = [todo.popleft() for _ in range(min(len(todo), MOST_CHAINS))]
-            doomed = deque(self._store.doomed_chains(some, until, self._gone))
-            while doomed:
-                piece = [doomed.popleft()]
-                while doomed and sum(one.rows for one in [*piece, doomed[0]]) <= self._pace.amount:
-                    piece.append(doomed.popleft())
-                todo += yield from self._delete_together(piece, until)
-            yield 0.0
-
-    def _delete_together(self, piece: list[DoomedChain], until: Expiry) -> Generator[float, None, list[int]]:
-        ids = [job for one in piece for job in one.jobs]
-        if self._forecast is not None:
-            freed: set[int] = set()
-            self._foretell(self._forecast, [job for job in ids if job not in self._gone], freed)
-            self._gone.update(ids)
-            yield 0.0
-            return sorted(freed - {one.chain for one in piece})
-        self._write_down(ids)
-        found: list[int] = []
-        for one in piece:
-            for job in one.long:
-                yield from self._trim(job, one.jobs[job], one.ended_at)
-        if len(piece) == 1 and (len(ids) > LONG_CHAIN or piece[0].rows > MOST_ROWS):
-            found = yield from self._delete_long(piece[0])
-            return found
-        done = self._count(self._store.prune_chains(self._require_token(), piece, until, self.counts))
-        yield done.seconds
-        return list(done.freed)
-
-    def _delete_long(self, one: DoomedChain) -> Generator[float, None, list[int]]:
-        freed: set[int] = set()
-        while True:
-            limit = max(1, self._pace.amount * len(one.jobs) // one.rows)
-            done = self._count(self._store.prune_end_of_chain(self._require_token(), one, limit, self.counts))
-            freed.update(done.freed)
-            yield done.seconds
-            if not done.rows:
-                return sorted(freed)
-
-    def _write_down(self, ids: list[int]) -> None:
-        if self._archive is not None:
-            self._require_token()
-            self.archived += self._archive().append(self._store.whole_jobs(ids))
-
-    def _foretell(self, forecast: Forecast, ids: list[int], freed: set[int]) -> None:
-        """freed: gets the chains that they waited for."""
-        self.counts.update(forecast.add(ids, self._is_by_size))
-        edges = self._store.edges_of(ids)
-        self._gone.update(edges)
-        freed.update(chain for chains in edges.values() for chain in chains)
-
-    def _count_others(self, do: Callable[[str, Counter[str]], Pruned | None]) -> Pruned:
-        return self._count(do(self._require_token(), self.counts))
-
-    def _count(self, done: Pruned | None) -> Pruned:
-        if done is None:
-            self._token = None
-            raise TakenOver
-        self.counts.update({name: n for name, n in done.counts.items() if n})
-        self._pace.learn(done.rows, done.seconds)
-        return done
-
-    def _require_token(self) -> str:
-        if self._token is None:
-            self._token = self._begin()
+    def begin(self) -> str:
+        """Return the token; take it first, if this run does not have it."""
+        self._token = self._token or self._begin()
         if self._token is None:
             raise TakenOver
         return self._token
@@ -296,4 +85,208 @@ class Run:
     def end(self, interrupted: bool) -> None:
         token, self._token = self._token, None
         if token is not None:
-            self._store.end_upkeep(token, interrupted)
+            self._store.pruning.end(token, interrupted)
+
+    def archive(self, ids: Collection[int]) -> None:
+        if self._archive is not None:
+            self.begin()
+            self.archived += self._archive().append(self._store.pruning.export(ids))
+
+    def delete(self, doomed: Doomed, by_size: bool) -> Pruned:  # noqa: ARG002
+        return self._count(self._store.pruning.delete(self.begin(), doomed, self.counts))
+
+    def delete_old(self, rows: OldRows) -> Pruned:
+        done = self._store.pruning.delete_old(self._token, rows, self.counts)
+        if self._token is None and done is not None and done.rest == rows and not done.rows:
+            done = self._store.pruning.delete_old(self.begin(), rows, self.counts)  # there are some
+        return self._count(done)
+
+    def _count(self, done: Pruned | None) -> Pruned:
+        if done is None:
+            self._token = None
+            raise TakenOver
+        self.counts.update({name: n for name, n in done.counts.items() if n})
+        return done
+
+
+class Run:
+    """Goes through the rules, and for each through what it finds, the oldest first."""
+
+    def __init__(
+        self, store: Store, clock: Clock, retention: Retention, target: Deleter | Forecast, rows: int | None = None
+    ) -> None:
+        """target: what to do with what is found. rows: how much to do at a time, at first."""
+        self._store, self._clock, self._retention, self._target = store, clock, retention, target
+        self._pace = Pace(rows or FIRST_ROWS, LEAST_ROWS, MOST_ROWS)
+        self.reached: dict[str, Mark] = {}
+        """How far each status was looked at, by age and number."""
+        self._judged: set[int] = set()  # chains
+        # What was found and is still to be done: jobs, chains to judge, chains to delete, transactions.
+        self._alone: deque[Ended] = deque()
+        self._chains: deque[int] = deque()
+        self._doomed: deque[DoomedChain] = deque()
+        self._parts: deque[Doomed] = deque()
+
+    def steps(self, after: dict[str, Mark] | None = None) -> Iterator[float]:
+        """Each next() is one step, a read or a short transaction; it gives the seconds for which others had to wait.
+
+        after: where to begin, by status, if all before was looked at not long ago; then old rows are left alone.
+        """
+        for waiting in (self._alone, self._chains, self._doomed, self._parts, self._judged):
+            waiting.clear()
+        now, surplus = self._clock.now(), dict[tuple[str, int], Mark]()
+        for _ in self._find_surplus(surplus):
+            yield 0.0
+        by_rule = expiry(self._retention, now, surplus)
+        for found in chain(self._expired(by_rule, after or {}), self._too_large(by_rule)):
+            self._sort(found)
+            while self._parts or self._alone or self._doomed or self._chains:
+                yield self._step(found)
+            yield 0.0
+        for rule in old_rows(self._retention, now):
+            rows = rule if after is None or rule.what == "blobs" else None
+            while rows is not None:
+                done = self._target.delete_old(rows)
+                rows = done.rest
+                yield done.seconds
+
+    def ease(self) -> bool:
+        """Do less at a time from now on. False: it is as little as it can be."""
+        return self._pace.halve()
+
+    # --- rules ---
+
+    def _find_surplus(self, marks: dict[tuple[str, int], Mark]) -> Iterator[None]:
+        """Where only the newest are kept: mark the last of those that are too many, by status and limit."""
+        for status, surplus in self._surplus().items():
+            limits, after = list(self._retention.limits(status)), NOTHING
+            while surplus and (jobs := self._store.pruning.ended_after(status, after, END, CHUNK_ROWS)):
+                for job in jobs:
+                    place = decider(limits, job.queue, job.task)
+                    if surplus.get(place):
+                        marks[status, place] = job.mark
+                        surplus[place] -= 1
+                after, surplus = jobs[-1].mark, {place: n for place, n in surplus.items() if n}
+                yield
+
+    def _surplus(self) -> dict[str, dict[int, int]]:
+        """How many jobs are more than the limits allow, by status and limit."""
+        found: dict[str, Counter[int]] = {status: Counter() for status in ENDED}
+        if self._retention.counts_matter():
+            limits = {status: list(self._retention.limits(status)) for status in ENDED}
+            for count in self._store.statistics.counts().items:
+                if count.status in limits:
+                    place = decider(limits[count.status], count.queue, count.task)
+                    found[count.status][place] += count.count or 0
+            for status, counts in found.items():
+                for place, limit in enumerate(limits[status]):
+                    counts[place] -= counts[place] if limit.newest is None else limit.newest
+        return {status: dict(+counts) for status, counts in found.items()}
+
+    def _expired(self, by_rule: Expiry, after: dict[str, Mark]) -> Iterator[Found]:
+        """Jobs that have expired, by age or number."""
+        for status in ENDED:
+            mark, last = after.get(status, NOTHING), by_rule.latest(status)
+            while jobs := self._store.pruning.ended_after(status, mark, last, CHUNK_ROWS):
+                mark = jobs[-1].mark
+                yield Found(jobs, by_rule)
+                self.reached[status] = mark
+
+    def _too_large(self, by_rule: Expiry) -> Iterator[Found]:
+        """The oldest jobs, for as long as there is too much in the file."""
+        most, mark = self._retention.max_bytes, NOTHING
+        self._judged.clear()
+        while most is not None and (size := self._used_bytes()) > most and (jobs := self._oldest(mark)):
+            # What they free is known only when they are gone: so half of what it may take, and then look again.
+            share = (size - most) / size / 2
+            number = min(self._pace.amount // jobs[0].rows, round(self._ended() * share))
+            jobs = jobs[: max(LEAST_JOBS, number)]
+            mark = jobs[-1].mark
+            yield Found([job for job in jobs if job.linked or not _has_expired(job, by_rule)], of_any(mark), True)
+
+    def _used_bytes(self) -> int:
+        return self._store.file.pages().used_bytes - self._target.gone_bytes
+
+    def _ended(self) -> int:
+        counts = [one.count or 0 for one in self._store.statistics.counts().items if one.status in ENDED]
+        return sum(counts) - self._target.gone_jobs
+
+    def _oldest(self, after: Mark) -> list[Ended]:
+        lines = (self._store.pruning.ended_after(status, after, END, CHUNK_ROWS) for status in ENDED)
+        return list(merge(*lines, key=lambda job: job.mark))[:CHUNK_ROWS]
+
+    # --- what they found ---
+
+    def _sort(self, found: Found) -> None:
+        """Jobs that stand alone go by themselves, one status at a time; others with their chains."""
+        for job in sorted(found.jobs, key=lambda job: job.status):
+            if not job.linked and _has_expired(job, found.expiry):
+                self._alone.append(job)
+            elif job.linked and job.chain not in self._judged:
+                self._judged.add(job.chain)
+                self._chains.append(job.chain)
+
+    def _step(self, found: Found) -> float:
+        if not self._parts and self._alone:
+            self._parts.extend(self._cut_alone())
+        elif not self._parts and self._doomed:
+            self._parts.extend(self._cut_chains(found.expiry))
+        elif not self._parts:
+            some = [self._chains.popleft() for _ in range(min(len(self._chains), MOST_CHAINS))]
+            self._doomed.extend(self._store.pruning.doomed_chains(some, found.expiry, self._target.gone))
+            return 0.0
+        return self._delete(self._parts[0], found.by_size)
+
+    def _cut_alone(self) -> list[Doomed]:
+        status = self._alone[0].status
+        jobs = self._cut(self._alone, lambda job: job.status == status)
+        self._target.archive([job.id for job in jobs])
+        long = (job for job in jobs if job.attempt > LONG_HISTORY)
+        return [*(PartOfHistory(job.id, status, job.finished_at) for job in long), LoneJobs(status, tuple(jobs))]
+
+    def _cut_chains(self, expiry: Expiry) -> list[Doomed]:
+        chains = self._cut(self._doomed)
+        ids = [job for one in chains for job in one.jobs]
+        self._target.archive(ids)
+        parts: list[Doomed] = [PartOfHistory(job, one.jobs[job], one.ended_at) for one in chains for job in one.long]
+        is_long = len(chains) == 1 and (len(ids) > LONG_CHAIN or chains[0].rows > MOST_ROWS)
+        return [*parts, EndOfChain(chains[0]) if is_long else WholeChains(tuple(chains), expiry)]
+
+    def _cut(self, waiting: deque[T], fits: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """As much as fits into one transaction, and at least one."""
+        piece = [waiting.popleft()]
+        rows = piece[0].rows
+        while waiting and rows + waiting[0].rows <= self._pace.amount and fits(waiting[0]):
+            rows += waiting[0].rows
+            piece.append(waiting.popleft())
+        return piece
+
+    def _delete(self, part: Doomed, by_size: bool) -> float:
+        """One transaction. Of what goes in several, until one of them has found nothing."""
+        is_whole = isinstance(part, LoneJobs | WholeChains)
+        if isinstance(part, EndOfChain | PartOfHistory):
+            part = replace(part, limit=self._pace.amount)
+        done = self._target.delete(part, by_size)
+        self._pace.learn(done.rows, done.seconds)
+        self._chains.extend(done.freed)  # nobody else may have waited for them
+        if is_whole or not done.rows:
+            self._parts.popleft()
+        return done.seconds
+
+
+def _has_expired(job: Ended, expiry: Expiry) -> bool:
+    return job.mark <= expiry.until(job.status, job.queue, job.task)
+
+
+def old_rows(retention: Retention, now: int) -> list[OldRows]:
+    """The rules about rows that belong to no job."""
+    failures = retention.failures_before(now)
+    rules: list[tuple[OldKind, int | None, int]] = [
+        ("blobs", now, SOME_BLOBS),
+        ("minutes", retention.rollups_before(now), SOME_OLD),
+        ("failures", failures, SOME_OLD),
+        ("tracebacks", failures, SOME_TRACEBACKS),
+        ("audit", retention.audit_before(now), SOME_OLD),
+        ("batches", retention.batches_before(now), SOME_OLD),
+    ]
+    return [OldRows(what, before, limit) for what, before, limit in rules if before is not None]

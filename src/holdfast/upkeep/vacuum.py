@@ -1,4 +1,4 @@
-"""Giving space back to the system: free pages at the end of the file, a few at a time; or the whole file anew."""
+"""Giving space back to the system: free pages, a few at a time, or by rewriting the whole file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import monotonic, sleep
 from msgspec import Struct
 
 from ..errors import CannotVacuum, DiskFull
-from ..store.base import Store
+from ..store.protocol import Store
 from .pace import LOCK_SECONDS, Courtesy
 
 INCREMENTAL = 2
@@ -38,29 +38,29 @@ Progress = Callable[[int, int], None]
 
 
 def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
-    """Until no more than so many free pages are left. Each step gives the seconds for which others had to wait."""
-    since, left = 0, store.pages().free - leave
+    """Give back all but so many free pages. Each step gives the seconds for which others had to wait."""
+    since, left = 0, store.file.pages().free - leave
     while left > 0:
         try:
-            some, taken = store.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
+            some, taken = store.file.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
             since += some
         except DiskFull:  # the log cannot grow: empty it, and go on with what is hardly more than nothing
-            store.checkpoint()
-            _, taken = store.shrink(min(left, FEW_PAGES), LOCK_SECONDS)
+            store.file.checkpoint()
+            _, taken = store.file.shrink(min(left, FEW_PAGES), LOCK_SECONDS)
             since = PAGES_PER_CHECKPOINT
         if since >= PAGES_PER_CHECKPOINT:
-            store.checkpoint()
+            store.file.checkpoint()
             since = 0
         yield taken
-        before, left = left, store.pages().free - leave
+        before, left = left, store.file.pages().free - leave
         if left >= before:  # others fill the file with free pages as fast, or SQLite cannot move what is there
             break
-    store.checkpoint()  # only then does the file shrink
+    store.file.checkpoint()  # only then does the file shrink
 
 
 def shrinking_meanwhile(store: Store, steps: Iterator[float]) -> Iterator[float]:
-    """While these steps free pages, and after them. For each page that is given back, SQLite walks along the list of
-    those that are free: done at the end for all of them, it would take a time that grows by their square."""
+    """Shrink the file between these steps, which free pages, and after them. For each page that is given back SQLite
+    walks along the list of free pages: for all of them at the end, the time would grow by the square."""
     for number, seconds in enumerate(steps, start=1):
         yield seconds
         if number % STEPS_BETWEEN == 0:
@@ -69,8 +69,8 @@ def shrinking_meanwhile(store: Store, steps: Iterator[float]) -> Iterator[float]
 
 
 def _worth_shrinking(store: Store) -> Iterator[float]:
-    """What is free beyond a tenth of the file."""
-    pages = store.pages()
+    """Give back what is free beyond a tenth of the file."""
+    pages = store.file.pages()
     slack = min(max(SLACK_PAGES, pages.count // 10), MOST_SLACK_PAGES)
     if pages.auto_vacuum == INCREMENTAL and pages.free > 2 * slack:
         yield from shrinking(store, slack)
@@ -78,7 +78,7 @@ def _worth_shrinking(store: Store) -> Iterator[float]:
 
 def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumReport:
     """progress: pages that are done, and pages in all."""
-    begun, before = monotonic(), store.pages()
+    begun, before = monotonic(), store.file.pages()
     if full:
         _write_anew(store, progress)
     elif before.auto_vacuum != INCREMENTAL:
@@ -89,10 +89,10 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumR
     else:
         courtesy = Courtesy(store)
         for seconds in shrinking(store):
-            progress(before.free - store.pages().free, before.free)
+            progress(before.free - store.file.pages().free, before.free)
             if not hurry:
                 sleep(courtesy.pause(seconds))
-    after = store.pages()
+    after = store.file.pages()
     return VacuumReport(
         full=full,
         before_bytes=max(before.file_bytes, before.count * before.size),  # with what is in the log only
@@ -104,12 +104,12 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumR
 
 
 def _write_anew(store: Store, progress: Progress) -> None:
-    at_work = store.live_workers()
+    at_work = [one for one in store.workers.list() if one.is_present]
     if at_work:
         pids = ", ".join(sorted({str(one.record.pid) for one in at_work}))
         raise CannotVacuum(
             f"{len(at_work)} worker{'s are' if len(at_work) > 1 else ' is'} at work (process {pids}), and nobody can "
             "write while the file is written anew: stop them first, or leave out --full"
         )
-    store.vacuum(lambda: progress(0, 0))
-    store.checkpoint()
+    store.file.vacuum(lambda: progress(0, 0))
+    store.file.checkpoint()

@@ -12,6 +12,7 @@ from holdfast.clock import SECOND
 from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
 from scheduling import DAY, HOUR, MINUTE, NOON, POLICIES, YEAR, Sql, fired, scheduler_of
+from shift import PATIENCE_SECONDS
 
 # --- missed, and clocks that are set ---
 
@@ -196,9 +197,9 @@ def test_workers_that_look_at_once_enqueue_each_occurrence_once(
     def look(scheduler: Scheduler) -> None:
         try:
             for _ in range(rounds):
-                start.wait(30)
+                start.wait(PATIENCE_SECONDS)
                 scheduler.fire_due()
-                end.wait(30)
+                end.wait(PATIENCE_SECONDS)
         except BaseException as error:
             problems.append(error)
             raise
@@ -208,10 +209,10 @@ def test_workers_that_look_at_once_enqueue_each_occurrence_once(
         thread.start()
     for _ in range(rounds):
         clock.advance(MINUTE)
-        start.wait(30)
-        end.wait(30)
+        start.wait(PATIENCE_SECONDS)
+        end.wait(PATIENCE_SECONDS)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE_SECONDS)
     assert problems == []
     times = {
         task: [

@@ -1,9 +1,9 @@
 """A task for graphs."""
 
 import pytest
-from flow import Flow
 
 from holdfast import Holdfast
+from support.flow import Flow
 
 
 @pytest.fixture

@@ -1,16 +1,16 @@
 """Messages: the consumer's writes and the acknowledgement commit together, or neither does."""
 
-import sqlite3
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flow import Events, Flow, Sql
 
 from holdfast import Holdfast, Message, Queue
 from holdfast.errors import LeaseLost, TransactionError
 from holdfast.testing import FakeClock
 from shift import drain
+from support.flow import Events, Flow, Sql
+from support.plain import filled
 
 
 @pytest.fixture(params=[True, False], ids=["history", "no history"])
@@ -26,11 +26,11 @@ def receive(inbox: Queue[Any]) -> Message[Any]:
 
 
 def write(message: Message[Any], tx: Any) -> None:
-    tx.execute("INSERT INTO ledger VALUES (?, ?)", (message.id, message.attempt))
+    tx.execute(filled("INSERT INTO ledger VALUES (?, ?)", message.id, message.attempt))
 
 
 def ledger(sql: Sql) -> list[Any]:
-    return sql("SELECT message, delivery FROM ledger ORDER BY rowid")
+    return sql("SELECT message, delivery FROM ledger ORDER BY message, delivery")
 
 
 def test_the_writes_and_the_ack_are_there_together(app: Holdfast, inbox: Queue[Any], flow: Flow, sql: Sql) -> None:
@@ -57,7 +57,9 @@ def test_the_history_is_that_of_an_ack(app: Holdfast, inbox: Queue[Any], events:
     with receive(inbox).ack_with():
         pass
     assert events(together) == events(plain)
-    assert [entry.name for entry in app.store.history(together)] == [entry.name for entry in app.store.history(plain)]
+    assert [entry.name for entry in app.store.jobs.history(together)] == [
+        entry.name for entry in app.store.jobs.history(plain)
+    ]
 
 
 def test_an_exception_undoes_the_writes_and_the_message_is_still_held(inbox: Queue[Any], sql: Sql) -> None:
@@ -108,13 +110,13 @@ def test_a_consumer_that_is_too_late_stores_nothing_and_is_told(
     inbox.send("hello")
     message = receive(inbox)
     lose(app, clock, inbox, message, how)
-    before = sql("SELECT id, status, attempt FROM holdfast_jobs")
+    before = sql("SELECT id, status, attempt FROM holdfast_jobs ORDER BY id")
     entered: list[bool] = []
     with pytest.raises(LeaseLost, match=f"message {message.id} is not held by delivery 1"), message.ack_with() as tx:
         entered.append(True)
         write(message, tx)
     assert (entered, ledger(sql)) == ([], [])
-    assert sql("SELECT id, status, attempt FROM holdfast_jobs") == before
+    assert sql("SELECT id, status, attempt FROM holdfast_jobs ORDER BY id") == before
 
 
 def test_the_lease_is_looked_at_again_when_the_block_ends(inbox: Queue[Any], sql: Sql) -> None:
@@ -122,7 +124,7 @@ def test_the_lease_is_looked_at_again_when_the_block_ends(inbox: Queue[Any], sql
     message = receive(inbox)
     with pytest.raises(LeaseLost), message.ack_with() as tx:
         write(message, tx)
-        tx.execute("UPDATE holdfast_jobs SET attempt = attempt + 1 WHERE id = ?", (message.id,))
+        tx.execute(filled("UPDATE holdfast_jobs SET attempt = attempt + 1 WHERE id = ?", message.id))
     assert ledger(sql) == []
     assert message.ack(), "all of the block was undone"
 
@@ -169,14 +171,3 @@ def test_what_would_wait_for_the_block_is_refused_in_it(app: Holdfast, inbox: Qu
             with pytest.raises(TransactionError):
                 call()
     assert app.jobs.count(task="step") == 0
-
-
-def test_rows_may_be_read_in_another_way(inbox: Queue[Any], flow: Flow, sql: Sql) -> None:
-    inbox.send("hello")
-    message = receive(inbox)
-    with message.ack_with() as tx:
-        tx.connection.row_factory = sqlite3.Row
-        write(message, tx)
-        assert tx.execute("SELECT delivery FROM ledger").fetchone()["delivery"] == 1
-        flow.step.using(conn=tx, key="k").enqueue("child")
-    assert (ledger(sql), inbox.stats().total) == ([(message.id, 1)], 0)

@@ -1,13 +1,12 @@
 """The block that makes a batch: what it raises, and whose transaction it is in."""
 
-import sqlite3
-
 import pytest
-from flow import Flow, Sql, statuses
 
 from holdfast import Batch, Context, Holdfast, Job
 from holdfast.errors import BatchNotFound
 from shift import drain
+from support.backend import Backend
+from support.flow import Flow, Sql, statuses
 
 
 def test_if_the_block_raises_its_members_are_cancelled_and_nobody_is_called(app: Holdfast, flow: Flow) -> None:
@@ -60,9 +59,9 @@ def test_in_a_transaction_a_batch_is_there_as_a_whole_or_not_at_all(app: Holdfas
     assert flow.ran == ["b", "over"]
 
 
-def test_in_a_transaction_of_the_users_own_connection(app: Holdfast, flow: Flow, url: str, sql: Sql) -> None:
+def test_in_a_transaction_of_the_users_own_connection(app: Holdfast, flow: Flow, backend: Backend, sql: Sql) -> None:
     sql("CREATE TABLE orders (number INTEGER)")
-    connection = sqlite3.connect(url)
+    connection = backend.connect()
     try:
         for ends_well in (False, True):
             connection.execute("INSERT INTO orders VALUES (7)")

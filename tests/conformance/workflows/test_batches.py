@@ -4,13 +4,13 @@ import threading
 from typing import Any
 
 import pytest
-from flow import Events, Flow, Open, Sql
 
 from holdfast import Batch, Cancel, Context, Fail, Holdfast, Then
 from holdfast.app.batches import BatchProgress
 from holdfast.errors import BatchEnded, BatchNotFound, InvalidInput, WaitTimeout
 from holdfast.testing import FakeClock
-from shift import Shift, comes_true, drain, eventually
+from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
+from support.flow import Events, Flow, Open, Sql
 
 
 class Callbacks:
@@ -203,7 +203,7 @@ def test_several_workers_on_one_batch_call_back_once(open_app: Open, live: Holdf
     with live.batch(on_success=callbacks.on_success, on_done=callbacks.on_done) as batch:
         live.tasks["step"].using(batch=batch).enqueue_many([{"name": f"n{n}"} for n in range(600)])
     with Shift(apps[0], concurrency=4), Shift(apps[1], concurrency=4):
-        batch.wait(timeout=15)
+        batch.wait(timeout=PATIENCE_SECONDS)
         eventually(lambda: live.jobs.count(queue="callbacks", status="succeeded") == 2)
     assert sorted(both[0][1].words + both[1][1].words) == ["done", "success"]
     assert len(both[0][0].ran) + len(both[1][0].ran) == 600
@@ -331,7 +331,7 @@ def test_progress_is_readable_while_it_runs(live: Holdfast) -> None:
         with pytest.raises(WaitTimeout, match="1 member"):
             batch.wait(timeout=0.05)
         live.jobs.cancel(last.id)
-        progress = batch.wait(timeout=15)
+        progress = batch.wait(timeout=PATIENCE_SECONDS)
     assert (progress.total, progress.pending, progress.ended, progress.cancelled) == (4, 0, 4, 1)
     assert progress.done_at is not None
 

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from flow import Events, Flow, Sql, statuses
 
 from holdfast import Context, Fail, Holdfast, Job, Then
 from holdfast.errors import InvalidInput, JobFailed
 from holdfast.testing import FakeClock
 from shift import attempts, drain
+from support.flow import Events, Flow, Sql, statuses
 
 POLICIES = {"hold": "blocked", "fail": "failed", "cancel": "cancelled", "run": "ready"}
 """Each, and the state that it leads to."""

@@ -3,13 +3,13 @@
 import threading
 from typing import Any
 
-from flow import Flow, Open, Sql, statuses
-
 from holdfast import Context, Holdfast, Job, Then
 from holdfast.clock import SECOND
 from holdfast.errors import CircularWait
 from holdfast.model import Claimed, Settlement
-from shift import drain
+from shift import PATIENCE_SECONDS, drain
+from support.flow import Flow, Open, Sql, statuses
+from support.transitions import claim_tasks, resolve
 
 # --- shapes ---
 
@@ -66,19 +66,19 @@ def test_blockers_that_end_together_release_the_job_once(open_app: Open, live: H
     for turn in range(60):
         blockers = [step.enqueue(f"{turn}-{side}") for side in "ab"]
         waiting = step.using(after=blockers, queue="after").enqueue(f"{turn}-c")
-        claims = [one.store.claim_tasks(["default"], ["step"], 1, 30 * SECOND, "w")[0] for one in apps]
+        claims = [claim_tasks(one.store, ["default"], ["step"], 1, 30 * SECOND, "w")[0] for one in apps]
         gate = threading.Barrier(2)
 
         def settle(one: Holdfast, claimed: Claimed, gate: threading.Barrier = gate) -> None:
-            gate.wait(15)
-            one.store.exchange([Settlement(claimed.lease, "succeed", 1, 2, result='"x"')], [])
+            gate.wait(PATIENCE_SECONDS)
+            one.store.jobs.exchange([Settlement(claimed.lease, "succeed", 1, 2, result='"x"')], [])
 
         threads = [threading.Thread(target=settle, args=pair) for pair in zip(apps, claims, strict=True)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(15)
-        live.store.resolve()
+            thread.join(PATIENCE_SECONDS)
+        resolve(live.store)
         assert waiting.refresh().status == "ready", turn
     count = "SELECT count(*), count(DISTINCT job_id) FROM holdfast_events WHERE event = 'unblocked'"
     assert sql(count) == [(60, 60)]

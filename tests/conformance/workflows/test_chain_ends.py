@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze, Then
 from holdfast.errors import JobFailed, WaitTimeout
-from shift import Shift, comes_true, drain, eventually
+from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_waiting_for_a_chain_outlasts_its_first_job(live: Holdfast) -> None:
             root.wait_chain(timeout=0.05)
         assert root.wait(timeout=0) is None, "the first job has ended"
         release.set()
-        assert root.wait_chain(timeout=15) == "second"
+        assert root.wait_chain(timeout=PATIENCE_SECONDS) == "second"
 
 
 def test_retrying_the_last_job_lets_the_chain_go_on(app: Holdfast) -> None:

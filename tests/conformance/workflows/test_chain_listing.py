@@ -4,12 +4,12 @@ import threading
 from typing import Any
 
 import pytest
-from flow import Flow
 
 from holdfast import Context, Fail, Holdfast, Then
 from holdfast.errors import InvalidInput
 from holdfast.testing import FakeClock
 from shift import Shift, comes_true, drain, eventually
+from support.flow import Flow
 
 
 def add_tasks(app: Holdfast) -> None:

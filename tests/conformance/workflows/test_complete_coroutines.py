@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from flow import Flow, Sql
 
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost, TransactionError
 from shift import drain, outcomes
+from support.flow import Flow, Sql
+from support.plain import filled
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def _ledger(sql: Sql) -> None:
 
 
 def write(ctx: Context, tx: Any) -> None:
-    tx.execute("INSERT INTO ledger VALUES (?, ?)", (ctx.job_id, ctx.attempt))
+    tx.execute(filled("INSERT INTO ledger VALUES (?, ?)", ctx.job_id, ctx.attempt))
 
 
 def ledger(sql: Sql) -> list[Any]:

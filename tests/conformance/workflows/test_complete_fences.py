@@ -7,13 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flow import Flow, Sql
 
 from holdfast import Context, Holdfast, Then
 from holdfast.clock import SECOND
 from holdfast.errors import LeaseLost, TransactionError
 from holdfast.testing import FakeClock
-from shift import Shift, comes_true, drain, eventually, outcomes
+from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually, let_time_run_out, outcomes
+from support.flow import Flow, Sql
+from support.plain import filled
+from support.transitions import claim_one, recover
 
 Define = Callable[..., Any]
 
@@ -24,11 +26,11 @@ def _ledger(sql: Sql) -> None:
 
 
 def write(ctx: Context, tx: Any) -> None:
-    tx.execute("INSERT INTO ledger VALUES (?, ?)", (ctx.job_id, ctx.attempt))
+    tx.execute(filled("INSERT INTO ledger VALUES (?, ?)", ctx.job_id, ctx.attempt))
 
 
 def ledger(sql: Sql) -> list[Any]:
-    return sql("SELECT job, attempt FROM ledger ORDER BY rowid")
+    return sql("SELECT job, attempt FROM ledger ORDER BY job, attempt")
 
 
 # --- too late ---
@@ -46,9 +48,9 @@ def lose(app: Holdfast, sql: Sql, how: str, job_id: int) -> None:
         app.jobs.delete(job_id)
     else:  # its worker was taken for dead
         sql("UPDATE holdfast_jobs SET worker = 'another', lease = 0 WHERE id = ?", (job_id,))
-        app.store.recover()
+        recover(app.store)
         if how == "taken over":
-            app.store.claim_one(job_id, 60 * SECOND, "another")
+            claim_one(app.store, job_id, 60 * SECOND, "another")
 
 
 @pytest.mark.parametrize("how", ["cancelled", "completed", "failed", "deleted", "recovered", "taken over"])
@@ -102,7 +104,7 @@ def test_the_lease_is_looked_at_again_when_the_block_ends(app: Holdfast, define:
         with ctx.complete() as tx:
             write(ctx, tx)
             if ctx.attempt == 1:
-                tx.execute("UPDATE holdfast_jobs SET status = 'ready' WHERE id = ?", (ctx.job_id,))
+                tx.execute(filled("UPDATE holdfast_jobs SET status = 'ready' WHERE id = ?", ctx.job_id))
 
     job = define(body, retry=0).enqueue()
     drain(app, concurrency=1)
@@ -144,7 +146,7 @@ def test_others_wait_for_the_block_and_come_too_late(live: Holdfast, sql: Sql) -
     canceller = threading.Thread(target=cancel)
     canceller.start()
     with Shift(live):
-        canceller.join(15)
+        canceller.join(PATIENCE_SECONDS)
         eventually(lambda: one.refresh().is_finished)
     agree = {True: ("cancelled", []), False: ("succeeded", [(one.id, 1)])}
     assert (one.refresh().status, ledger(sql)) == agree[answers[0]]
@@ -275,18 +277,20 @@ def test_a_worker_says_that_it_succeeded(app: Holdfast, define: Define, caplog: 
 def test_a_timeout_after_the_block_does_not_undo_the_success(live: Holdfast, sql: Sql) -> None:
     release = threading.Event()
 
-    @live.task(timeout=0.2)
+    @live.task(timeout=3600)
     def job(ctx: Context) -> Any:
         with ctx.complete("in time") as tx:
             write(ctx, tx)
+        let_time_run_out(ctx)
         eventually(lambda: ctx.cancelled)
         comes_true(release)
 
-    @live.task(timeout=0.2)
+    @live.task(timeout=3600)
     async def job_later(ctx: Context) -> Any:
         with ctx.complete("in time") as tx:
             write(ctx, tx)
-        await asyncio.sleep(60)
+        let_time_run_out(ctx)
+        await asyncio.sleep(2 * PATIENCE_SECONDS)
 
     jobs = [job.enqueue(), job_later.enqueue()]
     with Shift(live) as shift:
@@ -302,13 +306,14 @@ def test_a_timeout_after_the_block_does_not_undo_the_success(live: Holdfast, sql
 def test_if_the_time_ends_in_the_block_the_table_and_the_job_agree(live: Holdfast, sql: Sql) -> None:
     begun: list[int] = []
 
-    @live.task(timeout=0.2, retry=0, max_attempts=3)
+    @live.task(timeout=3600, retry=0, max_attempts=3)
     def job(ctx: Context) -> None:
         begun.append(ctx.attempt)
         with ctx.complete() as tx:
             write(ctx, tx)
             if ctx.attempt == 1:
-                threading.Event().wait(0.5)  # longer than its time
+                let_time_run_out(ctx)
+                eventually(lambda: ctx.cancelled)
 
     one = job.enqueue()
     with Shift(live):

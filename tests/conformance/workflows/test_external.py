@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from flow import Events, Flow, statuses
 
 from holdfast import Context, Holdfast, Then, codec
 from holdfast.clock import as_datetime
@@ -16,6 +15,7 @@ from holdfast.errors import InvalidInput, InvalidPayload, JobFailed, JobNotFound
 from holdfast.model import Claimed
 from holdfast.testing import FakeClock
 from shift import Shift, attempts, comes_true, drain, eventually
+from support.flow import Events, Flow, statuses
 
 Claim = Callable[..., Claimed]
 
@@ -157,7 +157,6 @@ def test_it_fails_when_its_time_is_over(app: Holdfast, flow: Flow, clock: FakeCl
     other = app.external("approve", timeout_at=soon(clock, 3600))
     job = flow.job("a", approve, on_blocker_failure="run")
     assert approve.timeout_at == soon(clock, 60)
-    assert app.store.seconds_until_due() == 60, "so long does a worker sleep"
     clock.advance(59.9)
     drain(app)
     assert statuses(approve, other, job) == ["blocked"] * 3
@@ -184,16 +183,16 @@ def test_a_deadline_that_has_passed_already(app: Holdfast, flow: Flow, clock: Fa
     assert approve.refresh().error_code == "TIMEOUT:EXTERNAL"
 
 
-def test_a_worker_that_sleeps_wakes_for_a_deadline(live: Holdfast) -> None:
+def test_a_worker_that_sleeps_wakes_for_a_deadline(no_polling: None, live: Holdfast) -> None:
     flow = Flow(live)
     with Shift(live):
         approve = live.external("approve", timeout_at=datetime.now(UTC) + timedelta(seconds=0.3))
         job = flow.job("a", approve, on_blocker_failure="run")
-        eventually(lambda: job.refresh().status == "succeeded", seconds=5)
+        eventually(lambda: job.refresh().status == "succeeded")
     finished = approve.refresh().finished_at
     assert finished is not None
     assert approve.timeout_at is not None
-    assert timedelta() <= finished - approve.timeout_at < timedelta(seconds=2)
+    assert finished >= approve.timeout_at
 
 
 def test_thousands_whose_time_is_over(app: Holdfast, flow: Flow, clock: FakeClock) -> None:

@@ -7,13 +7,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from flow import Sql
 
 from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
-from holdfast.upkeep.asked import PruneReport
+from holdfast.upkeep.on_demand import PruneReport
 from shift import drain
+from support.backend import Backend
+from support.flow import Sql
 
 TABLES = ("attempts", "events", "batches", "minutes", "failures", "tracebacks")
 COUNTS = ("succeeded", "failed", "cancelled", "batches", "minutes", "failures", "tracebacks", "audit", "blobs")
@@ -134,13 +135,13 @@ def test_each_job_stands_with_the_rule_that_it_goes_by(app: Holdfast, clock: Fak
 
 @pytest.mark.parametrize("retention", [Retention(), MIXED], ids=["by size alone", "by age first"])
 def test_what_goes_for_the_size_of_the_file_is_an_estimate(
-    app: Holdfast, clock: FakeClock, retention: Retention
+    app: Holdfast, clock: FakeClock, backend: Backend, retention: Retention
 ) -> None:
     grow(app, clock, Random(2))
     app.queue("bulk").send_many(["x" * 500] * 400)
     for message in app.queue("bulk").receive_many(400):
         message.ack()
-    most = app.store.pages().used_bytes * 6 // 10
+    most = backend.used_bytes(app) * 6 // 10
     from msgspec.structs import replace
 
     rules = replace(retention, max_bytes=most)

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from flow import Flow, Sql, statuses
 
-from holdfast import Context, Holdfast, Job, Task, Then
+from holdfast import Context, Fail, Holdfast, Job, Task, Then
 from holdfast.errors import InvalidInput, JobNotFound, PartOfChain, StillAwaited
 from shift import drain
+from support.flow import Flow, Sql, statuses
+from support.transitions import claim_tasks
 
 
 def ids(app: Holdfast) -> list[int]:
@@ -98,8 +99,8 @@ def test_with_cascade_all_that_waits_goes_too(app: Holdfast, flow: Flow, sql: Sq
     assert ids(app) == [ended.id, other.id], "what has ended and what is above stay"
     assert half.id not in ids(app)
     assert sql("SELECT DISTINCT job_id FROM holdfast_blockers") == [(ended.id,)]
-    note = sql("SELECT event, actor, json_extract(detail, '$.count') FROM holdfast_events WHERE job_id IS NULL")
-    assert [one for one in note if one[0] == "deleted"] == [("deleted", "ada", 5)]
+    (note,) = [one for one in app.observe.events() if one.event == "deleted"]
+    assert (note.job_id, note.actor, note.detail["count"]) == (None, "ada", 5)
     drain(app)
     assert flow.ran == ["other"]
 
@@ -127,7 +128,7 @@ def test_what_runs_keeps_all_of_it(app: Holdfast, flow: Flow, walk: Task[..., An
     drain(app)
     b = flow.job("b", a)
     flow.job("c", b)
-    (claimed,) = app.store.claim_tasks(None, ["step"], 1, 10**9, "worker")
+    (claimed,) = claim_tasks(app.store, None, ["step"], 1, 10**9, "worker")
     assert claimed.id == b.id
     before = ids(app)
     assert app.jobs.delete(b.id, cascade=True) is False
@@ -165,7 +166,7 @@ def test_a_job_of_a_longer_chain_does_not_go_alone(app: Holdfast, walk: Task[...
 def test_a_chain_that_others_wait_for(app: Holdfast, flow: Flow, walk: Task[..., Any]) -> None:
     root = walk.enqueue(2)
     waiting = flow.job("waiting", root, queue="later")
-    (claimed,) = app.store.claim_tasks(None, ["walk"], 1, 10**9, "worker")
+    (claimed,) = claim_tasks(app.store, None, ["walk"], 1, 10**9, "worker")
     assert app.chains.delete(root.id, cascade=True) is False, "it runs"
     app.jobs.complete(claimed.id)
     with pytest.raises(StillAwaited) as caught:
@@ -232,6 +233,25 @@ def test_by_filters_a_chain_goes_if_all_its_jobs_fit(app: Holdfast, flow: Flow, 
     assert app.jobs.delete(status="succeeded", queue=["walk", "far"]) == 4
     assert ids(app) == []
     assert len(whole) == 3
+
+
+def test_by_filters_a_chain_stays_if_one_of_its_jobs_lacks_what_was_asked_for(app: Holdfast) -> None:
+    """A value that is not there is no match: neither an error code, nor a key, nor an end."""
+
+    @app.task
+    def fails() -> Fail:
+        return Fail("TEST:BROKEN")
+
+    @app.task
+    def root() -> Then:
+        return Then(fails)
+
+    root.using(key="k").enqueue()
+    drain(app)
+    before = ids(app)
+    assert app.jobs.delete(error_code="TEST:BROKEN") == 0, "its first job succeeded"
+    assert app.jobs.delete(key="k") == 0, "its last job has no key"
+    assert ids(app) == before
 
 
 def test_by_filters_many_long_chains_go(app: Holdfast, walk: Task[..., Any]) -> None:

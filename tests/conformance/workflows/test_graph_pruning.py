@@ -4,12 +4,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from flow import Flow, Sql
 
 from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Task, Then
 from holdfast.testing import FakeClock
 from shift import drain
+from support.backend import Backend
+from support.flow import Flow, Sql
+from support.transitions import resolve
 
 MONTH = 31 * DAY
 
@@ -32,7 +34,7 @@ def walk(app: Holdfast) -> Task[..., Any]:
 # --- chains ---
 
 
-def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[..., Any], sql: Sql) -> None:
+def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[..., Any], backend: Backend) -> None:
     walk.enqueue(5)
     drain(app)
     assert len(left(app)) == 6
@@ -40,7 +42,8 @@ def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[...
     assert app.prune(dry_run=True).succeeded == 6
     assert app.prune().succeeded == 6
     assert left(app) == []
-    assert sql("PRAGMA foreign_key_check") == sql("SELECT * FROM holdfast_endings") == []
+    backend.check_consistency()
+    assert backend.sql("SELECT * FROM holdfast_endings") == []
 
 
 def test_a_chain_is_as_old_as_its_end(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
@@ -78,18 +81,13 @@ def test_a_chain_that_goes_on_stays(app: Holdfast, clock: FakeClock, walk: Task[
 
 
 def test_a_chain_that_is_too_long_for_one_transaction_goes_from_its_end(
-    app: Holdfast, clock: FakeClock, sql: Sql
+    app: Holdfast, clock: FakeClock, backend: Backend
 ) -> None:
     long = 2500
-    sql(
-        "INSERT INTO holdfast_jobs (task, status, finished_at, continued) VALUES ('walk', 'succeeded', ?, 1)",
-        [clock.now()],
-    )
-    sql(
-        """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :long)
-        INSERT INTO holdfast_jobs (task, status, finished_at, chain_id, chain_index, continued)
-        SELECT 'walk', 'succeeded', :now, 1, i, i < :long FROM n""",
-        {"long": long, "now": clock.now()},
+    backend.sql_many(
+        """INSERT INTO holdfast_jobs (task, status, finished_at, chain_id, chain_index, continued)
+        VALUES ('walk', 'succeeded', ?, ?, ?, ?)""",
+        [(clock.now(), 1 if place else None, place, place < long) for place in range(long + 1)],
     )
     clock.advance(MONTH)
     seen: list[int] = []
@@ -225,43 +223,4 @@ def test_pruning_failed_members_tells_of_no_success(app: Holdfast, clock: FakeCl
 
 
 def drain_nothing(app: Holdfast) -> None:
-    app.store.resolve()
-
-
-# --- no transaction is long ---
-
-
-@pytest.mark.parametrize(("jobs", "attempts"), [(40, 120), (3, 1600)], ids=["many tries", "one endless history"])
-def test_a_chain_with_a_long_history_goes_in_small_transactions(
-    app: Holdfast, clock: FakeClock, walk: Task[..., Any], sql: Sql, monkeypatch: Any, jobs: int, attempts: int
-) -> None:
-    """It has thousands of rows, though not many jobs."""
-    walk.enqueue(jobs - 1)
-    drain(app)
-    sql("UPDATE holdfast_jobs SET max_attempts = 5000, attempt = ?", (attempts,))
-    for table, columns in (("attempts", "attempt, claimed_at"), ("events", "attempt, at, event")):
-        values = "n, 1, 'noted'" if table == "events" else "n, 1"
-        sql(
-            f"WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < ?) "  # noqa: S608
-            f"INSERT INTO holdfast_{table} (job_id, {columns}) SELECT id, {values} FROM holdfast_jobs, n",
-            (attempts,),
-        )
-    clock.advance(MONTH)
-    largest, do = 0, app.store._do_upkeep  # type: ignore[attr-defined]
-    rows = "SELECT (SELECT count(*) FROM holdfast_events) + (SELECT count(*) FROM holdfast_attempts)"
-    assert sql(rows)[0][0] > 9000
-
-    def measured(token: str, counts: Any, work: Any) -> Any:
-        def weighed(connection: Any) -> Any:
-            nonlocal largest
-            before = connection.execute(rows).fetchone()[0]
-            done = work(connection)
-            largest = max(largest, before - connection.execute(rows).fetchone()[0])
-            return done
-
-        return do(token, counts, weighed)
-
-    monkeypatch.setattr(app.store, "_do_upkeep", measured)
-    assert app.prune(hurry=True).jobs == jobs
-    assert 0 < largest <= 5000
-    assert left(app) == [] and sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]
+    resolve(app.store)

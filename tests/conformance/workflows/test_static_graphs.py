@@ -1,15 +1,15 @@
 """Static graphs: app.chain(…) and group(…) write common shapes in one line, and make jobs with after=."""
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flow import Flow, Sql, statuses
 
 from holdfast import Context, Holdfast, Then, group
 from holdfast.errors import InvalidArguments, InvalidInput
 from shift import drain
+from support.backend import Backend
+from support.flow import Flow, Sql, statuses
 
 
 @pytest.fixture
@@ -104,11 +104,11 @@ def test_all_are_stored_in_one_transaction_or_none(app: Holdfast, flow: Flow, s:
     assert app.jobs.count() == 0
 
 
-def test_in_the_users_transaction(app: Holdfast, flow: Flow, s: Any, url: str) -> None:
+def test_in_the_users_transaction(app: Holdfast, flow: Flow, s: Any, backend: Backend) -> None:
     with pytest.raises(KeyError), app.transaction() as tx:
         app.chain(s("a"), s("b"), conn=tx)
         raise KeyError
-    connection = sqlite3.connect(url)
+    connection = backend.connect()
     try:
         app.chain(s("c"), s("d"), conn=connection)
         connection.rollback()

@@ -4,12 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from flow import Flow, Sql, statuses
 
 from holdfast import Context, Holdfast, Then, group
 from holdfast.clock import as_datetime
 from holdfast.errors import NeverIdle
 from holdfast.testing import FakeClock, assert_enqueued, drain, enqueued, inline, refute_enqueued
+from support.flow import Flow, Sql, statuses
+from support.plain import filled
 
 
 def add_walk(app: Holdfast) -> Any:
@@ -100,14 +101,14 @@ def test_drain_counts_what_completed_itself_and_what_was_lost(app: Holdfast, sql
         if cancels:
             app.jobs.cancel(ctx.job_id or 0)
         with ctx.complete("done") as tx:
-            tx.execute("INSERT INTO ledger VALUES (?)", (ctx.job_id,))
+            tx.execute(filled("INSERT INTO ledger VALUES (?)", ctx.job_id))
             if ctx.attempt == 1 and ctx.job_id == 3:
                 raise ConnectionError
 
     job.enqueue_many([{"cancels": False}, {"cancels": True}, {"cancels": False}])
     ran = drain(app)
     assert (ran.succeeded, ran.lost, ran.retried) == (2, 1, 1)
-    assert sql("SELECT job FROM ledger") == [(1,), (3,)]
+    assert sql("SELECT job FROM ledger ORDER BY job") == [(1,), (3,)]
     assert [type(error).__name__ for error in ran.errors] == ["LeaseLost", "ConnectionError"]
 
 
@@ -181,7 +182,7 @@ def test_inline_runs_what_a_block_brought_when_it_has_committed(app: Holdfast, f
     @app.task
     def job(ctx: Context) -> Any:
         with ctx.complete(Then(flow.step, "next")) as tx:
-            tx.execute("INSERT INTO ledger VALUES (?)", (ctx.job_id,))
+            tx.execute(filled("INSERT INTO ledger VALUES (?)", ctx.job_id))
             flow.job("child", conn=tx)
             assert flow.ran == []
 

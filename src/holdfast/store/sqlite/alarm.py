@@ -7,6 +7,7 @@ may lie between), so one looks again a few times, at growing distances. Elsewher
 import contextlib
 import os
 import select
+import struct
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,9 @@ if sys.platform.startswith("linux"):
 LOOK_AGAIN_SECONDS = (0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.003, 0.005, 0.01, 0.02, 0.04, *[0.08] * 12)
 POLL_SECONDS = 0.01
 LONGEST_NAP_SECONDS = 1.0
+READ_BYTES = 65536
+
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, and the length of a name, which a watched file has not
 
 
 class Alarm:
@@ -40,19 +44,25 @@ class Alarm:
                     self._kernel.add_watch(os.fspath(file), flags.CLOSE_WRITE)
 
     def sleep(self, longest: float) -> bool:
-        """True if a file was closed that may be that of one who has died."""
+        """True if somebody has rung, or a file was written or closed: `reset` it before the next look."""
         nap = self._next_nap(longest)
         if nap < 0.001:  # poll counts in milliseconds
             time.sleep(nap)
             nap = 0
-        heard = [ear for ear, _ in self._ears.poll(nap * 1000)]
-        if self._hear in heard:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._hear, 4096)
-        if self._kernel is None or self._kernel.fd not in heard:
+        return bool(self._ears.poll(nap * 1000))
+
+    def reset(self) -> bool:
+        """Take in what was heard. True if a file was closed that may be that of one who has died."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._hear, READ_BYTES)
+        if self._kernel is None:
+            return False
+        try:
+            events = os.read(self._kernel.fd, READ_BYTES)
+        except BlockingIOError:
             return False
         self._naps = list(LOOK_AGAIN_SECONDS)
-        return any(event.mask & flags.CLOSE_WRITE for event in self._kernel.read(timeout=0))
+        return any(mask & flags.CLOSE_WRITE for _, mask, _, _ in _EVENT.iter_unpack(events))
 
     def ring(self) -> None:
         """Wake who sleeps, from another thread."""
@@ -75,6 +85,8 @@ def _kernel() -> "INotify | None":
     if not sys.platform.startswith("linux"):
         return None
     try:
-        return INotify()
+        kernel = INotify()
     except OSError:  # the user's limit of inotify instances is reached
         return None
+    os.set_blocking(kernel.fd, False)
+    return kernel

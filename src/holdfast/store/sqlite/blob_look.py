@@ -11,8 +11,7 @@ from pathlib import Path
 from ...blobs import BlobReference, ListedBlobs, is_name
 from ..blob_files import FileBlobs
 from ..examination import Blobs
-from ..statements import Statements
-from .criteria import as_json
+from ..statements import Statements, as_json
 
 AT_ONCE = 500
 ORPHAN_SECONDS = 3600.0  # whoever has put it may still be about to refer to it

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import msgspec
-
-from ...model import STATUSES, Criteria
+from ...model import Criteria, Status
+from ..statements import as_json
 
 _FIELDS = ("queue", "task", "key", "error_code")
 _RANGES = {
@@ -18,9 +17,8 @@ _RANGES = {
 def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
     clauses, values = ["true"], dict[str, Any]()
     if criteria.status:
-        assert STATUSES.issuperset(criteria.status)
         # Written out, not bound: only so does the planner see which partial index serves.
-        names = ", ".join(f"'{status}'" for status in criteria.status)
+        names = ", ".join(f"'{Status(status).value}'" for status in criteria.status)
         clauses.append(f"status = {names}" if len(criteria.status) == 1 else f"status IN ({names})")
     for field in _FIELDS:
         wanted = getattr(criteria, field)
@@ -31,8 +29,9 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
             clauses.append(f"{field} IN (SELECT value FROM json_each(:{field}))")  # noqa: S608
             values[field] = as_json(wanted)
     if criteria.tag:
+        # Looked up for each job: as a list of ids it would have to be made in full first.
         clauses.append(
-            f"id IN (SELECT job_id FROM {prefix}tags WHERE tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
+            f"EXISTS (SELECT 1 FROM {prefix}tags WHERE job_id = id AND tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
         )
         values["tag"] = as_json(criteria.tag)
     for field, clause in _RANGES.items():
@@ -56,7 +55,3 @@ def _chain_status(prefix: str) -> str:
     """Of a root: how its last job stands."""
     last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
     return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
-
-
-def as_json(values: Any) -> str:
-    return msgspec.json.encode(values).decode()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...clock import SystemClock
 from ..examination import Drift, Schema
 from ..statements import Statements
-from .migrate import Migrations
+from .migrate import UNRELEASED, Migrations
 from .patience import Patience
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -28,7 +28,7 @@ def compare(connection: sqlite3.Connection, sql: Statements, prefix: str) -> Sch
     as_one = not pending and not unknown
     drift = drift_from(expected(sql, prefix), _parts(connection, sql, prefix), prefix) if as_one else []
     others = [] if found else [row[0] for row in connection.execute(sql.prefixes).fetchall()]
-    return Schema(sorted(found), pending, unknown, drift, others)
+    return Schema(sorted(found), pending, unknown, drift, others, UNRELEASED in found)
 
 
 def expected(sql: Statements, prefix: str) -> dict[str, Part]:

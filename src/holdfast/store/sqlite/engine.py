@@ -24,7 +24,7 @@ from .loghold import LogWatch
 from .migrate import Migrations
 from .patience import Patience
 from .watch import Watcher
-from .writer import EngineGone, Writer
+from .writer import FLUSHED, EngineGone, Writer
 
 T = TypeVar("T")
 
@@ -117,15 +117,28 @@ class Engine:
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run reads on a connection of their own, so that they wait for no writer."""
         try:
-            with self._reader() as connection:
+            with self.reader() as connection:
                 return self.patience.run(lambda: work(connection))
         except sqlite3.Error as error:
             self.writer.raise_for(error)
 
+    def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run reads that all see the same moment."""
+
+        def in_one_transaction(connection: sqlite3.Connection) -> T:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+        return self.read(in_one_transaction)
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction for the user's own statements; threads that write meanwhile wait."""
-        with self.writer.owned(), self._reader() as connection:
+        with self.writer.owned(), self.reader() as connection:
             before = connection.total_changes
             self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
             self._execute(connection, "BEGIN IMMEDIATE")
@@ -142,13 +155,13 @@ class Engine:
                         connection.execute("ROLLBACK")
                     if not _is_clean(connection):
                         self._spoilt.add(connection)
-            self.writer.count_changes(connection.total_changes - before)
+            self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)
         self.watcher.notify()
 
     def alone(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """On a connection that is closed afterwards, outside of any transaction; threads that write wait."""
         try:
-            with self.writer.owned(), self._reader() as connection:
+            with self.writer.owned(), self.reader() as connection:
                 self._spoilt.add(connection)
                 return self.patience.run(lambda: work(connection))
         except sqlite3.Error as error:
@@ -161,7 +174,7 @@ class Engine:
             self.writer.raise_for(error)
 
     @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
+    def reader(self) -> Iterator[sqlite3.Connection]:
         with self._lending:
             self._lending.wait_for(lambda: not self._closing)
             if self._gone:

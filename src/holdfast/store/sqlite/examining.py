@@ -5,17 +5,18 @@ from collections.abc import Sequence
 
 from ..examination import Examination, Vitals
 from ..vault import Vault
+from .database import Database
 from .look import Look, blank
-from .part import Part
 from .surroundings import Holders
 
 
-class Examining(Part):
-    _vault: Vault
+class Examining:
+    def __init__(self, db: Database, vault: Vault) -> None:
+        self._db, self._sql, self._clock, self._vault = db, db.sql, db.clock, vault
 
     def examine(self, deep: bool = False) -> Examination:
         """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
-        options = self._options
+        options = self._db.options
         holders = Holders(options.path)
 
         def work(connection: sqlite3.Connection) -> Examination:
@@ -24,12 +25,12 @@ class Examining(Part):
             look.examine(found, is_open=True)
             return found
 
-        return self._read(work)
+        return self._db.read(work)
 
     def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
         """What a health check asks: what waits longest, how attempts ended since a minute, and who is there."""
-        return self._read(
-            lambda connection: Look(connection, self._sql, self._options.path, self._clock).vitals(
+        return self._db.read(
+            lambda connection: Look(connection, self._sql, self._db.options.path, self._clock).vitals(
                 since_minute, queues
             )
         )

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,28 +14,28 @@ from ...blobs import ListedBlobs
 from ...clock import SECOND, Clock
 from ...errors import HoldfastError, StoreBusy
 from ...observations import WaitingJob
+from ..circumstances import Attendance
 from ..examination import (
-    Attendance,
     Blobs,
     Examination,
     Held,
     Integrity,
+    Miscount,
     Pause,
     Question,
     Settings,
     Some,
-    Tally,
     Times,
     Vitals,
     Waiting,
     Why,
 )
-from ..statements import Statements
-from .counting import EVERY, LONGEST_READY
-from .criteria import as_json
+from ..statements import Statements, as_json
+from ..statistics import Reader
 from .faults import code_of, is_busy
 from .files import blob_folder
-from .rollcall import attendance
+from .observing import EVERY, LONGEST_READY
+from .rollcall import present_workers
 from .surroundings import Holders, survey
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class Look:
     ) -> None:
         """kept: what keeps large payloads, if that can be asked."""
         self._connection, self._sql, self._path, self._clock, self._kept = connection, sql, path, clock, kept
+        self._statistics = Reader(sql)
         self._deadline = float("inf")
 
     def examine(self, found: Examination, is_open: bool) -> None:
@@ -89,15 +91,23 @@ class Look:
     def vitals(self, since_minute: int, queues: Sequence[str] | None) -> Vitals:
         now = self._clock.now()
         paused = {name for name, is_paused in self._all("queues_ever_paused", {}) if is_paused}
+        with self._in_one_transaction():
+            counts = self._statistics.counts(self._connection)
+            minutes = self._statistics.minutes(self._connection, since_minute)
+        places = as_json([(one.queue, one.task or "") for one in counts if one.status == "ready"])
+        ready = self._all("longest_ready", {"places": places, "limit": EVERY} | LONGEST_READY)
+        due = self._all("longest_due", {"now": now, "limit": MOST_DUE})
         waiting = [
-            WaitingJob(*row)
-            for row in self._all("longest_ready", {"queue": None, "limit": EVERY} | LONGEST_READY)
-            + self._all("longest_due", {"now": now, "limit": MOST_DUE})
+            WaitingJob(id, queue, task, since, status)
+            for status, rows in (("ready", ready), ("scheduled", due))
+            for id, queue, task, since in rows
         ]
         counted = [one for one in waiting if one.queue not in paused and (queues is None or one.queue in queues)]
         first = min(counted, key=lambda one: one.since, default=None)
-        values = {"queues": None if queues is None else as_json(queues), "since": since_minute}
-        ended = dict(self._all("ended_since", values))
+        ended = Counter[str]()
+        for one in minutes:
+            if queues is None or one.queue in queues:
+                ended[one.measure] += one.count
         return Vitals(now, first.since if first else None, first.id if first else None, ended, self._workers())
 
     # --- the questions ---
@@ -109,9 +119,7 @@ class Look:
         )
         found.rootless = self._ask(found, "chains", lambda: self._some("rootless_chains", values))
         found.batchless = self._ask(found, "batches", lambda: self._some("batchless_jobs", values))
-        found.tallies = self._ask(found, "totals", lambda: self._tallies("wrong_totals"))
-        if found.tallies is None:
-            found.tallies = self._ask(None, "totals", lambda: self._tallies("negative_totals"))
+        found.miscounts = self._ask(found, "counts", self._miscounts)
         if found.deep:
             found.broken_keys = self._ask(found, "foreign keys", self._broken_keys)
 
@@ -146,8 +154,21 @@ class Look:
             foreign_keys=bool(self._pragma("foreign_keys")),
         )
 
-    def _tallies(self, statement: str) -> list[Tally]:
-        return [Tally(*row) for row in self._all(statement, {"most": MOST})]
+    def _miscounts(self) -> list[Miscount]:
+        with self._in_one_transaction():
+            rows = self._statistics.recount(self._connection)
+        return [Miscount(*row) for row in rows[:MOST]]
+
+    @contextmanager
+    def _in_one_transaction(self) -> Iterator[None]:
+        begun = not self._connection.in_transaction
+        if begun:
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            if begun and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
     def _broken_keys(self) -> list[tuple[str, int]]:
         """Rows of whatever table, the user's own too, that refer to nothing."""
@@ -157,7 +178,7 @@ class Look:
         return sorted(counts.items())
 
     def _workers(self) -> list[Attendance]:
-        return attendance(self._connection, self._sql, self._path)
+        return present_workers(self._connection, self._sql, self._path)
 
     def _held(self, values: dict[str, Any]) -> list[Held]:
         return [

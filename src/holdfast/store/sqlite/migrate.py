@@ -5,19 +5,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...clock import Clock
-from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew
+from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
 from ..statements import with_prefix
 from .faults import is_busy
 from .patience import Patience
 
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
+UNRELEASED = "0001_initial"  # the first migration of the versions before the first release
+# The wall clock in microseconds; SQLite before 3.42 gives no more than milliseconds.
+NOW = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
 
 
 class Migrations:
-    def __init__(self, connection: sqlite3.Connection, prefix: str, folder: Path = FOLDER) -> None:
+    def __init__(self, connection: sqlite3.Connection, prefix: str, folder: Path | None = None) -> None:
         self._connection, self._prefix = connection, prefix
-        self._known = {file.stem: file for file in sorted(folder.glob("[0-9]*.sql"))}
+        self._known = {file.stem: file for file in sorted((folder or FOLDER).glob("[0-9]*.sql"))}
 
     def require_current(self) -> None:
         """Raise unless the tables are exactly those of this version."""
@@ -38,6 +41,11 @@ class Migrations:
 
     def pending(self) -> list[str]:
         applied = self.applied()
+        if UNRELEASED in applied:
+            raise SchemaUnsupported(
+                f"the tables {self._prefix}… were made by a development version of Holdfast and cannot be migrated: "
+                "move the database file away and start with a new one, or pass another prefix="
+            )
         unknown = sorted(applied - self._known.keys())
         if unknown:
             raise SchemaTooNew(
@@ -65,7 +73,7 @@ class Migrations:
     def _apply_one(self, name: str, now: int) -> None:
         try:
             for statement in _statements(self._known[name].read_text(encoding="utf-8")):
-                self._connection.execute(with_prefix(statement, self._prefix))
+                self._connection.execute(with_prefix(statement, self._prefix).replace("{now}", NOW))
             self._connection.execute(self._record_table())
             self._connection.execute(
                 f"INSERT INTO {self._prefix}migrations (name, applied_at) VALUES (?, ?)",  # noqa: S608

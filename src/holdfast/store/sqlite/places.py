@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from ...model import Wanted
-from ..statements import Statements
-from .criteria import as_json
+from ..statements import Statements, as_json
 
 WINDOW = 32  # steps: each queue is one, and each task in it
 

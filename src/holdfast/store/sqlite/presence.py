@@ -8,10 +8,13 @@ of the file. So there is one descriptor per process and file, shared by all who 
 import contextlib
 import fcntl
 import os
+import socket
 import threading
 from pathlib import Path
 
 from msgspec import Struct
+
+from ..circumstances import Presence
 
 HIGHEST_SLOT = 2**62
 
@@ -125,8 +128,21 @@ def lock_file(database: Path) -> LockFile:
         return _files.setdefault(path, LockFile(path))
 
 
+def presence(database: Path, slot: Slot, pid: int, host: str) -> Presence:
+    """Tell whether the process of a worker that has not ended is there, by its lock. Creates nothing."""
+    if slot.number >= 0 and not lock_path(database.resolve()).exists():
+        return "unknown"
+    file = lock_file(database)
+    if file.is_free(slot):
+        return "dead"
+    if not file.is_current(slot):
+        return "unknown"
+    # A process id means something only on its own host.
+    return "stopped" if host == socket.gethostname() and is_stopped(pid) else "alive"
+
+
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal, as far as the system tells: it lives, and does nothing."""
+    """Tell whether a process was stopped by a signal, as far as the system tells."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib is slower
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")

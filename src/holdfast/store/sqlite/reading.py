@@ -1,15 +1,13 @@
 """Looking at jobs, and waiting for something to look at."""
 
-import builtins
 import math
 import sqlite3
 
 from ...clock import SECOND
-from ...model import Criteria, Cursor, JobRecord, TimelineEntry
+from ...model import JobRecord, TimelineEntry
 from ..statements import Statements
-from .criteria import where
-from .part import Part
-from .timeline import timeline
+from .database import Database
+from .timeline import EVENT_COLUMNS, event_record, timeline
 
 LONGEST_WAIT_SECONDS = 1.0
 
@@ -23,54 +21,45 @@ def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> 
     return None if row is None else JobRecord(*row)
 
 
-class Reading(Part):
+class Reading:
+    def __init__(self, db: Database) -> None:
+        self._db, self._sql, self._clock = db, db.sql, db.clock
+
     def get(self, job_id: int) -> JobRecord | None:
-        return self._read(lambda connection: get_record(connection, self._sql, job_id))
+        return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
 
-    def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> list[JobRecord]:
-        clause, values = where(criteria, self._options.prefix)
-        newer = cursor is not None and cursor.newer
-        if cursor is not None:
-            clause += " AND id > :cursor" if newer else " AND id < :cursor"
-            values["cursor"] = cursor.id
-        template = self._sql.list_newer if newer else self._sql.list_older
-        statement = template.replace("{columns}", COLUMNS).replace("{where}", clause)
-        values["limit"] = limit
-        rows = self._read(lambda connection: connection.execute(statement, values).fetchall())
-        return [JobRecord(*row) for row in (reversed(rows) if newer else rows)]
-
-    def history(self, job_id: int) -> builtins.list[TimelineEntry]:
-        def work(connection: sqlite3.Connection) -> builtins.list[TimelineEntry]:
-            events = connection.execute(self._sql.events_of, (job_id,)).fetchall()
+    def history(self, job_id: int) -> list[TimelineEntry]:
+        def work(connection: sqlite3.Connection) -> list[TimelineEntry]:
+            events = connection.execute(self._sql.events_of.replace("{columns}", EVENT_COLUMNS), (job_id,)).fetchall()
             attempts = connection.execute(self._sql.attempts_of, (job_id,)).fetchall()
-            return timeline(events, attempts)
+            return timeline([event_record(*row) for row in events], attempts)
 
-        return self._read(work)
+        return self._db.read_snapshot(work)
 
     def traceback(self, fingerprint: str) -> str | None:
-        row = self._read(lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone())
+        row = self._db.read(lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone())
         return None if row is None else row[0]
-
-    def count(self, criteria: Criteria) -> int:
-        clause, values = where(criteria, self._options.prefix)
-        statement = self._sql.count.replace("{where}", clause)
-        found = self._read(lambda connection: connection.execute(statement, values).fetchone())
-        return int(found[0])
 
     # --- waiting ---
 
     def commits_seen(self) -> int:
-        return self._ready().watcher.count()
+        return self._db.engine().watcher.count()
 
-    def wait_for_commit(self, seen: int, timeout: float) -> None:
+    def wait_for_commit(self, seen: int, timeout: float, *, until_due: bool = False) -> int:
+        watcher = self._db.engine().watcher
+        if until_due:
+            timeout = min(timeout, self._seconds_until_due())
         if timeout > 0:
-            self._ready().watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+            watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+        return watcher.endings
 
     def wake_waiting(self) -> None:
-        self._ready().watcher.notify()
+        self._db.engine().watcher.notify()
 
-    def seconds_until_due(self) -> float:
-        run_at, timeout_at, lease = self._read(lambda connection: connection.execute(self._sql.next_due).fetchone())
+    def _seconds_until_due(self) -> float:
+        run_at, timeout_at, lease = self._db.read(
+            lambda connection: connection.execute(self._sql.next_due).fetchone()
+        )
         moments = [math.inf]
         moments += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
         if lease is not None:

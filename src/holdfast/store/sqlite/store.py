@@ -1,160 +1,128 @@
-"""The Store on SQLite, put together from its parts. Its SQL is in `sql/`."""
+"""The store on SQLite: its parts, each given the database, put together. The SQL is in `sql/`."""
 
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
 from random import Random
-from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ...errors import StoreClosed, UsedAfterFork
 from ..blob_files import FileBlobs
-from ..statements import Statements
+from ..prune import Prune
+from ..statistics import Statistics
 from ..vault import Vault
-from .counting import Counting
-from .engine import Engine, Options
+from .blobs import Blobs
+from .claim import Claim
+from .database import Database
+from .engine import Options
+from .enqueue import Enqueue
 from .examining import Examining
-from .exchanging import Exchanging
-from .explaining import Explaining
+from .exchange import Exchange
+from .explain import Explain
+from .file import File
 from .files import blob_folder, database_path
-from .forecasting import Forecasting
-from .forks import watch_forks
-from .graphs import Graphs
+from .listing import Listing
 from .mending import Mending
 from .migrate import DEFAULT_PREFIX
 from .observing import Observing
-from .operating import Operating
-from .part import Hurry
-from .places import Places
-from .presence import lock_path
-from .pruning import Pruning
+from .operate import Operate
+from .prune import SlotLock
 from .reading import Reading
-from .scheduling import Scheduling
-from .tallying import Tallying
-from .transaction import Completion, T, Transaction, handed_out
+from .schedules import Schedules
+from .settle import Settle
+from .workers import Workers
+from .workflow import Workflows
 
-FORK_PATIENCE_SECONDS = 1.0
 
-
-class SqliteStore(
-    Scheduling,
-    Exchanging,
-    Operating,
-    Pruning,
-    Forecasting,
-    Graphs,
-    Counting,
-    Observing,
-    Tallying,
-    Examining,
-    Mending,
-    Explaining,
-    Reading,
-):
+class SqliteStore:
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
-        self._options, self._clock, self._random, self._token = options, clock, random, token
-        self._actor = f"{os.getpid()}-{token}"
-        self._sql = Statements(Path(__file__).parent / "sql", options.prefix)
-        self._places = Places(self._sql)
-        self._vault = Vault(options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes)
-        self._slots, self._own_slot = {}, {}
-        self._hurry = Hurry()
-        self._opening = threading.Lock()
-        self._closed = self._stranded = False
-        self._engine: Engine | None = self._open_engine()
-        watch_forks(self)
+        self.clock = clock
+        self.database = db = Database(options, clock, random, token)
+        vault = Vault(options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes)
+        blobs = Blobs(db, vault)
+        statistics = Statistics(db, db.sql, clock)
+        workflows = Workflows(db, blobs, statistics)
+        enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
+        workers = Workers(db, workflows)
+        claim = Claim(db, workers, workflows)
+        reading, listing, run_lock = Reading(db), Listing(db, statistics), SlotLock(workers)
+        self.jobs = _Jobs(
+            enqueue,
+            claim,
+            settle,
+            Exchange(db, claim, settle, workflows),
+            Operate(db, blobs, workflows, listing),
+            reading,
+            listing,
+            blobs,
+        )
+        self.workers = _Workers(workers)
+        self.workflows = _Workflows(workflows, Explain(db))
+        self.schedules = Schedules(db, blobs, enqueue)
+        observing = Observing(db, statistics)
+        self.statistics = _Statistics(observing)
+        self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
+        self.file = File(db, Examining(db, vault), Mending(db, statistics))
+
+        def forget_workers() -> None:
+            workers.slots, run_lock.slots = {}, {}
+
+        db.fold, db.after_fork = observing.fold_quietly, forget_workers
+        self.transaction, self.reading = db.transaction, db.reading
+        self.hurried, self.held_for, self.close = db.hurried, db.held_for, db.close
+        self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
+        self.wake_waiting = reading.wake_waiting
 
     @property
     def actor(self) -> str:
-        return self._actor
+        return self.database.actor
 
     @property
     def place(self) -> str:
-        prefix = "" if self._options.prefix == DEFAULT_PREFIX else f" ({self._options.prefix})"
-        return f"{self._options.path.resolve()}{prefix}"
-
-    def transaction(self) -> AbstractContextManager[Transaction]:
-        return self._begin(Transaction)
-
-    @contextmanager
-    def completion(self, result: Any) -> Iterator[Completion]:
-        with self._begin(Completion) as opened:
-            opened.result = result
-            yield opened
-
-    @contextmanager
-    def _begin(self, kind: type[T]) -> Iterator[T]:
-        with ExitStack() as stack:
-            connection = self._with_engine(lambda engine: stack.enter_context(engine.transaction()))
-            yield stack.enter_context(handed_out(connection, kind))
-
-    @contextmanager
-    def hurried(self, seconds: float) -> Iterator[None]:
-        before, self._hurry.seconds = self._hurry.seconds, seconds
-        try:
-            yield
-        finally:
-            self._hurry.seconds = before
-
-    def held_for(self) -> float:
-        engine = self._engine
-        return 0.0 if engine is None else engine.writer.held_for()
+        options = self.database.options
+        prefix = "" if options.prefix == DEFAULT_PREFIX else f" ({options.prefix})"
+        return f"{options.path.resolve()}{prefix}"
 
     def refuse_waiting_for_itself(self) -> None:
-        self._ready().writer.refuse_waiting_for_itself()
+        self.database.engine().writer.refuse_waiting_for_itself()
 
-    def checkpoint(self) -> tuple[int, int]:
-        return self._with_engine(lambda engine: engine.writer.checkpoint())
 
-    def close(self) -> None:
-        with self._opening:
-            engine = self._engine
-            if engine is not None:
-                engine.close()
-            self._closed, self._engine = True, None
+class _Jobs:
+    def __init__(
+        self,
+        enqueue: Enqueue,
+        claim: Claim,
+        settle: Settle,
+        exchange: Exchange,
+        operate: Operate,
+        reading: Reading,
+        listing: Listing,
+        blobs: Blobs,
+    ) -> None:
+        self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
+        self.claim_messages, self.exchange, self.sweep = claim.claim_messages, exchange.exchange, claim.sweep
+        self.settle, self.renew, self.operate = settle.settle, exchange.renew, operate.operate
+        self.get, self.list, self.count = reading.get, listing.list, listing.count
+        self.history, self.traceback = reading.history, reading.traceback
+        self.keep_apart, self.fetch = blobs.keep_apart, blobs.fetch
 
-    @contextmanager
-    def hold_still(self) -> Iterator[None]:
-        """During a fork there is no open connection, if that can be had; both sides open new ones when they need."""
-        with self._opening:
-            if self._engine is not None and self._engine.close_for_fork(FORK_PATIENCE_SECONDS):
-                self._engine = None
-            yield
 
-    def forget_parent(self) -> None:
-        """In a forked child."""
-        engine, self._engine = self._engine, None
-        self._opening = threading.Lock()
-        self._actor = f"{os.getpid()}-{self._token}"
-        self._slots, self._own_slot = {}, {}
-        if engine is not None:  # somebody was using it: this child can never safely use the file
-            engine.abandon()
-            self._stranded = True
+class _Workers:
+    def __init__(self, workers: Workers) -> None:
+        self.enlist, self.retire = workers.enlist, workers.retire
+        self.heartbeat, self.list = workers.heartbeat, workers.list
 
-    def _ready(self) -> Engine:
-        engine = self._engine
-        if engine is not None:
-            return engine
-        with self._opening:
-            if self._stranded:
-                raise UsedAfterFork(
-                    "this process was forked while its parent was using the database, so SQLite cannot be used "
-                    "here any more: fork while none is open, or start processes with spawn"
-                )
-            if self._closed:
-                raise StoreClosed("this Holdfast was closed: make a new one")
-            if self._engine is None:
-                self._engine = self._open_engine()
-            return self._engine
 
-    def _open_engine(self) -> Engine:
-        engine = Engine(self._options, self._clock, self._random, self._sql)
-        if self._slots:  # after a fork, in a process that has workers
-            engine.watcher.also_watch(lock_path(self._options.path))
-        return engine
+class _Statistics:
+    def __init__(self, observing: Observing) -> None:
+        self.counts, self.oldest, self.minutes = observing.counts, observing.oldest, observing.minutes
+        self.failures, self.totals, self.events = observing.failures, observing.totals, observing.events
+        self.fold, self.size = observing.fold, observing.size
+
+
+class _Workflows:
+    def __init__(self, workflows: Workflows, explain: Explain) -> None:
+        self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
+        self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
+        self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
+        self.situation, self.ahead_of = explain.situation, explain.ahead_of
 
 
 def open_store(

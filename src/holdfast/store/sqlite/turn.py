@@ -2,13 +2,17 @@
 
 import threading
 from collections import deque
+from collections.abc import Sequence
+from threading import get_ident
 from typing import Generic, TypeVar
+
+GATHERING_SECONDS = 0.00005
 
 
 class Waiting:
     """A thread that stands in line. Its gate opens when its work is done, or when it is to lead."""
 
-    __slots__ = ("done", "gate", "leads", "left", "taken")
+    __slots__ = ("behind", "done", "gate", "leads", "left", "taken")
 
     def __init__(self) -> None:
         self.gate = threading.Lock()
@@ -17,6 +21,7 @@ class Waiting:
         self.leads = False
         self.left = False  # it waits no more
         self.taken = False  # its work is being done, or was
+        self.behind: Sequence[Waiting] = ()  # whose gates it opens as soon as it has passed its own
 
     def is_over(self) -> bool:
         """Whether there is nothing to do for it in the line."""
@@ -32,6 +37,8 @@ class Turn(Generic[W]):
         self._alone: deque[Waiting] = deque()  # those who want to lead and bring no work
         self._lock = threading.Lock()
         self._led = False
+        self._awaited = 0  # how many must stand in line for the leader to go on
+        self._arrival = threading.Lock()  # what it waits for
         self._at_once: int | None = None  # the thread that leads without having stood in line
 
     def take_if_free(self) -> bool:
@@ -39,14 +46,19 @@ class Turn(Generic[W]):
         with self._lock:
             if self._led:
                 return False
-            self._led, self._at_once = True, threading.get_ident()
+            self._led, self._at_once = True, get_ident()
             return True
 
     def give_back(self) -> None:
         """Stop leading, if this thread does since `take_if_free`: an interrupt may have hidden its answer."""
-        if self._at_once == threading.get_ident():
+        if self._at_once != get_ident():
+            return
+        with self._lock:
             self._at_once = None
-            self.pass_on()
+            if not self.line and not self._alone:  # most often
+                self._led = False
+                return
+        self.pass_on()
 
     def take(self, one: W, patience_seconds: float) -> bool:
         """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work, or the
@@ -56,6 +68,9 @@ class Turn(Generic[W]):
             if not self._led:
                 self._led = one.leads = True
                 return True
+            if self._awaited and len(self.line) >= self._awaited:
+                self._awaited = 0
+                self._arrival.release()
         self._wait(one, patience_seconds)
         return one.leads
 
@@ -81,6 +96,19 @@ class Turn(Generic[W]):
             heir.leads = True
             heir.gate.release()
 
+    def await_others(self, count: int) -> None:
+        """For the leader: wait until so many stand in line, as long as somebody comes every few moments."""
+        came = 0
+        while True:
+            with self._lock:
+                before, came = came, len(self.line)
+                if came >= count or came == before:
+                    self._awaited = 0
+                    return
+                self._arrival.acquire(blocking=False)  # it may have been left open
+                self._awaited = count
+            self._arrival.acquire(timeout=GATHERING_SECONDS)
+
     def gather(self, group: list[W], most: int) -> None:
         """Take those who stand in line, for the leader to do their work. From then on none of them leaves."""
         with self._lock:
@@ -91,6 +119,21 @@ class Turn(Generic[W]):
                     one.taken = True
                 self.line.popleft()
 
+    def let_pass(self, group: list[W]) -> None:
+        """The work of all of them is done.
+
+        The leader wakes one of them, and each wakes two more. Woken all at once they would only get in each other's
+        way, since one at a time can run.
+        """
+        with self._lock:
+            waiting = [one for one in group if not one.leads and not one.left]
+            for place, one in enumerate(waiting):
+                one.behind = waiting[2 * place + 1 : 2 * place + 3]
+            for one in group:
+                one.done = True
+        if waiting:
+            waiting[0].gate.release()
+
     def _wait(self, one: Waiting, patience_seconds: float) -> None:
         passed = False
         try:
@@ -98,6 +141,8 @@ class Turn(Generic[W]):
         finally:
             if not passed:
                 self._leave(one)
+            for other in one.behind:
+                other.gate.release()
 
     def _must_stay(self, one: Waiting) -> bool:
         """When the patience is over: it leads by now, or its work is being done. Otherwise it has left."""

@@ -98,22 +98,30 @@ class Watcher:
             self._news.wait(min(BLIND_SECONDS, max(0.0, deadline - monotonic())))
         finally:
             self._looking_out = False
-            self._news.notify_all()  # another one may have to do it
+            if self._waiting > 1 or self._closed:
+                self._news.notify_all()  # another one may have to do it
 
     def _look_out(self, alarm: Alarm, connection: sqlite3.Connection, seen: int, deadline: float) -> None:
+        # The look comes first: to take in what the alarm has heard takes longer, and can wait until the next time.
+        is_reset = False
         while self._count == seen and not self._closed and (left := deadline - monotonic()) > 0:
             version = connection.execute("PRAGMA data_version").fetchone()[0]
             if version != self._version:
                 self._version = version
                 self._count_one()
-            elif alarm.sleep(left):
-                self.endings += 1
-                self._count_one()
+            elif is_reset:
+                is_reset = not alarm.sleep(left)
+            else:  # and look again: what came between the look and this is not heard any more
+                is_reset = True
+                if alarm.reset():
+                    self.endings += 1
+                    self._count_one()
 
     def _count_one(self) -> None:
         with self._news:
             self._count += 1
-            self._news.notify_all()
+            if self._waiting > 1:
+                self._news.notify_all()
 
     def _set_alarm(self) -> Alarm:
         self._alarm = Alarm()

@@ -7,12 +7,11 @@ thread thus writes at once, without handing anything to anybody; threads that wr
 
 import sqlite3
 import sys
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ...errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
@@ -29,28 +28,28 @@ class EngineGone(Exception):
     """This engine was closed because of a fork, before anything was done; a new one takes its place."""
 
 
-class Joinable(ABC, Generic[T]):
+class Joinable(Generic[T]):  # no ABC: it is asked for each member of a group whether it is one
     """Work of which several can be done with one statement."""
 
     most_together: int
 
-    @abstractmethod
-    def __call__(self, connection: sqlite3.Connection, /) -> T: ...
+    def __call__(self, connection: sqlite3.Connection, /) -> T:
+        raise NotImplementedError
 
-    @abstractmethod
     def do_together(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
         """Do all of them, which are of this class; results in the same order. All or none."""
+        raise NotImplementedError
 
 
+FLUSHED = "FULL"
 MAX_GROUP = 500
-GATHERING_YIELDS = 16
 
 
 class _Request(Waiting, Generic[T]):
     __slots__ = ("atomic", "durable", "error", "limit", "result", "wakes", "work")
 
     def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool, limit: float | None = None) -> None:
-        super().__init__()
+        Waiting.__init__(self)
         self.work, self.durable, self.atomic, self.wakes, self.limit = work, durable, atomic, wakes, limit
         self.result: T
         self.error: BaseException | None = None
@@ -83,9 +82,11 @@ class Writer:
         self._owned_at = 0.0
         self._counted = connection.total_changes
         self._leader: int | None = None  # the thread that does the work of the line
-        self._closed = False
-        self._abandoned = self._retired = False
+        self._usable = True  # neither closed nor retired nor damaged
+        self._abandoned = self._retired = self._closed = False
         self.damage: CorruptDatabase | None = None
+        self.since_fold = 0
+        """Changes since the statistics were folded by this process; reset by whoever folds."""
 
     def run(
         self,
@@ -108,11 +109,12 @@ class Writer:
                     return self._run_at_once(work, durable, wakes, limit)
             finally:
                 self._turn.give_back()
-        self.refuse_nesting()
+        if self._leader is not None or self._owner is not None:
+            self.refuse_nesting()
         request = _Request(work, durable, atomic, wakes, limit)
         try:
             if self._turn.take(request, self._patience.limit if limit is None else limit):
-                self._leader = threading.get_ident()
+                self._leader = get_ident()
                 while not request.done:
                     self._serve()
         finally:
@@ -133,8 +135,11 @@ class Writer:
         """The short way, for a thread that is alone: as `_serve`, but there is no line and nothing to leave there."""
         connection = self._connection
         try:
-            self._require_open()
-            self._set_level(durable)
+            if not self._usable:
+                self._require_usable()
+            level = self._durable_level if durable else "NORMAL"
+            if level != self._level:
+                self._set_level(level)
             try:
                 result = work(connection)
             except sqlite3.OperationalError as error:
@@ -177,8 +182,8 @@ class Writer:
         with self.exclusively(self._patience.limit) as alone:
             if not alone:
                 raise self._held_up()
-            self._require_open()
-            self._owner, self._owner_task, self._owned_at = threading.get_ident(), _current_task(), time.monotonic()
+            self._require_usable()
+            self._owner, self._owner_task, self._owned_at = get_ident(), _current_task(), time.monotonic()
             try:
                 yield
             finally:
@@ -189,27 +194,30 @@ class Writer:
         return 0.0 if self._owner is None else time.monotonic() - self._owned_at
 
     def is_owned_here(self) -> bool:
-        return self._owner is not None and self._owner == threading.get_ident()
+        return self._owner is not None and self._owner == get_ident()
 
     def checkpoint(self) -> tuple[int, int]:
         with self.owned():
             return self._checkpointer.run(self._patience.run)
 
-    def count_changes(self, changes: int) -> None:
-        """So many changes were committed by this process: checkpoint when there are enough. For the leader."""
-        if self._checkpointer.count(changes):
-            # What was written is committed; whatever ails the disk will be told at the next write.
-            with suppress(sqlite3.Error, StoreBusy):
-                self._checkpointer.run(self._patience.run)
+    def count_changes(self, changes: int, flushed: bool) -> None:
+        """A commit of so many changes by this process: checkpoint when there are enough. For the leader."""
+        if self._checkpointer.count(changes, flushed):
+            self._checkpoint_if_possible()
+
+    def _checkpoint_if_possible(self) -> None:
+        # What was written is committed; whatever ails the disk will be told at the next write.
+        with suppress(sqlite3.Error, StoreBusy):
+            self._checkpointer.run(self._patience.run if self._checkpointer.is_due() else _once)
 
     def run_here(self, work: Work[T]) -> T:
         """As `run`, durable, for work that must run in this very thread, and in a transaction of its own."""
         self.refuse_nesting()
         request = _Request(work, durable=True, atomic=False, wakes=True)
         with self.exclusively():
-            self._leader = threading.get_ident()
+            self._leader = get_ident()
             try:
-                self._require_open()
+                self._require_usable()
                 self._run_alone(request)
                 self._after_commit([request])
             except sqlite3.Error as error:
@@ -221,11 +229,11 @@ class Writer:
     def close(self, then: Callable[[], None]) -> None:
         self.refuse_nesting()
         with self.exclusively():
-            self._closed = True
+            self._closed, self._usable = True, False
             then()
 
     def refuse_nesting(self) -> None:
-        if self._leader is not None and self._leader == threading.get_ident():
+        if self._leader is not None and self._leader == get_ident():
             raise TransactionError(
                 "while many are being stored in one transaction, what makes them must not write: "
                 "make a list first, and pass that"
@@ -250,9 +258,9 @@ class Writer:
 
     def retire(self) -> None:
         """Another engine will take over; whoever still comes here is told to go there."""
-        self._retired = True
+        self._retired, self._usable = True, False
 
-    def _require_open(self) -> None:
+    def _require_usable(self) -> None:
         if self._retired:
             raise EngineGone
         if self._closed:
@@ -264,7 +272,7 @@ class Writer:
         """Raise Holdfast's exception instead; once the file was found damaged, nothing more is written to it."""
         translated = translate(error, self._path)
         if isinstance(translated, CorruptDatabase):
-            self.damage = translated
+            self.damage, self._usable = translated, False
         raise translated from error
 
     def _serve(self) -> None:
@@ -272,7 +280,7 @@ class Writer:
         group: list[_Request[Any]] = []
         try:
             self._gather(group)
-            self._require_open()
+            self._require_usable()
             if len(group) == 1:
                 self._run_alone(group[0])
             elif not self._join(group):
@@ -286,24 +294,18 @@ class Writer:
                 request.error = StoreError("the write was interrupted, so its outcome is unknown: do it again")
             raise
         finally:
-            for request in group:
-                request.done = True
-                request.gate.release()
+            self._turn.let_pass(group)
 
     def _gather(self, group: list[_Request[Any]]) -> None:
         """Take what stands in line. Where threads write together, let those who just finished join again."""
-        line = self._turn.line
         if self._last_group > 1:
-            for _ in range(GATHERING_YIELDS):
-                if len(line) >= self._last_group:
-                    break
-                time.sleep(0)
+            self._turn.await_others(self._last_group)
         self._turn.gather(group, MAX_GROUP)
         self._last_group = len(group)
 
     def _run_alone(self, request: _Request[Any]) -> None:
         connection = self._connection
-        self._set_level(request.durable)
+        self._use_level(request.durable)
         if request.atomic:
             request.attempt(connection)
             if isinstance(request.error, sqlite3.OperationalError) and is_busy(request.error):
@@ -324,7 +326,7 @@ class Writer:
 
     def _run_together(self, group: list[_Request[Any]]) -> None:
         connection = self._connection
-        self._set_level(any(request.durable for request in group))
+        self._use_level(any(request.durable for request in group))
         self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             for request in group:
@@ -338,7 +340,7 @@ class Writer:
         works = [request.work for request in group if isinstance(request.work, Joinable)]
         if len(works) < len(group) or len(works) > works[0].most_together:
             return False
-        self._set_level(any(request.durable for request in group))
+        self._use_level(any(request.durable for request in group))
         try:
             results = self._patience.run(lambda: works[0].do_together(self._connection, works))
         except sqlite3.IntegrityError:
@@ -364,11 +366,14 @@ class Writer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _set_level(self, durable: bool) -> None:
+    def _use_level(self, durable: bool) -> None:
         level = self._durable_level if durable else "NORMAL"
         if level != self._level:
-            self._connection.execute(f"PRAGMA synchronous = {level}")
-            self._level = level
+            self._set_level(level)
+
+    def _set_level(self, level: str) -> None:
+        self._connection.execute(f"PRAGMA synchronous = {level}")
+        self._level = level
 
     def _after_commit(self, group: list[_Request[Any]]) -> None:
         changes = self._connection.total_changes - self._counted
@@ -377,9 +382,15 @@ class Writer:
 
     def _count_commit(self, changes: int, wakes: bool) -> None:
         self._counted += changes
+        self.since_fold += changes
         if wakes:
             self._on_wake()
-        self.count_changes(changes)
+        if self._checkpointer.count(changes, self._level == FLUSHED):
+            self._checkpoint_if_possible()
+
+
+def _once(action: Callable[[], T]) -> T:
+    return action()
 
 
 def _current_task() -> object:

@@ -16,6 +16,17 @@ DELETE FROM {p}unused_blobs WHERE name = ?
 -- name: let_go
 INSERT INTO {p}unused_blobs (name) VALUES (?) ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL
 
+-- name: let_go_of_args
+-- before this job gets another payload
+INSERT INTO {p}unused_blobs (name) SELECT args_blob FROM {p}jobs WHERE id = :id AND args_blob IS NOT NULL
+ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL
+
+-- name: let_go_of_results
+-- before these jobs lose their results
+INSERT INTO {p}unused_blobs (name) SELECT result_blob FROM {p}jobs
+WHERE id IN (SELECT value FROM json_each(:batch)) AND result_blob IS NOT NULL
+ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL
+
 -- name: let_all_go
 -- of these names, those that no job refers to
 INSERT INTO {p}unused_blobs (name) SELECT found.value FROM json_each(:names) AS found

@@ -2,12 +2,12 @@
 -- what there is to do before and at a claim: due jobs, ended leases, ready messages
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = ? AND task IS NULL)
+       EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' AND queue = ? AND task IS NULL)
 
 -- name: promote
 -- scheduled -> ready, when due
 UPDATE {p}jobs SET status = 'ready',
-    transition = 'promoted', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'promoted', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit)
 
 -- name: recover
@@ -15,7 +15,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :no
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ' was not settled before its lease ended', fingerprint = NULL,
-    transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'recovered', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
              ORDER BY coalesce(lease, 0) LIMIT :limit)
   AND attempt < max_attempts
@@ -25,7 +25,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ', the last, was not settled before its lease ended', fingerprint = NULL,
-    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
              ORDER BY coalesce(lease, 0) LIMIT :limit)
   AND attempt >= max_attempts
@@ -34,7 +34,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
 -- ready -> running, the next messages of a queue unless it is paused
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
-    transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
+    transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id IN (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
@@ -47,7 +47,7 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 -- ready -> running, the next message of a queue unless it is paused, or something else must be swept first
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
-    transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
+    transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id = (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
@@ -103,7 +103,7 @@ SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT 
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (
     SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM {p}jobs
@@ -122,7 +122,7 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
   AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,

@@ -1,16 +1,18 @@
--- Into `ready` or `scheduled`. The event is written by the trigger jobs_enqueued.
+-- Into `ready`, `scheduled` or `blocked`. The event is written by the trigger jobs_enqueued. The columns of a new job
+-- are listed in new_jobs.py.
 
 -- name: insert
-INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, trace, actor)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO {p}jobs ({columns}) VALUES ({values})
 
 -- name: insert_many
--- All values but `args` are the same for every row, so one statement takes a thousand of them.
-INSERT INTO {p}jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout, key, tags,
-                     history, trace, actor)
-SELECT value, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM json_each(?) WHERE true ORDER BY key
+-- All values but `args`, the first, are the same for every row, so one statement takes a thousand of them.
+INSERT INTO {p}jobs ({columns}) SELECT value, {other_values} FROM json_each(?) WHERE true ORDER BY key
 RETURNING id
+
+-- name: insert_continuation
+-- Once, however often it is tried.
+INSERT INTO {p}jobs ({columns}) VALUES ({values})
+ON CONFLICT (chain_id, chain_index) WHERE chain_id IS NOT NULL DO NOTHING
 
 -- name: find_live_key
 -- the job that holds the key now: its own, or the root of a chain that goes on
@@ -39,5 +41,5 @@ UPDATE {p}jobs SET
     status = CASE WHEN status = 'blocked' THEN status ELSE :status END,
     args = :args, args_blob = :args_blob, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),
     timeout = :timeout, trace = :trace,
-    transition = 'replaced', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'replaced', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status IN ('ready', 'scheduled', 'blocked')

@@ -9,10 +9,12 @@ SELECT DISTINCT job_id FROM (
 ) WHERE job_id NOT IN (SELECT id FROM {p}jobs) LIMIT :most
 
 -- name: orphaned_events
+-- where the event of the deletion is missing, too: otherwise they are deleted when they are folded
 SELECT DISTINCT job_id FROM (
     SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
     UNION ALL SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)
-) WHERE job_id NOT IN (SELECT id FROM {p}jobs) LIMIT :most
+) AS found WHERE job_id NOT IN (SELECT id FROM {p}jobs)
+  AND NOT EXISTS (SELECT 1 FROM {p}events WHERE job_id = found.job_id AND event = 'removed') LIMIT :most
 
 -- name: orphaned_tags
 SELECT DISTINCT job_id FROM (
@@ -41,18 +43,6 @@ SELECT DISTINCT batch_id FROM (
     UNION ALL
     SELECT * FROM (SELECT batch_id FROM {p}jobs WHERE batch_id IS NOT NULL ORDER BY batch_id DESC LIMIT :window)
 ) WHERE batch_id NOT IN (SELECT id FROM {p}batches) LIMIT :most
-
--- name: wrong_totals
--- what is kept, and what a recount gives, where they differ
-SELECT status, queue, task, sum(kept), sum(counted) FROM (
-    SELECT status, queue, coalesce(task, '') AS task, 0 AS kept, count(*) AS counted FROM {p}jobs
-    WHERE status <> 'ready' AND status <> 'running' GROUP BY 1, 2, 3
-    UNION ALL SELECT '', queue, coalesce(task, ''), 0, count(*) FROM {p}jobs GROUP BY 1, 2, 3
-    UNION ALL SELECT status, queue, task, n, 0 FROM {p}totals
-) GROUP BY 1, 2, 3 HAVING sum(kept) <> sum(counted) LIMIT :most
-
--- name: negative_totals
-SELECT status, queue, task, n, 0 FROM {p}totals WHERE n < 0 LIMIT :most
 
 -- name: overdue
 -- run past their leases, and none of the live workers holds them
@@ -107,7 +97,7 @@ WHERE queue IS NOT NULL AND task <> '' AND queue NOT IN (SELECT name FROM {p}que
 SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :before LIMIT :most
 
 -- name: pauses
-SELECT name, paused_at, EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = name)
+SELECT name, paused_at, EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' AND queue = name)
 FROM {p}queues WHERE paused_at IS NOT NULL ORDER BY paused_at LIMIT :most
 
 -- name: created_ahead
@@ -155,25 +145,10 @@ WHERE type = 'table' AND name LIKE '%migrations' AND EXISTS (
     AND name = substr(its.name, 1, length(its.name) - length('migrations')) || 'attempts')
 ORDER BY 1 LIMIT 10
 
--- --- how it is, for a health check ---
-
--- name: ended_since
--- attempts since a minute, by how they ended
-SELECT CASE WHEN what = 'acked' THEN 'succeeded' ELSE what END, sum(n) FROM {p}minutes
-WHERE minute >= :since AND what NOT IN ('wait', 'run', 'attempts') AND (what < 'error:' OR what >= 'error;')
-  AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) GROUP BY 1
-
 -- --- repairs ---
 
 -- name: delete_leftovers
 DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND job_id NOT IN (SELECT id FROM {p}jobs)
-
--- name: correct_totals
--- rows of status, queue, task and how many to add
-INSERT INTO {p}totals (status, queue, task, n)
-SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
-FROM json_each(:changes) WHERE true
-ON CONFLICT (status, queue, task) DO UPDATE SET n = n + excluded.n
 
 -- name: forget_meta
 DELETE FROM {p}meta WHERE name = ?

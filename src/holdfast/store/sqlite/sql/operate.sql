@@ -9,8 +9,7 @@ UPDATE OR IGNORE {p}jobs SET
                   THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
     run_at = :run_at, timeout_at = NULL,
     max_attempts = max(max_attempts, attempt + :attempts), finished_at = NULL, result = NULL, result_blob = NULL, worker = NULL,
-    note = (revision + 1) || ':' || :note,
-    transition = 'requeued', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'requeued', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('failed', 'cancelled')
   AND (chain_id IS NULL OR NOT EXISTS (
       SELECT 1 FROM {p}jobs AS root CROSS JOIN {p}jobs AS other ON other.task = root.task AND other.task IS NOT NULL
@@ -23,23 +22,20 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('fa
 -- blocked, scheduled, ready, running -> cancelled; a running attempt is thereby fenced
 UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL,
     error_code = NULL, error_detail = :reason, fingerprint = NULL,
-    note = (revision + 1) || ':' || :note,
-    transition = 'cancelled', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'cancelled', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('blocked', 'scheduled', 'ready', 'running')
 
 -- name: run_now
 -- scheduled -> ready
 UPDATE {p}jobs SET status = 'ready', run_at = :now,
-    note = (revision + 1) || ':' || :note,
-    transition = 'run_now', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'run_now', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status = 'scheduled'
 
 -- name: complete
 -- blocked, scheduled, ready, running -> succeeded, by somebody outside; a running attempt is thereby fenced
 UPDATE {p}jobs SET status = 'succeeded', finished_at = :now, lease = NULL, result = :result, result_blob = :result_blob,
     error_code = NULL, error_detail = NULL, fingerprint = NULL,
-    note = (revision + 1) || ':' || :note,
-    transition = 'completed', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'completed', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NULL
   AND status IN ('blocked', 'scheduled', 'ready', 'running')
 
@@ -47,8 +43,7 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NU
 -- blocked, scheduled, ready, running -> failed, by somebody outside; a running attempt is thereby fenced
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, lease = NULL,
     error_code = :failure_code, error_detail = :failure_detail, fingerprint = NULL,
-    note = (revision + 1) || ':' || :note,
-    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'failed', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NULL
   AND status IN ('blocked', 'scheduled', 'ready', 'running')
 

@@ -1,21 +1,12 @@
 -- name: get
 SELECT {columns} FROM {p}jobs WHERE id = ?
 
--- name: list_older
-SELECT {columns} FROM {p}jobs WHERE {where} ORDER BY id DESC LIMIT :limit
-
--- name: list_newer
-SELECT {columns} FROM {p}jobs WHERE {where} ORDER BY id LIMIT :limit
-
--- name: select_ids
-SELECT id FROM {p}jobs WHERE {where} AND id > :after ORDER BY id LIMIT :limit
-
 -- name: events_of
-SELECT at, event, attempt, actor, detail FROM {p}events WHERE job_id = ? ORDER BY id
+SELECT {columns} FROM {p}events WHERE job_id = ? ORDER BY id
 
 -- name: attempts_of
 SELECT attempt, worker, claimed_at, started_at, finished_at, outcome, error_code, error_detail, fingerprint
-FROM {p}attempts WHERE job_id = ? ORDER BY attempt
+FROM {p}all_attempts WHERE job_id = ? ORDER BY attempt
 
 -- name: traceback
 SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
@@ -23,9 +14,6 @@ SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
 -- name: queues_ever_paused
 -- queues that were ever paused, and whether they are
 SELECT name, paused_at IS NOT NULL FROM {p}queues
-
--- name: count
-SELECT count(*) FROM {p}jobs WHERE {where}
 
 -- name: get_meta
 SELECT value FROM {p}meta WHERE name = ?

@@ -18,14 +18,15 @@ UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended
 SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
 
 -- name: workers
-SELECT id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits
+-- the newest first
+SELECT slot, inode, id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits
 FROM {p}workers ORDER BY started_at DESC, id
 
 -- name: return_all
 -- running -> ready, for whatever a worker that has stopped still held; the attempts do not count
 UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1,
-    transition = 'returned', actor = worker, updated_at = :now, revision = revision + 1
+    transition = 'returned', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE status = 'running' AND worker = :worker
 
 -- name: recover_lost
@@ -33,7 +34,7 @@ WHERE status = 'running' AND worker = :worker
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     error_code = 'INTERNAL:WORKER_LOST', fingerprint = NULL,
     error_detail = 'the worker ' || :worker || ' died in attempt ' || attempt,
-    transition = 'recovered', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'recovered', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worker LIMIT :limit)
   AND attempt < max_attempts
 
@@ -42,7 +43,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worke
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease = NULL,
     error_code = 'INTERNAL:WORKER_LOST', fingerprint = NULL,
     error_detail = 'the worker ' || :worker || ' died in attempt ' || attempt || ', the last',
-    transition = 'failed', actor = :actor, updated_at = :now, revision = revision + 1
+    transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worker LIMIT :limit)
   AND attempt >= max_attempts
 
@@ -56,5 +57,11 @@ WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker = :worke
 -- whose leases have ended
 SELECT DISTINCT worker FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker IS NOT NULL
 
--- name: claims_of
+-- name: claimed_by_workers
+-- how many jobs each worker has claimed of each queue and task: a bounded part of what runs
+SELECT worker, queue, task, count(*)
+FROM (SELECT worker, queue, task FROM {p}jobs INDEXED BY {p}jobs_running WHERE status = 'running' LIMIT :most)
+WHERE worker IS NOT NULL GROUP BY worker, queue, task
+
+-- name: leases_of
 SELECT id, attempt FROM {p}jobs WHERE status = 'running' AND worker = ?

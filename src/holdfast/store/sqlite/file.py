@@ -1,0 +1,87 @@
+"""What only a file has: pages, checkpoints, and the ways to check and repair it."""
+
+import sqlite3
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from ..file import Pages
+from ..statements import as_json
+from .checkpoint import size_of
+from .database import Database
+from .examining import Examining
+from .files import require_room
+from .mending import Mending
+
+STEPS_OF_VACUUM = 10_000  # of SQLite's virtual machine, between two calls of `tick`
+LOOK_AT_EACH_END = {"window": 250, "most": 100}
+
+
+class File:
+    def __init__(self, db: Database, examining: Examining, mending: Mending) -> None:
+        self._db, self._sql, self._clock = db, db.sql, db.clock
+        self.examine, self.vitals = examining.examine, examining.vitals
+        self.restore_schema, self.delete_leftovers = mending.restore_schema, mending.delete_leftovers
+        self.mend_ends, self.recount = mending.mend_ends, mending.recount
+        self.note_missed_endings = mending.note_missed_endings
+
+    def checkpoint(self) -> tuple[int, int]:
+        return self._db.with_engine(lambda engine: engine.writer.checkpoint())
+
+    def pages(self) -> Pages:
+        (counts,) = self._db.rows(self._sql.page_counts)
+        return Pages(*(*counts, size_of(self._db.options.path)))
+
+    def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
+        def work(connection: sqlite3.Connection) -> tuple[int, float]:
+            begun = perf_counter()
+            for done in range(pages):
+                # One each time: Python takes one step of a statement without columns, and each step is a page.
+                connection.execute("PRAGMA incremental_vacuum(1)")
+                if perf_counter() - begun > seconds:
+                    return done + 1, perf_counter() - begun
+            return pages, perf_counter() - begun
+
+        return self._db.run(work)
+
+    def vacuum(self, tick: Callable[[], None]) -> None:
+        require_room(self._db.options.path, self.pages().used_bytes)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA temp_store = FILE")  # it may be larger than the memory
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            raised: list[BaseException] = []
+
+            def go_on() -> int:
+                try:
+                    tick()
+                except BaseException as error:  # noqa: BLE001  raised again below
+                    raised.append(error)
+                    return 1
+                return 0
+
+            connection.set_progress_handler(go_on, STEPS_OF_VACUUM)
+            try:
+                connection.execute("VACUUM")
+            except sqlite3.OperationalError:
+                if raised:
+                    raise raised[0] from None
+                raise
+            finally:
+                connection.set_progress_handler(None, 0)
+
+        self._db.with_engine(lambda engine: engine.alone(work))
+
+    def left_behind(self) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            found: set[int] = set()
+            for table in ("attempts", "events", "tags", "blockers"):
+                rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), LOOK_AT_EACH_END).fetchall()
+                found.update(row[0] for row in rows)
+            return len(found)
+
+        return self._db.read(work)
+
+    def note(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+        values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
+        self._db.run(lambda connection: connection.execute(self._sql.note, values).rowcount, durable=True)

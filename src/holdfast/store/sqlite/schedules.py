@@ -1,0 +1,162 @@
+"""Cron schedules: kept, changed, and turned into jobs when they are due."""
+
+import builtins
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...blobs import PLACEHOLDER
+from ...errors import InvalidInput
+from ...schedule import NewSchedule, Plan, ScheduleRecord
+from ..protocol import ScheduleAction
+from ..statements import as_json
+from .blobs import Blobs
+from .database import Database
+from .enqueue import Enqueue
+
+FIRES_KEPT = 1000
+EVENTS: dict[ScheduleAction, str] = {"remove": "removed", "pause": "paused", "resume": "resumed"}
+
+_COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
+
+
+class Schedules:
+    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue) -> None:
+        self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
+
+    def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            known = self._find_schedule(connection, schedule.name)
+            if known is None:
+                self._write_schedule(connection, self._sql.add_schedule, schedule, None)
+                self._note_schedule(connection, "schedule_added", schedule.name, actor, reason, schedule)
+                return True
+            if known.source == "code" and schedule.source == "runtime":
+                raise InvalidInput(
+                    f"the schedule {schedule.name!r} was put there by @app.cron: change it in the code, choose "
+                    "another name, or remove it first if the code has it no more"
+                )
+            if schedule.is_like(known):
+                return False
+            self._write_schedule(connection, self._sql.change_schedule, schedule, known)
+            self._note_schedule(connection, "schedule_changed", schedule.name, actor, reason, schedule)
+            return True
+
+        self._blobs.require_inline(schedule.args)
+        self._db.require_space(len(schedule.args))
+        return self._db.run(work, durable=True, wakes=True)
+
+    def _write_schedule(
+        self, connection: sqlite3.Connection, statement: str, schedule: NewSchedule, known: ScheduleRecord | None
+    ) -> None:
+        """A new expression counts from now; otherwise what was missed is still missed."""
+        now = self._clock.now()
+        values = {field: getattr(schedule, field) for field in NewSchedule.__struct_fields__}
+        if known is not None and (known.cron, known.tz) == (schedule.cron, schedule.tz):
+            values |= {"handled_at": known.handled_at, "next_at": known.next_at}
+        else:
+            values |= {"handled_at": now, "next_at": _next_after(schedule, now)}
+        connection.execute(statement, values | {"now": now})
+
+    def change(self, action: ScheduleAction, name: str, actor: str, reason: str = "") -> bool:
+        """Resumed, it counts from now: what was missed during the pause does not fire. False: nothing changed."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            known = self._find_schedule(connection, name)
+            if known is None or (action != "remove" and (known.paused_at is None) == (action == "resume")):
+                return False
+            now = self._clock.now()
+            given = {"name": name, "now": now, "next_at": _next_after(known, now) if action == "resume" else None}
+            connection.execute(getattr(self._sql, f"{action}_schedule"), given)
+            self._note_schedule(connection, f"schedule_{EVENTS[action]}", name, actor, reason)
+            return True
+
+        return self._db.run(work, durable=True, wakes=True)
+
+    def list(self, after: str = "", limit: int = 1000, name: str | None = None) -> builtins.list[ScheduleRecord]:
+        """By name, those after one; or the one of this name."""
+        if name is not None:
+            found = self._db.read(lambda connection: self._find_schedule(connection, name))
+            return [] if found is None else [found]
+        statement = self._sql.list_schedules.replace("{columns}", _COLUMNS)
+        return [_record(row) for row in self._db.rows(statement, (after, limit))]
+
+    def due(
+        self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
+    ) -> tuple[builtins.list[ScheduleRecord], int | None]:
+        """Those with something to do, by name, and the next occurrence of such schedules after now."""
+        statement = self._sql.due_schedules.replace("{columns}", _COLUMNS)
+        given = {"tasks": as_json(tasks), "declared": as_json(declared), "now": now, "after": after, "limit": limit}
+
+        def work(connection: sqlite3.Connection) -> tuple[builtins.list[ScheduleRecord], int | None]:
+            found = [_record(row) for row in connection.execute(statement, given).fetchall()]
+            return found, connection.execute(self._sql.next_occurrence, given).fetchone()[0]
+
+        return self._db.read(work)
+
+    def fire(self, schedule: ScheduleRecord, plan: Plan) -> builtins.list[int]:
+        def work(connection: sqlite3.Connection) -> builtins.list[int]:
+            if plan.moments and plan.moments[-1] > self._clock.now():
+                return []  # the clock was set back since the plan was made
+            values = {"name": schedule.name, "revision": schedule.revision}
+            places = {"handled_at": plan.handled_at, "next_at": plan.next_at}
+            if connection.execute(self._sql.advance_schedule, values | places).rowcount == 0:
+                return []  # another worker was faster, or an operator
+            found = [self._fire_one(connection, schedule, moment, name) for moment in plan.moments]
+            if found:
+                connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
+            return [job_id for job_id in found if job_id is not None]
+
+        is_large = bool(plan.moments) and self._blobs.vault.is_large(schedule.args)
+        name = self._blobs.put(schedule.args, reserve=True) if is_large else None
+        self._db.require_space(0 if name is not None else len(schedule.args) * len(plan.moments))
+        return self._db.run(work, durable=bool(plan.moments), wakes=True)
+
+    def _fire_one(
+        self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
+    ) -> int | None:
+        """The id of the new job. None if this occurrence has fired before, or its key is taken.
+
+        blob: by which its payload is kept, if it is large.
+        """
+        values: dict[str, Any] = {"name": schedule.name, "fire_at": fire_at}
+        if connection.execute(self._sql.add_fire, values).rowcount == 0:
+            return None
+        job = schedule.job(fire_at)
+        inserted = self._enqueue.insert_one(
+            connection, job if blob is None else replace(job, args=PLACEHOLDER, args_blob=blob)
+        )
+        values["job_id"] = inserted.id
+        connection.execute(self._sql.name_job_of_fire, values)
+        connection.execute(self._sql.name_last_job, values)
+        return inserted.id if inserted.existing is None else None
+
+    def _find_schedule(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:
+        row = connection.execute(self._sql.get_schedule.replace("{columns}", _COLUMNS), (name,)).fetchone()
+        return None if row is None else _record(row)
+
+    def _note_schedule(
+        self,
+        connection: sqlite3.Connection,
+        event: str,
+        name: str,
+        actor: str,
+        reason: str,
+        put: NewSchedule | None = None,
+    ) -> None:
+        detail = {"schedule": name} | ({} if put is None else {"cron": put.cron, "tz": put.tz, "task": put.task})
+        detail |= {"reason": reason} if reason else {}
+        values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
+        connection.execute(self._sql.note, values)
+
+
+def _record(row: tuple[Any, ...]) -> ScheduleRecord:
+    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, row, strict=True)))
+
+
+def _next_after(schedule: NewSchedule, moment: int) -> int:
+    from ...cron import Cron  # here, since it is slow to import and not all programs have schedules
+
+    return Cron(schedule.cron, schedule.tz).after(moment)

@@ -1,0 +1,141 @@
+-- Finding jobs by filters: see listing.py. These are templates. {where} is the clause of the filters, {order} is empty or
+-- DESC; {source} is a table with the index to use, {range} a part of that index.
+
+-- --- one by one, by id ---
+
+-- name: walk
+SELECT id FROM {p}jobs NOT INDEXED WHERE id > :low AND id < :high AND {where} ORDER BY id {order} LIMIT :limit
+
+-- name: walk_end
+-- where a walk over so many rows ends; nothing if there are fewer
+SELECT id FROM {p}jobs NOT INDEXED WHERE id > :low AND id < :high ORDER BY id {order} LIMIT 1 OFFSET :most - 1
+
+-- name: fitting
+-- of these ids, those that fit
+SELECT id FROM {p}jobs NOT INDEXED WHERE id IN (SELECT value FROM json_each(:batch)) AND {where}
+
+-- name: records
+SELECT {columns} FROM {p}jobs NOT INDEXED WHERE id IN (SELECT value FROM json_each(:batch)) ORDER BY id DESC
+
+-- name: last_job
+SELECT coalesce(max(id), 0) FROM {p}jobs
+
+-- name: zones_without_history
+SELECT DISTINCT id / :ids FROM {p}jobs INDEXED BY {p}jobs_unlogged WHERE history = 0
+
+-- --- a part of an index that is not in the order of ids: read as a whole, and sorted ---
+
+-- name: sorted_ids
+SELECT id FROM {source} WHERE {range} AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: size_of_part
+-- up to a bound
+SELECT count(*) FROM (SELECT 1 FROM {source} WHERE {range} LIMIT :most)
+
+-- --- ranges of an index, each in the order of ids ---
+
+-- name: heads
+-- the first id of each of these ranges
+SELECT range.key, (SELECT {first}({id}) FROM {source} WHERE {range} AND {id} > :low AND {id} < :high)
+FROM json_each(:ranges) AS range
+
+-- name: range_ids
+SELECT {id} FROM {source} WHERE {range} AND {id} > :low AND {id} < :high ORDER BY {id} {order} LIMIT :limit
+
+-- name: size_of_ranges
+SELECT count(*) FROM (SELECT 1 FROM json_each(:ranges) AS range CROSS JOIN {source} WHERE {range} LIMIT :most)
+
+-- Which ranges there are. Each step is one look-up of a least value, and NULL where there is none any more.
+
+-- name: queues_in
+WITH RECURSIVE found (queue) AS (
+    SELECT min(queue) FROM {source} WHERE {range}
+    UNION ALL
+    SELECT (SELECT min(queue) FROM {source} WHERE {range} AND queue > found.queue) FROM found WHERE queue IS NOT NULL
+    LIMIT :most
+)
+SELECT queue FROM found
+
+-- name: tasks_in
+-- of these queues; '' stands for messages
+WITH RECURSIVE found (queue, is_there, task) AS (
+    SELECT value, EXISTS (SELECT 1 FROM {source} WHERE {range} AND queue = value AND task IS NULL), ''
+    FROM json_each(:queues)
+    UNION ALL
+    SELECT queue, 1, (SELECT min(task) FROM {source} WHERE {range} AND queue = found.queue AND task > found.task)
+    FROM found WHERE task IS NOT NULL
+    LIMIT :most
+)
+SELECT queue, is_there, task FROM found
+
+-- name: priorities_in
+-- of these queues and tasks
+WITH RECURSIVE found (queue, task, priority) AS (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), (
+        SELECT max(priority) FROM {source}
+        WHERE {range} AND queue = json_extract(value, '$[0]') AND task IS json_extract(value, '$[1]'))
+    FROM json_each(:places)
+    UNION ALL
+    SELECT queue, task, (
+        SELECT max(priority) FROM {source}
+        WHERE {range} AND queue = found.queue AND task IS found.task AND priority < found.priority)
+    FROM found WHERE priority IS NOT NULL
+    LIMIT :most
+)
+SELECT queue, task, priority FROM found
+
+-- --- chains ---
+
+-- name: continued_chains
+-- roots that were continued, each step one look-up
+WITH RECURSIVE found (chain, n) AS (
+    SELECT {first}(chain_id), 1 FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id > :low AND chain_id < :high
+    UNION ALL
+    SELECT (SELECT {first}(chain_id) FROM {p}jobs INDEXED BY {p}jobs_chain
+            WHERE chain_id > {low} AND chain_id < {high}), n + 1
+    FROM found WHERE chain IS NOT NULL AND n < :limit
+)
+SELECT chain FROM found WHERE chain IS NOT NULL
+
+-- name: size_of_chains
+SELECT count(*) FROM (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL LIMIT :most)
+
+-- name: chains_of
+-- the chains that these jobs belong to
+SELECT DISTINCT coalesce(chain_id, id) FROM {p}jobs NOT INDEXED WHERE id IN (SELECT value FROM json_each(:batch))
+
+-- --- what could be deleted ---
+
+-- name: count_deletable
+-- Of these ids, what `delete` and `delete_fitting_chain` would delete: jobs that are alone, and chains all of whose jobs
+-- fit, counted with their root; but nothing that somebody waits for.
+SELECT (
+    SELECT count(*) FROM {p}jobs NOT INDEXED
+    WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status <> 'running'
+      AND NOT continued AND chain_id IS NULL
+      AND (NOT awaited OR NOT EXISTS (
+          SELECT 1 FROM {p}blockers AS edge CROSS JOIN {p}jobs AS waiting ON waiting.id = edge.job_id
+          WHERE edge.chain_id = {p}jobs.id AND waiting.status IN ('blocked', 'scheduled', 'ready', 'running')))
+) + (
+    SELECT coalesce(sum((SELECT count(*) FROM {p}jobs WHERE id = root.id OR chain_id = root.id)), 0)
+    FROM {p}jobs AS root NOT INDEXED
+    WHERE root.id IN (SELECT value FROM json_each(:batch)) AND root.continued AND root.chain_id IS NULL
+      AND NOT EXISTS (SELECT 1 FROM {p}jobs
+                      WHERE (id = root.id OR chain_id = root.id) AND ({where} AND status <> 'running') IS NOT TRUE)
+      AND NOT EXISTS (
+          SELECT 1 FROM {p}blockers AS edge CROSS JOIN {p}jobs AS waiting ON waiting.id = edge.job_id
+          WHERE edge.chain_id = root.id AND waiting.status IN ('blocked', 'scheduled', 'ready', 'running'))
+)
+
+-- name: in_chains
+-- all jobs of chains of more than one job
+SELECT id FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL
+UNION
+SELECT chain_id FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL
+
+-- name: size_of_blockers
+-- up to a bound
+SELECT count(*) FROM (SELECT 1 FROM {p}blockers INDEXED BY {p}blockers_chain LIMIT :most)
+
+-- name: awaited_chains
+SELECT DISTINCT chain_id FROM {p}blockers INDEXED BY {p}blockers_chain

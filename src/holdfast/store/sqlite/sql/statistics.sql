@@ -1,0 +1,180 @@
+-- Sums over the log. The tables hold what is behind the cursor; the events after it are added by whoever reads.
+
+-- name: fold_position
+-- the last event that is folded, when that was, and the last event
+SELECT cursor, folded_at, (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
+
+-- name: last_event_to_fold
+-- where a step of so many events ends
+SELECT coalesce(max(id), :after) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
+
+-- name: event_groups
+-- All of them, and what the attempts that ended waited and ran. The casts are for what somebody has changed by hand: it
+-- must keep nobody from folding.
+SELECT CAST(minute AS INTEGER), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(event AS TEXT), CAST(old_status AS TEXT),
+       CAST(new_status AS TEXT), CAST(attempt AS INTEGER), n, waited, ran
+FROM (SELECT at / 60000000 AS minute, queue, coalesce(task, '') AS task, event, old_status, new_status,
+             coalesce(attempt, 0) AS attempt, count(*) AS n, group_concat(CAST(waited AS INTEGER)) AS waited,
+             group_concat(CAST(ran AS INTEGER)) AS ran
+      FROM {p}events WHERE id > :after AND id <= :upto AND queue IS NOT NULL GROUP BY 1, 2, 3, 4, 5, 6, 7)
+
+-- name: event_failures
+SELECT CAST(at / 60000000 AS INTEGER), CAST(queue AS TEXT), CAST(coalesce(task, '') AS TEXT), CAST(error_code AS TEXT),
+       CAST(fingerprint AS TEXT), CAST(coalesce(job_id, 0) AS INTEGER), CAST(at AS INTEGER)
+FROM {p}events
+WHERE id > :after AND id <= :upto AND error_code IS NOT NULL AND queue IS NOT NULL ORDER BY id
+
+-- name: move_fold
+-- only by the one that has folded from this cursor on
+UPDATE {p}fold SET cursor = :upto, folded_at = :now WHERE cursor = :after
+
+-- name: add_counts
+INSERT INTO {p}counts (queue, task, status, n) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, task, status) DO UPDATE SET n = n + excluded.n
+
+-- name: delete_empty_counts
+DELETE FROM {p}counts WHERE n = 0
+
+-- name: add_minutes
+INSERT INTO {p}minutes (minute, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (minute, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
+
+-- name: add_totals
+INSERT INTO {p}totals (queue, task, measure, bucket, n, sum) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (queue, task, measure, bucket) DO UPDATE
+    SET n = n + excluded.n, sum = min(sum + excluded.sum, 4611686018427387904)
+
+-- name: add_failures
+INSERT INTO {p}failures (error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (error_code, queue, task, fingerprint) DO UPDATE
+    SET n = n + excluded.n, first_seen = min(first_seen, excluded.first_seen),
+        last_seen = max(last_seen, excluded.last_seen), last_job_id = excluded.last_job_id
+
+-- name: add_failure_minutes
+INSERT INTO {p}failure_minutes (minute, error_code, queue, task, fingerprint, n) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (minute, error_code, queue, task, fingerprint) DO UPDATE SET n = n + excluded.n
+
+-- name: add_error_totals
+INSERT INTO {p}error_totals (error_code, queue, task, n) VALUES (?, ?, ?, ?)
+ON CONFLICT (error_code, queue, task) DO UPDATE SET n = n + excluded.n
+
+-- name: event_zones
+-- by parts of the ids: when the jobs were created that were enqueued, and whether some ended in these ways
+SELECT CAST(job_id AS INTEGER) / :ids, min(CASE WHEN event = 'enqueued' THEN at END), max(CASE WHEN event = 'enqueued' THEN at END),
+       max(coalesce(new_status = 'succeeded', 0)), max(coalesce(new_status = 'cancelled', 0))
+FROM {p}events
+WHERE id > :after AND id <= :upto AND job_id IS NOT NULL
+  AND (event = 'enqueued' OR new_status = 'succeeded' OR new_status = 'cancelled')
+GROUP BY 1
+
+-- name: add_zones
+INSERT INTO {p}zones (zone, first_at, last_at, succeeded, cancelled) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (zone) DO UPDATE
+    SET first_at = min(coalesce(first_at, excluded.first_at), coalesce(excluded.first_at, first_at)),
+        last_at = max(coalesce(last_at, excluded.last_at), coalesce(excluded.last_at, last_at)),
+        succeeded = max(succeeded, excluded.succeeded), cancelled = max(cancelled, excluded.cancelled)
+
+-- name: delete_empty_zones
+-- those of which all jobs are deleted, up to the first job
+DELETE FROM {p}zones WHERE zone < (SELECT min(id) / :ids FROM {p}jobs)
+
+-- name: removed_jobs
+-- deleted jobs of which events are left, and all of them are folded; not yet the one with the newest event of all,
+-- which would leave another in its place
+SELECT job_id FROM {p}events
+WHERE event = 'removed' AND job_id IS NOT NULL AND id <= (SELECT cursor FROM {p}fold)
+  AND id < (SELECT max(id) FROM {p}events) ORDER BY id LIMIT :limit
+
+-- name: delete_events_of_removed
+DELETE FROM {p}events
+WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND id <= (SELECT cursor FROM {p}fold)
+
+-- --- reading ---
+
+-- name: folded_counts
+SELECT queue, task, status, n FROM {p}counts WHERE :queue IS NULL OR queue = :queue
+
+-- name: unlogged_counts
+-- jobs without history are in no event: counted one by one, up to a bound
+SELECT queue, coalesce(task, ''), status, count(*) FROM (
+    SELECT queue, task, status FROM {p}jobs INDEXED BY {p}jobs_unlogged
+    WHERE history = 0 ORDER BY queue, task LIMIT :most)
+GROUP BY 1, 2, 3
+
+-- name: unlogged_counts_of_queue
+SELECT queue, coalesce(task, ''), status, count(*) FROM (
+    SELECT queue, task, status FROM {p}jobs INDEXED BY {p}jobs_unlogged
+    WHERE history = 0 AND queue = :queue ORDER BY task LIMIT :most)
+GROUP BY 1, 2, 3
+
+-- name: unlogged_places
+-- where there are jobs without history, from a queue on: each is one step through the index
+WITH RECURSIVE queues (queue) AS (
+    SELECT min(queue) FROM {p}jobs INDEXED BY {p}jobs_unlogged WHERE history = 0 AND queue >= :queue
+    UNION ALL
+    SELECT (SELECT min(queue) FROM {p}jobs INDEXED BY {p}jobs_unlogged WHERE history = 0 AND queue > queues.queue)
+    FROM queues WHERE queue IS NOT NULL
+), tasks (queue, task) AS (
+    SELECT queue, (SELECT min(task) FROM {p}jobs INDEXED BY {p}jobs_unlogged
+                   WHERE history = 0 AND queue = queues.queue AND task > '')
+    FROM queues WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT queue, (SELECT min(task) FROM {p}jobs INDEXED BY {p}jobs_unlogged
+                   WHERE history = 0 AND queue = tasks.queue AND task > tasks.task)
+    FROM tasks WHERE task IS NOT NULL
+)
+SELECT queue, '' FROM queues WHERE EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_unlogged
+                                           WHERE history = 0 AND queue = queues.queue AND task IS NULL)
+UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
+
+-- name: folded_zones
+SELECT zone, first_at, last_at, succeeded, cancelled FROM {p}zones
+
+-- name: folded_minutes
+SELECT minute / :step * :step, queue, task, measure, bucket, sum(n) FROM {p}minutes
+WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: folded_totals
+SELECT queue, task, measure, bucket, n, sum FROM {p}totals
+
+-- name: folded_error_totals
+SELECT error_code, queue, task, n FROM {p}error_totals
+
+-- name: folded_failures
+SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
+WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+ORDER BY n DESC, last_seen DESC LIMIT :limit
+
+-- name: folded_failures_since
+-- counted since a minute; first seen whenever that was
+SELECT failure.error_code, failure.queue, failure.task, failure.fingerprint, first_seen, last_seen, last_job_id, lately.n
+FROM (SELECT error_code, queue, task, fingerprint, sum(n) AS n FROM {p}failure_minutes
+      WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+      GROUP BY 1, 2, 3, 4) AS lately
+CROSS JOIN {p}failures AS failure ON failure.error_code = lately.error_code AND failure.queue = lately.queue
+    AND failure.task = lately.task AND failure.fingerprint = lately.fingerprint
+ORDER BY lately.n DESC, last_seen DESC LIMIT :limit
+
+-- name: failures_by_key
+-- rows of code, queue, task and fingerprint
+SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
+WHERE (error_code, queue, task, fingerprint) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+    FROM json_each(:keys))
+
+-- name: failure_minutes_by_key
+SELECT error_code, queue, task, fingerprint, sum(n) FROM {p}failure_minutes
+WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+    FROM json_each(:keys))
+GROUP BY 1, 2, 3, 4
+
+-- name: ever_enqueued
+-- the last id that was given out: none comes back
+SELECT seq FROM sqlite_sequence WHERE name = ?
+
+-- name: recounted
+-- jobs with history as they are
+SELECT queue, coalesce(task, ''), status, count(*) FROM {p}jobs WHERE history = 1 GROUP BY 1, 2, 3

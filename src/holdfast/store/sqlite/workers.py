@@ -1,0 +1,155 @@
+"""Workers: registering, heartbeats, and recovering what dead ones held."""
+
+import builtins
+import logging
+import sqlite3
+from typing import Any
+
+from ...model import Lease, WorkerRecord
+from ...retention import read as read_retention
+from ...wording import plural
+from ..circumstances import Attendance
+from ..statements import as_json
+from .database import Database
+from .presence import LockFile, Slot, lock_file, lock_path, presence
+from .rollcall import all_workers
+from .workflow import Workflows
+
+log = logging.getLogger("holdfast.worker")
+
+LOST_ROWS = 1000
+ENDED_WORKERS_KEPT = 100
+
+
+class Workers:
+    def __init__(self, db: Database, workflows: Workflows) -> None:
+        self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
+        self.slots: dict[str, Slot] = {}  # of the workers of this process
+
+    def enlist(self, worker: WorkerRecord, retention: str | None = None) -> None:
+        """Register a worker. From now on, and while this process lives, others know that it does."""
+        slot = self.lock_file_here().hold()
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._sql.enlist, _as_row(worker, slot))
+            connection.execute(self._sql.forget_ended_workers, {"keep": ENDED_WORKERS_KEPT})
+            if retention is not None:
+                self._put_retention(connection, retention)
+
+        try:
+            self._db.run(work, durable=retention is not None)
+        except BaseException:
+            self.lock_file_here().let_go(slot)
+            raise
+        self.slots[worker.id] = slot
+        self._db.has_workers = True
+        self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
+
+    def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:
+        """Store the policy, and log it if it is another one."""
+        if connection.execute(self._sql.get_meta, ("retention",)).fetchone() == (text,):
+            return
+        connection.execute(self._sql.set_meta, ("retention", text))
+        policy = read_retention(text)
+        detail = as_json({"retention": text if policy is None else policy.in_words()})
+        values = {"now": self._clock.now(), "event": "retention_changed", "actor": self._db.actor, "detail": detail}
+        connection.execute(self._sql.note, values)
+
+    def retire(self, worker_id: str) -> None:
+        """Note that the worker has stopped. What it still holds goes back, uncounted."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._sql.return_all, {"worker": worker_id, "now": self._clock.now()})
+            self._end(connection, worker_id, "stopped")
+
+        slot = self.slots.pop(worker_id, None)
+        self._db.has_workers = bool(self.slots)
+        try:
+            self._db.run(work, wakes=True)
+        finally:
+            if slot is not None:
+                self.lock_file_here().let_go(slot)
+
+    def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
+        """Note that the worker lives. Returns the leases held in its name; None where others have taken it for dead:
+        it needs a new id."""
+        slot = self.slots[worker_id]
+        if not self.lock_file_here().is_current(slot):  # somebody has removed the file, so nobody sees the lock
+            slot = self.slots[worker_id] = self.lock_file_here().hold_visibly(slot)
+            self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
+
+        def work(connection: sqlite3.Connection) -> bool:
+            values = {"id": worker_id, "slot": slot.number, "inode": slot.inode, "now": self._clock.now()}
+            return connection.execute(self._sql.heartbeat, values).rowcount == 1
+
+        if not self._db.run(work, atomic=True):
+            return None
+        return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
+
+    def list(self) -> builtins.list[Attendance]:
+        """Read the workers that are present and the last ones that were, with what they claimed. The newest first."""
+        return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
+
+    def recover_lost(self) -> int:
+        """running -> ready or failed, for everything that dead workers held."""
+        recovered = 0
+        for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
+            if self.lock_file_here().is_free(Slot(*slot)):
+                recovered += self._recover_from(worker_id)
+        return recovered
+
+    def renew_for_the_living(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
+        """Renew the leases of workers that live and are only slow, since a handler hogs the interpreter.
+
+        Runs in the transaction that recovers expired leases, with the same time: a worker that is late only because
+        the database was locked must not lose anything between the two.
+        """
+        names = {row[0] for row in connection.execute(self._sql.late_workers, times).fetchall()}
+        if not names:
+            return
+        for worker_id, number, inode, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
+            if worker_id in names and (worker_id in self.slots or self._is_alive(Slot(number, inode), pid, host)):
+                connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": lease})
+
+    def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
+        return presence(self._db.options.path, slot, pid, host) == "alive"
+
+    def _recover_from(self, worker_id: str) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": LOST_ROWS}
+            # Both look at the same rows, so each batch moves all of them one way or the other.
+            both = (self._sql.recover_lost_spent, self._sql.recover_lost)
+            moved = sum(connection.execute(statement, values).rowcount for statement in both)
+            self._workflows.resolve_here(connection)
+            if not moved:
+                self._end(connection, worker_id, "lost")
+            return moved
+
+        recovered = 0
+        while batch := self._db.run(work, wakes=True):
+            recovered += batch
+        held = f"{plural(recovered, 'job')} that it held {'is' if recovered == 1 else 'are'} recovered"
+        log.warning("worker %s has died: %s", worker_id, held)
+        return recovered
+
+    def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:
+        connection.execute(self._sql.worker_ended, {"id": worker_id, "ending": ending, "now": self._clock.now()})
+
+    def lock_file_here(self) -> LockFile:
+        return lock_file(self._db.options.path)
+
+
+def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "slot": slot.number,
+        "inode": slot.inode,
+        "pid": worker.pid,
+        "host": worker.host,
+        "queues": None if worker.queues is None else as_json(worker.queues),
+        "tasks": as_json(worker.tasks),
+        "limits": as_json(worker.limits),
+        "concurrency": worker.concurrency,
+        "lease": worker.lease,
+        "started_at": worker.started_at,
+    }

@@ -1,0 +1,52 @@
+"""The protocol WorkerStore: who is there, with what it has claimed, and what a heartbeat tells."""
+
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.clock import SECOND
+from holdfast.model import Lease, WorkerRecord
+from support.transitions import claim_tasks
+
+
+@pytest.fixture
+def work(app: Holdfast) -> Any:
+    return app.task(name="work")(lambda: None)
+
+
+def enlist(app: Holdfast) -> str:
+    now = app.clock.now()
+    app.store.workers.enlist(
+        WorkerRecord("worker-1", os.getpid(), socket.gethostname(), None, ("work",), 2, 60 * SECOND, now, now)
+    )
+    return "worker-1"
+
+
+def test_a_worker_is_listed_with_what_it_has_claimed(app: Holdfast, work: Any) -> None:
+    worker = enlist(app)
+    work.enqueue_many([{}] * 2)
+    work.using(queue="mail").enqueue()
+    claim_tasks(app.store, None, ["work"], 3, 60 * SECOND, worker)
+    (found,) = app.store.workers.list()
+    assert (found.presence, found.is_present, found.running) == ("alive", True, 3)
+    assert sorted(found.taken) == [("default", "work", 2), ("mail", "work", 1)]
+    app.store.workers.retire(worker)
+    (found,) = app.store.workers.list()
+    assert (found.presence, found.is_present, found.running) == ("ended", False, 0)
+
+
+def test_a_heartbeat_returns_the_leases_in_the_name_of_the_worker(app: Holdfast, work: Any) -> None:
+    worker = enlist(app)
+    assert app.store.workers.heartbeat(worker) == []
+    job = work.enqueue()
+    claim_tasks(app.store, None, ["work"], 1, 60 * SECOND, worker)
+    assert app.store.workers.heartbeat(worker) == [Lease(job.id, 1)]
+
+
+def test_a_worker_that_was_taken_for_dead_is_told_with_its_heartbeat(app: Holdfast, sql: Any) -> None:
+    worker = enlist(app)
+    sql("UPDATE holdfast_workers SET ended_at = 1, ending = 'lost'")
+    assert app.store.workers.heartbeat(worker) is None

@@ -1,0 +1,56 @@
+"""Pruning of what has a long history: no transaction is long."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ended import DAY
+from holdfast import Holdfast, Then
+from holdfast.testing import FakeClock
+from shift import drain
+
+Sql = Callable[..., list[Any]]
+
+MONTH = 31 * DAY
+
+
+@pytest.mark.parametrize(("jobs", "attempts"), [(40, 120), (3, 1600)], ids=["many tries", "one endless history"])
+def test_a_chain_with_a_long_history_goes_in_small_transactions(
+    app: Holdfast, clock: FakeClock, sql: Sql, monkeypatch: Any, jobs: int, attempts: int
+) -> None:
+    """It has thousands of rows, though not many jobs."""
+
+    @app.task(queue="walk")
+    def walk(left: int) -> Any:
+        return Then(walk, left - 1) if left else "there"
+
+    walk.enqueue(jobs - 1)
+    drain(app)
+    sql("UPDATE holdfast_jobs SET max_attempts = 5000, attempt = ?", (attempts,))
+    for table, columns in (("attempts", "attempt, claimed_at, outcome"), ("events", "attempt, at, event")):
+        values = "n, 1, 'noted'"
+        sql(
+            f"WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < ?) "  # noqa: S608
+            f"INSERT INTO holdfast_{table} (job_id, {columns}) SELECT id, {values} FROM holdfast_jobs, n",
+            (attempts,),
+        )
+    clock.advance(MONTH)
+    largest, do = 0, app.store.pruning._do  # type: ignore[attr-defined]
+    rows = "SELECT (SELECT count(*) FROM holdfast_events) + (SELECT count(*) FROM holdfast_attempts)"
+    assert sql(rows)[0][0] > 9000
+
+    def measured(token: str, counts: Any, work: Any) -> Any:
+        def weighed(connection: Any) -> Any:
+            nonlocal largest
+            before = connection.execute(rows).fetchone()[0]
+            done = work(connection)
+            largest = max(largest, before - connection.execute(rows).fetchone()[0])
+            return done
+
+        return do(token, counts, weighed)
+
+    monkeypatch.setattr(app.store.pruning, "_do", measured)
+    assert app.prune(hurry=True).jobs == jobs
+    assert 0 < largest <= 5000
+    assert app.jobs.count() == 0 and sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]
