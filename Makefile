@@ -6,7 +6,7 @@ MINUTES ?= 10
 # Tests start many processes: without its bytecode each of them would compile the whole package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types tests storm bench bench-peers clean
+.PHONY: demo test lint types tests storm bench clean
 
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
@@ -29,11 +29,9 @@ storm: .venv/installed
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
 		$(BIN)/python -m pytest -q -s tests/processes tests/test_state_machine.py
 
-bench: .venv/installed
+# About 20 minutes, and 10 GB in the folder for temporary files. A part: .venv/bin/python -m benchmarks --only trips
+bench: .venv/peers
 	$(BIN)/python -m benchmarks
-
-bench-peers: .venv/peers
-	$(BIN)/python -m benchmarks.peers
 
 .venv/installed: requirements-dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer: make PYTHON=python3.11")'

@@ -1,43 +1,47 @@
 """Ten thousand rows in one call."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
-
-from .floors import PlainBulk
-from .measure import Effort, Figure, Target, seconds, take_turns
-from .workload import BODY, Durability, order, stored
+from .floors import BareJobs
+from .measure import Effort, Figure, Target, rate, take_turns
+from .queues import HoldfastQueue, on_new_file
+from .workload import BODY
 
 ROWS = 10_000
-CALLS = 3
+CALLS = 5
 
-Insert = Callable[[Sequence[Any]], object]
-
-
-def bulk_inserts(folder: Path, effort: Effort) -> Iterator[Figure]:
-    yield _contest(folder, effort, "full", "send_many", Target(0.5))
-    yield _contest(folder, effort, "full", "enqueue_many", Target(0.5))
-    yield _contest(folder, effort, "normal", "send_many", None)
+NOTES = """\
+- **Bulk:** each turn has a new file, FULL, one call that is not measured and five that are. The floor is a bare
+  `executemany` into the slim jobs table in one transaction, with `json.dumps` of every row. Ours checks every row
+  and writes its event as well.
+"""
 
 
-def _contest(folder: Path, effort: Effort, durability: Durability, what: str, target: Target | None) -> Figure:
-    rows = [BODY | {"number": number} for number in range(effort.of(ROWS))]
-    floor_path, path = folder / f"floor-{what}-{durability}.db", folder / f"{what}-{durability}.db"
-    Holdfast(floor_path).close()
-    floor = PlainBulk(floor_path, durability, None if what == "send_many" else "order")
-    with Holdfast(path, durability=durability) as app:
-        insert: Insert = app.queue("inbox").send_many if what == "send_many" else app.task(order).enqueue_many
-        for warmed in (floor.insert, insert):
-            seconds(lambda warmed=warmed: warmed(rows), CALLS)  # type: ignore[misc]
-        contest = take_turns(
-            effort.rounds,
-            lambda: seconds(lambda: floor.insert(rows), CALLS),
-            lambda: seconds(lambda: insert(rows), CALLS),
-        )
-        assert floor.count() == stored(path) == len(rows) * CALLS * (effort.rounds + 1)
-    floor.close()
-    return contest.as_speed(
-        f"{what}, {len(rows):,} a call, {durability.upper()}", len(rows) * CALLS, "rows/s", target
+def figures(folder: Path, effort: Effort) -> Iterator[Figure]:
+    rows = [BODY | {"n": number} for number in range(effort.of(ROWS))]
+
+    def turn(make: Callable[[Path], Any], method: str) -> Callable[[], float]:
+        def work(queue: Any) -> float:
+            insert = partial(getattr(queue, method), rows)
+            insert()
+            return rate(insert, CALLS) * len(rows)
+
+        return partial(on_new_file, folder / "bulk.db", make, work)
+
+    ours = partial(HoldfastQueue, durability="full")
+    rates = take_turns(
+        effort.rounds,
+        "rows/s",
+        {
+            "enqueue_many": turn(ours, "enqueue_many"),
+            "send_many": turn(ours, "send_many"),
+            "floor": turn(partial(BareJobs, synchronous="FULL"), "enqueue_many"),
+        },
     )
+    for method in ("enqueue_many", "send_many"):
+        yield rates.ratio(f"{method}, FULL, {len(rows):,} a call ÷ bare executemany", method, "floor")
+    reached, target = rates.median("enqueue_many"), Target(120_000, unit="rows/s")
+    yield Figure(f"enqueue_many, FULL, {len(rows):,} a call", rates.text("enqueue_many"), "", reached, None, target)

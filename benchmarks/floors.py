@@ -1,6 +1,7 @@
-"""The floor: what a person would write with the standard library's sqlite3 and nothing else.
+"""The floor: bare statements of the standard library's sqlite3 on one slim jobs table, without history.
 
-WAL, and SQLite's defaults otherwise: pages of 4096 bytes, a checkpoint by itself every 1000 pages.
+Pages of 1024 bytes, WAL, SQLite's defaults otherwise. No checks, no keys, no guard against the WAL-reset bug, no
+handlers. A send, a claim and a settle each cost one statement.
 """
 
 import json
@@ -10,194 +11,88 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import holdfast.store.sqlite
-from holdfast.store.statements import Statements
+from .workload import BODY
+
+SCHEMA = """
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, queue TEXT NOT NULL, task TEXT, args TEXT NOT NULL,
+    status TEXT NOT NULL, priority INTEGER NOT NULL DEFAULT 0, run_at INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0, max_attempts INTEGER NOT NULL DEFAULT 5, worker TEXT, lease INTEGER,
+    claimed_at INTEGER, started_at INTEGER, finished_at INTEGER, error_code TEXT, error_detail TEXT,
+    fingerprint TEXT, result TEXT, key TEXT, chain_id INTEGER, batch_id INTEGER, history INTEGER NOT NULL DEFAULT 1
+);
+CREATE INDEX jobs_ready ON jobs (queue, task, priority DESC) WHERE status = 'ready';
+CREATE INDEX jobs_scheduled ON jobs (run_at) WHERE status = 'scheduled';
+CREATE INDEX jobs_running ON jobs (lease) WHERE status = 'running';
+CREATE INDEX jobs_finished ON jobs (status, finished_at) WHERE finished_at IS NOT NULL;
+"""
+SEND = "INSERT INTO jobs (args, queue, status, run_at, created_at) VALUES (?, 'q', 'ready', ?, ?)"
+RECEIVE = """
+UPDATE jobs SET status = 'running', attempt = attempt + 1, worker = 'w', lease = ?1, claimed_at = ?1, started_at = ?1
+WHERE id = (
+    SELECT id FROM jobs WHERE status = 'ready' AND queue = 'q' AND task IS NULL ORDER BY priority DESC, id LIMIT 1
+) RETURNING id, attempt, args
+"""
+ACK = """
+UPDATE jobs SET status = 'succeeded', finished_at = ?, lease = NULL
+WHERE id = ? AND attempt = ? AND status = 'running'
+"""
+ENQUEUE = "INSERT INTO jobs (args, queue, task, status, run_at, created_at) VALUES (?, 'q', 't', 'ready', ?, ?)"
+CLAIM = """
+UPDATE jobs SET status = 'running', attempt = attempt + 1, worker = 'w', lease = ?1, claimed_at = ?1
+WHERE id IN (
+    SELECT id FROM jobs WHERE status = 'ready' AND queue = 'q' AND task = 't' ORDER BY priority DESC, id LIMIT ?2
+) RETURNING id, attempt, args
+"""
+SETTLE = """
+UPDATE jobs SET status = 'succeeded', finished_at = ?, lease = NULL
+WHERE id = ? AND attempt = ? AND +status = 'running'
+"""
+TEXT = json.dumps(BODY)
 
 
-def plain_connection(path: Path, synchronous: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    return connection
+class BareJobs:
+    """A file with the slim jobs table."""
 
+    def __init__(self, path: Path, synchronous: str = "NORMAL") -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for pragma in ("page_size = 1024", "journal_mode = WAL", f"synchronous = {synchronous}"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.executescript(SCHEMA)
 
-class PlainSender:
-    """A row in jobs and a row in events, both indexed, in one transaction."""
+    def send(self) -> None:
+        at = _now()
+        self._connection.execute(SEND, (TEXT, at, at))
 
-    SCHEMA = """
-        CREATE TABLE jobs (
-            id INTEGER PRIMARY KEY, queue TEXT NOT NULL, body TEXT NOT NULL, status TEXT NOT NULL,
-            priority INTEGER NOT NULL, run_at INTEGER NOT NULL, created_at INTEGER NOT NULL,
-            attempt INTEGER NOT NULL, max_attempts INTEGER NOT NULL
-        );
-        CREATE INDEX jobs_next ON jobs (queue, status, priority DESC);
-        CREATE TABLE events (
-            id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, at INTEGER NOT NULL, event TEXT NOT NULL,
-            attempt INTEGER, actor TEXT
-        );
-        CREATE INDEX events_job ON events (job_id);
-    """
+    def trip(self) -> None:
+        """Send, receive and acknowledge one message in three transactions."""
+        self.send()
+        ((job_id, attempt, _),) = self._connection.execute(RECEIVE, (_now(),)).fetchall()
+        self._connection.execute(ACK, (_now(), job_id, attempt))
 
-    def __init__(self, path: Path, synchronous: str) -> None:
-        self.path = path
-        self._connection = plain_connection(path, synchronous)
-        self._connection.executescript(self.SCHEMA)
-
-    def send(self, body: Any) -> int:
-        now = time.time_ns() // 1000
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        job_id = connection.execute(
-            "INSERT INTO jobs (queue, body, status, priority, run_at, created_at, attempt, max_attempts)"
-            " VALUES (?, ?, 'ready', ?, ?, ?, 0, ?)",
-            ("inbox", json.dumps(body), 0, now, now, 3),
-        ).lastrowid
-        connection.execute(
-            "INSERT INTO events (job_id, at, event, attempt, actor) VALUES (?, ?, 'enqueued', 0, ?)",
-            (job_id, now, "bench"),
-        )
-        connection.execute("COMMIT")
-        assert job_id is not None
-        return job_id
-
-    def count(self) -> int:
-        return _count(self._connection, "jobs")
-
-    def bytes_used(self) -> int:
-        """Of the database, with all that is in its log."""
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return self.path.stat().st_size
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class PlainQueue:
-    """Three statements on one table without history, each its own transaction: the shape of goqite."""
-
-    SCHEMA = """
-        CREATE TABLE messages (
-            id INTEGER PRIMARY KEY, queue TEXT NOT NULL, body TEXT NOT NULL, priority INTEGER NOT NULL,
-            created INTEGER NOT NULL, timeout INTEGER NOT NULL, received INTEGER NOT NULL
-        );
-        CREATE INDEX messages_next ON messages (queue, priority DESC);
-    """
-
-    def __init__(self, path: Path, synchronous: str) -> None:
-        self.path = path
-        self._connection = plain_connection(path, synchronous)
-        self._connection.executescript(self.SCHEMA)
-
-    def send(self, body: Any) -> None:
-        now = time.time_ns() // 1000
-        self._connection.execute(
-            "INSERT INTO messages (queue, body, priority, created, timeout, received) VALUES (?, ?, ?, ?, ?, 0)",
-            ("inbox", json.dumps(body), 0, now, now),
-        )
-
-    def receive(self) -> tuple[int, Any]:
-        now = time.time_ns() // 1000
-        ((message_id, _, body),) = self._connection.execute(
-            "UPDATE messages SET timeout = ?1, received = received + 1 WHERE id = ("
-            " SELECT id FROM messages WHERE queue = ?2 AND timeout <= ?3 AND received < ?4"
-            " ORDER BY priority DESC, id LIMIT 1) RETURNING id, received, body",
-            (now + 30_000_000, "inbox", now, 3),
-        ).fetchall()
-        return message_id, json.loads(body)
-
-    def ack(self, message_id: int) -> bool:
-        return self._connection.execute("DELETE FROM messages WHERE id = ?", (message_id,)).rowcount == 1
-
-    def round_trip(self, body: Any) -> None:
-        self.send(body)
-        message_id, _ = self.receive()
-        assert self.ack(message_id)
-
-    def count(self) -> int:
-        return _count(self._connection, "messages")
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class PlainBulk:
-    """A bare executemany into Holdfast's own jobs table with all its indexes, but without its triggers."""
-
-    INSERT = (
-        "INSERT INTO holdfast_jobs (args, queue, task, status, priority, run_at, created_at, max_attempts, timeout,"
-        " key, tags, history, actor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    )
-
-    def __init__(self, path: Path, synchronous: str, task: str | None) -> None:
-        """The file was made by Holdfast, and is closed by now."""
-        self._task = task
-        self._connection = plain_connection(path, synchronous)
-        triggers = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for (name,) in triggers:
-            self._connection.execute(f"DROP TRIGGER {name}")
-
-    def insert(self, bodies: Sequence[Any]) -> None:
-        now = time.time_ns() // 1000
-        rows = [
-            (json.dumps(body), "inbox", self._task, "ready", 0, now, now, 3, None, None, None, 1, "bench")
-            for body in bodies
-        ]
+    def enqueue_many(self, rows: Sequence[Any]) -> None:
+        at = _now()
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(self.INSERT, rows)
+        self._connection.executemany(ENQUEUE, [(json.dumps(row), at, at) for row in rows])
         self._connection.execute("COMMIT")
 
-    def count(self) -> int:
-        return _count(self._connection, "holdfast_jobs")
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class PlainWorker:
-    """The statements of a worker without the worker, on Holdfast's own tables with all their triggers.
-
-    One transaction settles the last batch, which nobody has handled, and claims the next.
-    """
-
-    BATCH = 100
-    CLAIM = """
-        UPDATE holdfast_jobs SET status = 'running', attempt = attempt + 1,
-            worker = ?1, lease = ?2, claimed_at = ?3, started_at = NULL, heartbeat_at = ?3,
-            transition = 'claimed', actor = ?1, updated_at = ?3, revision = revision + 1
-        WHERE id IN (
-            SELECT id FROM holdfast_jobs
-            WHERE status = 'ready' AND queue = ?4 AND task = ?5 AND attempt < max_attempts
-            ORDER BY priority DESC, id LIMIT ?6
-        )
-        RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-                  error_detail, run_at, priority
-    """
-
-    def __init__(self, path: Path, synchronous: str) -> None:
-        """The file was made by Holdfast, and is closed by now."""
-        self._connection = plain_connection(path, synchronous)
-        folder = Path(holdfast.store.sqlite.__file__).parent / "sql"
-        self._settle = Statements(folder, "holdfast_").succeed_many
-
-    def drain(self, queue: str, task: str) -> int:
-        """Returns how many there were."""
-        execute, done = self._connection.execute, 0
-        batch: list[Any] = []
+    def drain(self, batch: int = 100) -> int:
+        """Settle the last batch and claim the next in one transaction, until none is left. Returns how many."""
+        connection, done = self._connection, 0
+        held: list[Any] = []
         while True:
-            now, boot_now = time.time_ns() // 1000, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
-            execute("BEGIN IMMEDIATE")
-            if batch:
-                rows = json.dumps([(row[0], row[1], None, now, now) for row in batch])
-                done += execute(self._settle, (rows,)).rowcount
-            values = ("bench", boot_now + 60_000_000, now, queue, task, self.BATCH)
-            batch = execute(self.CLAIM, values).fetchall()
-            execute("COMMIT")
-            if not batch:
+            connection.execute("BEGIN IMMEDIATE")
+            at = _now()
+            connection.executemany(SETTLE, [(at, job_id, attempt) for job_id, attempt, _ in held])
+            done += len(held)
+            held = connection.execute(CLAIM, (at, batch)).fetchall()
+            connection.execute("COMMIT")
+            if not held:
                 return done
 
     def close(self) -> None:
         self._connection.close()
 
 
-def _count(connection: sqlite3.Connection, table: str) -> int:
-    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+def _now() -> int:
+    return time.time_ns() // 1000

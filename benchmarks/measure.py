@@ -1,30 +1,28 @@
-"""Measuring two things in turns, so that whatever ails the machine ails both."""
+"""Measure several sides in turns, so that whatever disturbs the machine disturbs all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 Action = Callable[[], object]
-
-WARM_UP_BLOCK = 50
-LONGEST_WARM_UP = 50_000
+Turn = Callable[[], float]  # does its work once and returns how many operations it did in a second
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of everything: all of it, or a little to see that it works."""
+    """How much work to do: all of it, or a little to see that the benchmarks run."""
 
     rounds: int
     part: float
+    rows: int  # in the largest files
 
     def of(self, full: int, least: int = 1) -> int:
         return max(least, int(full * self.part))
 
 
-WHOLE = Effort(rounds=9, part=1.0)
-QUICK = Effort(rounds=3, part=0.02)
+WHOLE = Effort(rounds=7, part=1.0, rows=10_000_000)
+QUICK = Effort(rounds=3, part=0.02, rows=20_000)
 
 
 @dataclass(frozen=True)
@@ -39,94 +37,81 @@ class Target:
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}"
+        return f"{'≥' if self.at_least else '≤'} {self.bound:,g} {self.unit}"
+
+
+def at_most(bound: float, unit: str) -> Target:
+    return Target(bound, at_least=False, unit=unit)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table. `value` is what the target is about: a ratio, if not said otherwise by its unit."""
+    """A line of the final table. `reached` is what the target is about: a ratio, unless the unit says otherwise."""
 
     name: str
-    floor: str
     ours: str
-    value: float | None = None
+    beside: str = ""
+    reached: float | None = None
     spread: tuple[float, float] | None = None
     target: Target | None = None
+    unit: str = "×"  # of a figure without target
 
     @property
     def met(self) -> bool | None:
-        if self.target is None or self.value is None:
+        if self.target is None or self.reached is None:
             return None
-        return self.target.is_met(self.value)
+        return self.target.is_met(self.reached)
 
 
 @dataclass(frozen=True)
-class Contest:
-    """The seconds that each side took, round by round."""
+class Table:
+    """A table of its own, beside the figures."""
 
-    floor: list[float]
-    ours: list[float]
-
-    def speed_ratios(self) -> list[float]:
-        """Ours to the floor within each round; more is faster."""
-        return [floor / ours for floor, ours in zip(self.floor, self.ours, strict=True)]
-
-    def slowdowns(self) -> list[float]:
-        return [ours / floor for floor, ours in zip(self.floor, self.ours, strict=True)]
-
-    def as_speed(self, name: str, operations: int, unit: str, target: Target | None = None) -> Figure:
-        ratios = self.speed_ratios()
-        return Figure(
-            name,
-            floor=f"{operations / median(self.floor):,.0f} {unit}",
-            ours=f"{operations / median(self.ours):,.0f} {unit}",
-            value=median(ratios),
-            spread=(min(ratios), max(ratios)),
-            target=target,
-        )
-
-    def as_slowdown(self, name: str, operations: int, target: Target | None = None) -> Figure:
-        ratios = self.slowdowns()
-        return Figure(
-            name,
-            floor=f"{median(self.floor) / operations * 1e6:,.1f} µs",
-            ours=f"{median(self.ours) / operations * 1e6:,.1f} µs",
-            value=median(ratios),
-            spread=(min(ratios), max(ratios)),
-            target=target,
-        )
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def take_turns(rounds: int, floor: Callable[[], float], ours: Callable[[], float]) -> Contest:
-    """Floor, ours, floor, ours, …: each gives the seconds it took. Every second round begins with ours."""
-    contest = Contest([], [])
+@dataclass(frozen=True)
+class Rates:
+    """The operations a second of each side, round by round."""
+
+    of: dict[str, list[float]]
+    unit: str
+
+    def ratio(self, name: str, ours: str, beside: str, target: Target | None = None) -> Figure:
+        """The median over the rounds of ours ÷ beside within a round; more is faster."""
+        ratios = [mine / other for mine, other in zip(self.of[ours], self.of[beside], strict=True)]
+        spread = (min(ratios), max(ratios))
+        return Figure(name, self.text(ours), self.text(beside), median(ratios), spread, target)
+
+    def median(self, side: str) -> float:
+        return median(self.of[side])
+
+    def text(self, side: str) -> str:
+        return f"{self.median(side):,.0f} {self.unit}"
+
+
+def take_turns(rounds: int, unit: str, sides: Mapping[str, Turn]) -> Rates:
+    """Let every side have one turn in each round. Each round begins with another side."""
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
     for number in range(rounds):
-        if number % 2 == 0:
-            contest.floor.append(floor())
-            contest.ours.append(ours())
-        else:
-            contest.ours.append(ours())
-            contest.floor.append(floor())
-    return contest
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            rates[name].append(sides[name]())
+    return Rates(rates, unit)
 
 
-def seconds(action: Action, times: int) -> float:
+def seconds(action: Action, times: int = 1) -> float:
     begin = perf_counter()
     for _ in range(times):
         action()
     return perf_counter() - begin
 
 
-def warm_up(send: Action, database: Path) -> None:
-    """Send until the write-ahead log has been started anew, which shows in its no longer growing."""
-    log = Path(f"{database}-wal")
-    size = -1
-    for _ in range(0, LONGEST_WARM_UP, WARM_UP_BLOCK):
-        seconds(send, WARM_UP_BLOCK)
-        before, size = size, log.stat().st_size
-        if size == before:
-            return
-    raise RuntimeError(f"the log still grew after {LONGEST_WARM_UP:,} sends: nobody checkpoints it")
+def rate(action: Action, times: int) -> float:
+    return times / seconds(action, times)
 
 
 def percentile(values: list[float], part: float) -> float:

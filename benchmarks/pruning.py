@@ -1,83 +1,53 @@
 """Pruning a file full of old jobs beside a running load: what it costs that load, and how long an enqueue waits."""
 
 import multiprocessing
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
-from typing import Any
+from time import perf_counter
 
 from holdfast import Holdfast, Retention
 
-from .handlers import noop, remove
-from .measure import Effort, Figure, Target, percentile
+from .files import DAY, build_file, remove
+from .measure import Effort, Figure, Target, at_most, percentile, take_turns
+from .workload import noop
 
 OLD = 1_000_000
+AGE = 40 * DAY
 SECONDS = 15
 WARM_UP_SECONDS = 1.5
 ROUNDS = 3
 PRODUCERS = 4
 START_SECONDS = 60
 
+NOTES = """\
+- **Pruning:** a process that enqueues in four threads and one that runs the jobs, on a file with 1,000,000 jobs that
+  ended 40 days ago, each with one attempt and three events; in turns without and with automatic pruning.
+"""
+
 _spawn = multiprocessing.get_context("spawn")
 
-# Each with one attempt and three events, as a job that succeeded has.
-_JOBS = """
-WITH RECURSIVE crowd (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM crowd WHERE i < :count)
-INSERT INTO holdfast_jobs (queue, task, args, status, run_at, created_at, claimed_at, finished_at, attempt, actor)
-SELECT 'old', 'old', '{"to":"ada@example.org","subject":"your order has shipped","number":' || i || '}', 'succeeded',
-       :then + i, :then + i, :then + i, :then + i, 1, 'bench'
-FROM crowd
-"""
-_ATTEMPTS = """
-INSERT INTO holdfast_attempts (job_id, attempt, worker, claimed_at, started_at, finished_at, outcome)
-SELECT id, 1, 'bench', claimed_at, claimed_at, finished_at, 'succeeded' FROM holdfast_jobs
-"""
-_EVENTS = """
-INSERT INTO holdfast_events (job_id, at, event, attempt, actor)
-SELECT id, finished_at, event, 1, 'bench' FROM holdfast_jobs,
-    (SELECT 'claimed' AS event UNION ALL SELECT 'succeeded')
-"""
 
-
-def pruning_beside_load(folder: Path, effort: Effort) -> Iterator[Figure]:
-    path, count = folder / "pruning.db", effort.of(OLD)
-    seconds = SECONDS if effort.part > 0.05 else 4
-    fill(path, count)
-    without, beside, pruned = [], [], 0
-    waits: list[float] = []
-    usual: list[float] = []
-    for _ in range(ROUNDS if effort.part > 0.05 else 1):
-        other = _load(path, seconds, prunes=False)
-        without.append(other["done"] / seconds)
-        usual += other["waits"]
-        one = _load(path, seconds, prunes=True)
-        beside.append(one["done"] / seconds)
-        waits += one["waits"]
-        pruned += one["pruned"]
-    ratio = median(beside) / median(without)
-    left = count - pruned
-    name = f"jobs enqueued and run while {count:,} old ones are pruned"
+def figures(folder: Path, effort: Effort) -> Iterator[Figure]:
+    path, count, is_quick = folder / "pruning.db", effort.of(OLD), effort.part < 0.1
+    columns = {"status": "'succeeded'", "queue": "'old'", "task": "'old'", "created_at": ":now - :age + i"}
+    build_file(path, count, columns, age=AGE, history=True)
+    load = Load(path, 3 if is_quick else SECONDS)
+    sides = {"without": lambda: load.run(prunes=False), "beside": lambda: load.run(prunes=True)}
+    rates = take_turns(1 if is_quick else ROUNDS, "jobs/s", sides)
+    name = f"jobs enqueued and run while {count:,} old ones are pruned ÷ without pruning"
+    yield rates.ratio(name, "beside", "without", Target(0.8))
+    waits = load.waits[True]
     yield Figure(
-        name,
-        floor=f"{median(without):,.0f} jobs/s",
-        ours=f"{median(beside):,.0f} jobs/s",
-        value=ratio,
-        spread=(min(beside) / max(without), max(beside) / min(without)),
-        target=Target(0.8),
+        f"longest wait of {len(waits):,} enqueues meanwhile, at {load.pruned_per_second():,.0f} pruned/s",
+        _longest(waits),
+        _longest(load.waits[False]),
+        max(waits) * 1000,
+        target=at_most(100, "ms"),
     )
-    rate = pruned / (seconds * len(beside))
-    yield Figure(
-        f"longest wait of {len(waits):,} enqueues meanwhile, at {rate:,.0f} pruned/s",
-        floor=_longest(usual),
-        ours=_longest(waits),
-        value=max(waits) * 1000,
-        target=Target(100, at_least=False, unit="ms"),
-    )
-    yield _alone(path, left)
+    yield _prune_alone(path)
     remove(path)
 
 
@@ -85,76 +55,72 @@ def _longest(waits: list[float]) -> str:
     return f"{max(waits) * 1000:,.1f} ms (p99 {percentile(waits, 0.99) * 1000:.1f})"
 
 
-def _alone(path: Path, count: int) -> Figure:
-    """The rest, with nobody else at work; and what that leaves of the file."""
+def _prune_alone(path: Path) -> Figure:
+    """Prune what is left with nobody else at work, and give the space back."""
     before = path.stat().st_size
     with Holdfast(path, retention=Retention()) as app:
-        begun = time.perf_counter()
+        begin = perf_counter()
         report = app.prune(hurry=True)
-        taken = time.perf_counter() - begun
-        begun = time.perf_counter()
+        pruned = perf_counter()
         app.vacuum(hurry=True)
-        vacuum = time.perf_counter() - begun
-    size = f"{before / 2**20:,.0f} → {path.stat().st_size / 2**20:,.0f} MiB in {vacuum:.1f} s"
-    name = f"pruned alone, in a hurry: {count:,}, then vacuum"
-    return Figure(name, floor=size, ours=f"{report.jobs / taken:,.0f} jobs/s")
+        vacuumed = perf_counter()
+    sizes = f"{before / 2**20:,.0f} → {path.stat().st_size / 2**20:,.0f} MiB in {vacuumed - pruned:.1f} s"
+    return Figure(
+        f"pruned alone, in a hurry: {report.jobs:,}, then vacuum",
+        f"{report.jobs / (pruned - begin):,.0f} jobs/s, {sizes}",
+    )
 
 
-def fill(path: Path, count: int) -> None:
-    Holdfast(path).close()
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA cache_size = -200000")
-        connection.execute("BEGIN IMMEDIATE")
-        then = time.time_ns() // 1000 - 40 * 24 * 3600 * 1_000_000
-        connection.execute(_JOBS, {"count": count, "then": then})
-        connection.execute(_ATTEMPTS)
-        connection.execute(_EVENTS)
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()
+class Load:
+    """A process that enqueues in several threads, and one that runs the jobs and prunes, or does not prune."""
 
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self.waits: dict[bool, list[float]] = {False: [], True: []}  # seconds of each enqueue, by whether it prunes
+        self._pruned: list[int] = []
 
-def _load(path: Path, seconds: float, prunes: bool) -> dict[str, Any]:
-    """A process that enqueues, in several threads, and one that runs the jobs, and prunes or does not."""
-    ours, theirs = _spawn.Pipe()
-    worker = _spawn.Process(target=_work, args=(path, prunes, theirs))
-    worker.start()
-    theirs.close()
-    ours.recv()
-    waits: list[float] = []
-    with Holdfast(path) as app:
-        task = app.task(noop)
+    def run(self, prunes: bool) -> float:
+        """The jobs that are run in a second."""
+        ours, theirs = _spawn.Pipe()
+        worker = _spawn.Process(target=_work, args=(self._path, prunes, theirs))
+        worker.start()
+        theirs.close()  # so that recv raises if the worker dies
+        ours.recv()
         stop, measured = threading.Event(), threading.Event()
+        with Holdfast(self._path) as app:
+            task, waits = app.task(noop), self.waits[prunes]
 
-        def produce() -> None:
-            while not stop.is_set():
-                begun = time.perf_counter()
-                task.enqueue()
-                if measured.is_set():
-                    waits.append(time.perf_counter() - begun)
+            def produce() -> None:
+                while not stop.is_set():
+                    begin = perf_counter()
+                    task.enqueue()
+                    if measured.is_set():
+                        waits.append(perf_counter() - begin)
 
-        producers = [threading.Thread(target=produce, daemon=True) for _ in range(PRODUCERS)]
-        for one in producers:
-            one.start()
-        time.sleep(WARM_UP_SECONDS)
-        before = _counts(app)
-        measured.set()
-        time.sleep(seconds)
-        measured.clear()
-        after = _counts(app)
-        stop.set()
-        for one in producers:
-            one.join()
-        ours.send("stop")
-        worker.join(START_SECONDS)
-    return {"done": after["noop"] - before["noop"], "pruned": before["old"] - after["old"], "waits": waits}
+            producers = [threading.Thread(target=produce, daemon=True) for _ in range(PRODUCERS)]
+            for producer in producers:
+                producer.start()
+            time.sleep(WARM_UP_SECONDS)
+            before = _succeeded(app)
+            measured.set()
+            time.sleep(self._seconds)
+            measured.clear()
+            after = _succeeded(app)
+            stop.set()
+            for producer in producers:
+                producer.join()
+            ours.send("stop")
+            worker.join(START_SECONDS)
+        if prunes:
+            self._pruned.append(before["old"] - after["old"])
+        return (after["noop"] - before["noop"]) / self._seconds
+
+    def pruned_per_second(self) -> float:
+        return sum(self._pruned) / len(self._pruned) / self._seconds
 
 
-def _counts(app: Holdfast) -> dict[str, int]:
-    counts = {count.task: count.count for count in app.store.counts() if count.status == "succeeded"}
+def _succeeded(app: Holdfast) -> dict[str, int]:
+    counts = {one.task: one.count for one in app.observe.counts().items if one.status == "succeeded"}
     return {"noop": counts.get("noop", 0), "old": counts.get("old", 0)}
 
 

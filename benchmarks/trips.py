@@ -1,42 +1,47 @@
-"""Send, receive and ack, one message at a time."""
+"""Send, receive and acknowledge one message, in three transactions, at NORMAL."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, Queue
+from .floors import BareJobs
+from .measure import Effort, Figure, Target, rate, seconds, take_turns
+from .queues import HoldfastQueue, Litequeue, on_new_file
 
-from .floors import PlainQueue
-from .measure import Effort, Figure, Target, seconds, take_turns, warm_up
-from .workload import BODY
+TRIPS = 2_000
+WARM_UP = 300
 
-TRIPS = 2_500
-
-
-def round_trips(folder: Path, effort: Effort) -> Iterator[Figure]:
-    yield _contest(folder, effort, True, Target(0.4))
-    yield _contest(folder, effort, False, Target(0.6))
-
-
-def round_trip(queue: Queue[Any], body: Any) -> None:
-    queue.send(body)
-    message = queue.receive()
-    assert message is not None and message.ack()
+NOTES = """\
+- **Trips:** each turn has a new file, 300 trips that are not measured and 2,000 that are. The floor is three bare
+  statements on the slim jobs table. It keeps finished rows, as litequeue and Holdfast with history do.
+"""
 
 
-def _contest(folder: Path, effort: Effort, history: bool, target: Target) -> Figure:
-    trips = effort.of(TRIPS)
-    kind = "history" if history else "bare"
-    floor = PlainQueue(folder / f"floor-trips-{kind}.db", "NORMAL")
-    path = folder / f"trips-{kind}.db"
-    with Holdfast(path, durability="normal") as app:
-        queue = app.queue("inbox", history=history)
-        plain, ours = partial(floor.round_trip, BODY), partial(round_trip, queue, BODY)
-        warm_up(plain, floor.path)
-        warm_up(ours, path)
-        contest = take_turns(effort.rounds, lambda: seconds(plain, trips), lambda: seconds(ours, trips))
-        assert queue.stats().total == floor.count() == 0
-    floor.close()
-    history_text = "" if history else ", history=False"
-    return contest.as_speed(f"send + receive + ack, NORMAL{history_text}", trips, "/s", target)
+def figures(folder: Path, effort: Effort) -> Iterator[Figure]:
+    path, trips = folder / "trips.db", effort.of(TRIPS)
+
+    def turn(make: Callable[[Path], Any]) -> Callable[[], float]:
+        return partial(on_new_file, path, make, lambda queue: _rate(queue, trips))
+
+    rates = take_turns(
+        effort.rounds,
+        "/s",
+        {
+            "floor": turn(BareJobs),
+            "history": turn(HoldfastQueue),
+            "no history": turn(partial(HoldfastQueue, history=False)),
+            "litequeue": turn(Litequeue),
+        },
+    )
+    for history, side, to_floor, to_litequeue in (
+        ("full history", "history", 0.45, 0.75),
+        ("history=False", "no history", 0.6, 1),
+    ):
+        yield rates.ratio(f"trip, NORMAL, {history} ÷ bare statements", side, "floor", Target(to_floor))
+        yield rates.ratio(f"trip, NORMAL, {history} ÷ litequeue", side, "litequeue", Target(to_litequeue))
+
+
+def _rate(queue: Any, trips: int) -> float:
+    seconds(queue.trip, WARM_UP)
+    return rate(queue.trip, trips)

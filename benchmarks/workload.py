@@ -1,23 +1,17 @@
-"""What is sent, in every benchmark the same."""
+"""What is sent and what is run, in every benchmark the same."""
 
-import sqlite3
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-Durability = Literal["normal", "full"]
-
-BODY: dict[str, Any] = {"to": "ada@example.org", "subject": "your order has shipped", "number": 48213}
+BODY: dict[str, Any] = {"to": "ada@example.org", "subject": "Thank you for your order", "order": 12345, "n": 1}
 
 
-def order(to: str, subject: str, number: int) -> None:
+def order(to: str, subject: str, order: int, n: int) -> None:
     """A task whose arguments are BODY."""
 
 
-def stored(path: Path) -> int:
-    """How many jobs a file of Holdfast's holds."""
-    connection = sqlite3.connect(path)
-    try:
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        return int(connection.execute("SELECT count(*) FROM holdfast_jobs").fetchone()[0])
-    finally:
-        connection.close()
+def noop() -> None:
+    """As little as a task can do."""
+
+
+async def noop_async() -> None:
+    """The same on the event loop."""
