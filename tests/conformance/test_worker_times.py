@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
+from holdfast.model import Sweep
 from holdfast.testing import FakeClock
 from shift import Shift, attempts, drain, due_in, eventually
 
@@ -63,13 +64,14 @@ def test_g8_a_clock_that_is_set_neither_takes_a_running_job_away_nor_runs_it_twi
 
 def count_looks(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Grows whenever the worker of this app looks for jobs that others have lost."""
-    looks, recover_lost = list[None](), app.store.workers.recover_lost
+    looks, sweep = list[None](), app.store.jobs.sweep
 
-    def look() -> int:
-        looks.append(None)
-        return recover_lost()
+    def look(what: Sweep = Sweep.ALL) -> int:
+        if Sweep.WORKERS in what:
+            looks.append(None)
+        return sweep(what)
 
-    monkeypatch.setattr(app.store.workers, "recover_lost", look)
+    monkeypatch.setattr(app.store.jobs, "sweep", look)
     return looks
 
 

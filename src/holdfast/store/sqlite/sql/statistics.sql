@@ -61,7 +61,8 @@ ON CONFLICT (error_code, queue, task) DO UPDATE SET n = n + excluded.n
 
 -- name: event_zones
 -- by parts of the ids: when the jobs were created that were enqueued, and whether some ended in these ways
-SELECT CAST(job_id AS INTEGER) / :ids, min(CASE WHEN event = 'enqueued' THEN at END), max(CASE WHEN event = 'enqueued' THEN at END),
+SELECT CAST(job_id AS INTEGER) / :ids, min(CASE WHEN event = 'enqueued' THEN CAST(at AS INTEGER) END),
+       max(CASE WHEN event = 'enqueued' THEN CAST(at AS INTEGER) END),
        max(coalesce(new_status = 'succeeded', 0)), max(coalesce(new_status = 'cancelled', 0))
 FROM {p}events
 WHERE id > :after AND id <= :upto AND job_id IS NOT NULL
