@@ -132,7 +132,7 @@ def test_a_worker_that_is_stopped_past_its_lease_and_goes_on_is_fenced(yard: Yar
     first = yard.start(lease=SHORT)
     job = yard.hold("hold_first")
     yard.begins(job)
-    os.kill(first.process.pid, signal.SIGSTOP)
+    yard.stop(first)
     try:
         yard.start(lease=SHORT)
         second = yard.ends(job).result
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stopped_past_its_lease_and_goes_on_is_fenced(yard: Yar
 def test_a_worker_that_is_stopped_and_goes_on_works_on(yard: Yard) -> None:
     worker = yard.start(lease=1)
     yard.ends(yard.enqueue("quick"))
-    os.kill(worker.process.pid, signal.SIGSTOP)
+    yard.stop(worker)
     job = yard.enqueue("quick", '{"n": 3}')
     other = yard.hold()
     os.kill(worker.process.pid, signal.SIGCONT)

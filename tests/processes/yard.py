@@ -1,6 +1,9 @@
 """Workers as processes, and what a test wants to know of them and their jobs."""
 
+import os
+import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,22 @@ class Yard:
 
     def lines(self, member: Member, verb: str) -> list[list[str]]:
         return [line for line in member.lines() if line[0] == verb]
+
+    def stop(self, member: Member) -> None:
+        """Stop the process by a signal, at a moment at which it does not hold the write lock."""
+
+        def is_stopped_outside_a_transaction() -> bool:
+            os.kill(member.process.pid, signal.SIGSTOP)
+            with closing(sqlite3.connect(self.database, timeout=1, isolation_level=None)) as connection:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("ROLLBACK")
+                    return True
+                except sqlite3.OperationalError:
+                    os.kill(member.process.pid, signal.SIGCONT)
+                    return False
+
+        eventually(is_stopped_outside_a_transaction)
 
     def wait_for_end(self, member: Member) -> int:
         return member.process.wait(PATIENCE_SECONDS)
