@@ -8,7 +8,7 @@ once, neither lose nor double anything. See docs/internals/statistics.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock
@@ -30,7 +30,6 @@ HISTOGRAMS = (WAIT, RUN)
 ZONE_IDS = 8192  # also in the schema
 MOST_UNFOLDED_ZONES = 100_000  # events
 
-Place = tuple[str, str | None]  # a queue and a task; None for messages
 FailureKey = tuple[str, str, str, str]
 
 
@@ -43,13 +42,6 @@ class Position:
     @property
     def unfolded(self) -> int:
         return self.last - self.cursor
-
-
-class PlaceCount(NamedTuple):
-    """Of a queue and task: how many jobs it has, and whether some may be in one of the states that were asked for."""
-
-    jobs: int
-    may_have: bool
 
 
 class Zone(NamedTuple):
@@ -93,24 +85,6 @@ class Reader:
             for (where, task, status), n in sorted({**dict.fromkeys(unknown, 0), **found}.items())
             if n or (where, task, status) in unknown
         ]
-
-    def places(
-        self, connection: Any, statuses: Collection[str], tasks: Collection[str] = ()
-    ) -> dict[Place, PlaceCount]:
-        """How many jobs the queues and tasks have, and which of them may have jobs in one of these states.
-
-        tasks: of those at least; empty for all.
-        """
-        values = {"statuses": as_json([*statuses]), "tasks": as_json([*tasks]) if tasks else None}
-        rows = connection.execute(self._sql.folded_places, values).fetchall()
-        found = {(queue, task): PlaceCount(n, bool(has)) for queue, task, n, has in rows}
-        unlogged, unknown = self._unlogged(connection, None)
-        counts = [*self.tail(connection).counts.items(), *unlogged.items()]
-        counts += [((queue, task, next(iter(statuses))), MOST_UNLOGGED) for queue, task, _ in unknown]
-        for (queue, task, status), n in counts:
-            known = found.get((queue, task), PlaceCount(0, False))
-            found[queue, task] = PlaceCount(known.jobs + n, known.may_have or status in statuses)
-        return {(queue, task or None): one for (queue, task), one in found.items()}
 
     def _unlogged(
         self, connection: Any, queue: str | None

@@ -51,11 +51,10 @@ class Search:
         values: dict[str, Any],
         span: Span,
         limit: int,
-        may_walk: bool = True,
     ) -> None:
         self._connection, self._sql, self._clause, self._values = connection, sql, clause, values
         self._all = self.span = span
-        self.limit, self._may_walk = limit, may_walk
+        self.limit = limit
         self.found: list[int] = []
         self.looked_at = 0
         self.is_complete = False
@@ -78,18 +77,6 @@ class Search:
         if self._all.newer:
             return self._all._replace(low=self.span.low)
         return self._all._replace(high=self.span.high)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the part has so few ids that a walk comes to its end."""
-        return self._may_walk and self.span.high - self.span.low <= LONG_WALK
-
-    def go(self, path: Path | None) -> None:
-        """By the path, or one by one."""
-        if path is not None:
-            self.follow(path, SHORT_WALK if self.is_short else MOST_LOOKUPS)
-        if path is None or (self.is_short and not self.is_done):
-            self.walk(LONG_WALK)
 
     def walk(self, most: int) -> None:
         """Look at so many jobs, one after the other."""
@@ -149,7 +136,7 @@ class Listing:
 
         def work(connection: sqlite3.Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
-            chosen = Plan(connection, self._sql, self._indexes, self._statistics, criteria, plan.MOST_SORTED)
+            chosen = Plan(connection, self._sql, self._indexes, criteria, plan.MOST_SORTED)
             self._look_for_page(connection, criteria, chosen, search)
             records = self._records(connection, search.found)
             if search.is_done:
@@ -166,17 +153,18 @@ class Listing:
             search.walk(max(SHORT_WALK, 2 * search.limit))
         if search.is_done:
             return
-        parts = self._parts(connection, criteria, search.span)
-        is_short = not chosen.is_direct and sum(part.high - part.low for part in parts) <= LONG_WALK
-        path = None if is_short else chosen.path()
+        path = chosen.path()
         search.is_complete = True
-        for part in parts:
+        for part in self._parts(connection, criteria, search.span):
             search.enter(part)
-            search.go(path)
+            if path is None:
+                search.walk(LONG_WALK)
+            else:
+                search.follow(path, MOST_LOOKUPS)
             if not search.is_complete:  # stopped, or full
                 break
         if not search.is_done:
-            path = chosen.path_by_counts()
+            path = chosen.path_by_counts(self._statistics)
             if path is not None:
                 search.enter(search.rest)
                 search.follow(path, MOST_LOOKUPS)
@@ -186,9 +174,8 @@ class Listing:
         return [JobRecord(*row) for row in connection.execute(statement, {"batch": as_json(ids)}).fetchall()]
 
     def _search(self, connection: sqlite3.Connection, criteria: Criteria, span: Span, limit: int) -> Search:
-        # Where ids are given, nothing else is looked at: so they need not be compared once more.
         clause, values = where(replace(criteria, ids=None), self._db.options.prefix)
-        return Search(connection, self._sql, clause, values, span, limit, may_walk=criteria.ids is None)
+        return Search(connection, self._sql, clause, values, span, limit)
 
     def _parts(self, connection: sqlite3.Connection, criteria: Criteria, span: Span) -> builtins.list[Span]:
         """Where such jobs may be, in the order of the span: by when they were created, and by how they ended."""
@@ -220,7 +207,7 @@ class Listing:
 
     def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[Span, Path | None]:
         (last,) = connection.execute(self._sql.last_job).fetchone()
-        chosen = Plan(connection, self._sql, self._indexes, self._statistics, criteria, MOST_SORTED_IN_STEPS)
+        chosen = Plan(connection, self._sql, self._indexes, criteria, MOST_SORTED_IN_STEPS)
         return Span(newer=True, high=last + 1), chosen.path()
 
     def _step(self, connection: sqlite3.Connection, criteria: Criteria, path: Path | None, span: Span) -> Step:
@@ -229,7 +216,7 @@ class Listing:
             return Step([], 0, None)
         search = self._search(connection, criteria, span, STEP)
         search.enter(parts[0])
-        if path is None or search.is_short:
+        if path is None:
             search.walk(LONG_WALK)
         else:
             search.follow(path, STEP)

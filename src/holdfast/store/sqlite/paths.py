@@ -14,7 +14,6 @@ from ..statements import Statements, as_json
 
 FIRST_CHUNK = 8  # of a range; each further one is longer
 MOST_CHUNK = 1024
-SORTED_CHUNK = 5_000
 LEAST, MOST = -(2**63), 2**63 - 1
 
 
@@ -108,7 +107,7 @@ class Part(NamedTuple):
 
     def ids(self, connection: sqlite3.Connection, span: Span, at_once: int) -> Iterator[int]:
         statement = span.put_into(self._put_into(self.sql.sorted_ids))
-        at_once = max(at_once, SORTED_CHUNK)  # to sort again costs more than to read some for nothing
+        at_once = max(at_once, MOST_CHUNK)  # to sort it again costs more than to read some for nothing
         while True:
             values = self.values | span.bounds | {"limit": at_once}
             rows = connection.execute(statement, values).fetchall()

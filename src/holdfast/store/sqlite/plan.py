@@ -12,14 +12,16 @@ from typing import Any
 from ...model import Criteria, Status
 from ...observations import Count
 from ..statements import Statements, as_json
-from ..statistics import Place, Reader
+from ..statistics import Reader
 from .paths import Continued, Given, Indexes, Order, Path, Ranges, Span, Union
 
 SMALL = 5_000  # so many jobs are looked at one by one
 MOST_SORTED = 50_000  # entries of an index that is not in the order of ids, for one page
 MOST_RANGES = 1_000  # each costs a few look-ups, to find it and its first job
 MOST_COUNTED_PLACES = 5_000  # the same for those that the counts name
-MOST_UNFOLDED = 10_000  # events: with more of them the counts cost too much
+MOST_UNFOLDED = 20_000  # events: with more of them the counts cost too much
+
+Place = tuple[str, str | None]
 
 
 class Plan:
@@ -30,13 +32,11 @@ class Plan:
         connection: sqlite3.Connection,
         sql: Statements,
         indexes: Indexes,
-        statistics: Reader,
         criteria: Criteria,
         most_sorted: int,
     ) -> None:
         self._connection, self._sql, self._indexes, self._wanted = connection, sql, indexes, criteria
-        self._statistics, self._most_sorted = statistics, most_sorted
-        self._has_many_queues = False
+        self._most_sorted = most_sorted
         self._statuses = [Status(one) for one in dict.fromkeys(criteria.status or criteria.chain_status)]
         self._is_about_places = bool(criteria.queue or criteria.task or criteria.messages)
 
@@ -108,11 +108,11 @@ class Plan:
             order, whole = self._indexes.by_status.get(status), self._indexes.all_of(status)
             path: Path | None = None
             if order is not None and self._wanted.queue:
-                path = self._by_place(order, status)
+                path = self._by_place(order)
             if path is None and self._size(whole, SMALL) <= SMALL:
                 path = whole
             if path is None and order is not None and not self._wanted.queue:
-                path = self._by_place(order, status)
+                path = self._by_place(order)
             if path is None:
                 return None
             paths.append(path)
@@ -128,22 +128,21 @@ class Plan:
 
     # --- by queue and task ---
 
-    def _by_place(self, order: Order, status: Status | None = None) -> Path | None:
-        """By the ranges of an index: of one status, or of all."""
-        ranges: Sequence[Sequence[Any]] | None = self._places(order, status)
-        if ranges is not None and status == Status.READY:
-            if len(ranges) > MOST_RANGES:
-                return None
-            values = {"places": as_json(ranges)}
-            ranges = self._steps(order.put_into(self._sql.priorities_in), values, 2 * MOST_RANGES + 1)
-        return None if ranges is None else Ranges(self._sql, order, ranges)
+    def _by_place(self, order: Order) -> Path | None:
+        ranges: Sequence[Sequence[Any]] | None = self._places(order)
+        if ranges is not None and order is self._indexes.by_status[Status.READY]:
+            ranges = self._steps(order.put_into(self._sql.priorities_in), {"places": as_json(ranges)})
+        return None if ranges is None or len(ranges) > MOST_RANGES else Ranges(self._sql, order, ranges)
 
-    def _places(self, order: Order, status: Status | None) -> list[Place] | None:
+    def _places(self, order: Order) -> list[Place] | None:
         """The wanted queues and tasks of which the index may have jobs. None: too many, or not to be named."""
         wanted = self._wanted
-        queues: Sequence[str] | None = [*dict.fromkeys(wanted.queue)] or self._queues(order)
+        queues: Sequence[str] | None = [*dict.fromkeys(wanted.queue)]
+        if not queues:
+            rows = self._steps(order.put_into(self._sql.queues_in), {})
+            queues = None if rows is None else [row[0] for row in rows]
         if queues is None or len(queues) > MOST_RANGES:
-            return self._counted_places([status] if status else self._statuses) if wanted.task else None
+            return None
         places: list[Place]
         if wanted.task or wanted.messages:
             tasks: list[str | None] = [*dict.fromkeys(wanted.task)]
@@ -151,65 +150,48 @@ class Plan:
                 tasks = [] if tasks else [None]  # a message has no task
             places = [*product(queues, tasks)]
         else:
-            values = {"queues": as_json(queues)}
-            rows = self._steps(order.put_into(self._sql.tasks_in), values, 2 * MOST_RANGES + 1)
+            rows = self._steps(order.put_into(self._sql.tasks_in), {"queues": as_json(queues)})
             if rows is None:
                 return None
             places = [(queue, task or None) for queue, is_there, task in rows if is_there]
             places = [place for place in places if place[1] is not None or wanted.messages is None]
         return places if len(places) <= MOST_RANGES and all(map(_can_be_named, places)) else None
 
-    def _queues(self, order: Order) -> list[str] | None:
-        """Those that the index has. What is too many in one index is too many in the index of all jobs, too."""
-        rows = None
-        if not self._has_many_queues:
-            rows = self._steps(order.put_into(self._sql.queues_in), {}, MOST_RANGES + 1)
-            self._has_many_queues = rows is None
-        return None if rows is None else [row[0] for row in rows]
-
-    def _steps(self, statement: str, values: dict[str, Any], most: int) -> list[Any] | None:
-        """None: there are more than are worth it. The last of some steps has found nothing."""
-        rows = self._connection.execute(statement, values | {"most": most + 1}).fetchall()
-        return None if len(rows) > most else [row for row in rows if row[-1] is not None]
+    def _steps(self, statement: str, values: dict[str, Any]) -> list[Any] | None:
+        """None: there are more than are worth it. The last step of each row of steps finds nothing."""
+        most = 2 * MOST_RANGES + 2
+        rows = self._connection.execute(statement, values | {"most": most}).fetchall()
+        return None if len(rows) >= most else [row for row in rows if row[-1] is not None]
 
     # --- by counts ---
 
-    def path_by_counts(self) -> Path | None:
+    def path_by_counts(self, statistics: Reader) -> Path | None:
         """By the queues and tasks that have such jobs at all. None: that is of no help."""
         wanted, by_status = self._wanted, self._indexes.by_status
         if self.is_direct or wanted.chain_status or not (wanted.status or self._is_about_places):
             return None
-        places = self._counted_places(self._statuses, unless_most=True)
-        if places is None:
+        if statistics.position(self._connection).unfolded > MOST_UNFOLDED:
             return None
+        counts = statistics.counts(self._connection)
+        places = {(one.queue, one.task): None for one in counts if one.count != 0 and fits(wanted, one)}
+        if len(places) > MOST_COUNTED_PLACES or not all(map(_can_be_named, places)):
+            return None
+        total = sum(one.count or 0 for one in counts)
+        if 2 * sum(one.count or 0 for one in counts if (one.queue, one.task) in places) > total:
+            return None  # there is something of it nearly everywhere
         orders = {by_status.get(status, self._indexes.place) for status in self._statuses}
         if not orders or not orders <= {by_status[Status.FAILED], by_status[Status.BLOCKED]}:
             orders = {self._indexes.place}
-        return Union([Ranges(self._sql, order, places) for order in orders])
-
-    def _counted_places(self, statuses: Sequence[Status], unless_most: bool = False) -> list[Place] | None:
-        """The wanted queues and tasks that may have jobs in these states, or in any. None: too many, not to be named,
-        or too much is not folded yet. unless_most: or most jobs are there, so that one may as well look at all."""
-        if self._statistics.position(self._connection).unfolded > MOST_UNFOLDED:
-            return None
-        tasks = () if unless_most else self._wanted.task
-        known = self._statistics.places(self._connection, statuses or [*Status], tasks)
-        found = {place: one for place, one in known.items() if one.may_have and fits_place(self._wanted, *place)}
-        if unless_most and 2 * sum(one.jobs for one in found.values()) > sum(one.jobs for one in known.values()):
-            return None
-        return [*found] if len(found) <= MOST_COUNTED_PLACES and all(map(_can_be_named, found)) else None
+        return Union([Ranges(self._sql, order, [*places]) for order in orders])
 
 
 def fits(criteria: Criteria, count: Count) -> bool:
     """Whether the jobs that were counted there fit, by queue, task and status."""
-    return (not criteria.status or count.status in criteria.status) and fits_place(criteria, count.queue, count.task)
-
-
-def fits_place(criteria: Criteria, queue: str, task: str | None) -> bool:
     return (
-        (not criteria.queue or queue in criteria.queue)
-        and (not criteria.task or task in criteria.task)
-        and criteria.messages in (None, task is None)
+        (not criteria.status or count.status in criteria.status)
+        and (not criteria.queue or count.queue in criteria.queue)
+        and (not criteria.task or count.task in criteria.task)
+        and criteria.messages in (None, count.task is None)
     )
 
 

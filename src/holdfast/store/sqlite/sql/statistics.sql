@@ -96,11 +96,6 @@ WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND id <= (SELECT cursor FR
 -- name: folded_counts
 SELECT queue, task, status, n FROM {p}counts WHERE :queue IS NULL OR queue = :queue
 
--- name: folded_places
--- how many jobs each queue has of these tasks, or of all, and whether some are in one of these states
-SELECT queue, task, sum(n), max(status IN (SELECT value FROM json_each(:statuses))) FROM {p}counts
-WHERE :tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)) GROUP BY queue, task
-
 -- name: unlogged_counts
 -- jobs without history are in no event: counted one by one, up to a bound
 SELECT queue, coalesce(task, ''), status, count(*) FROM (
