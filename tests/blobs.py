@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.errors import BlobMissing
-from holdfast.store.pruned import OldRows
+from holdfast.model.pruning import OldRows
 
 LARGE = 64 * 1024
 HOSTILE = ["../../etc/passwd", "/etc/passwd", "", "A" * 64, "a" * 63, "a" * 65, "a" * 63 + "/", "..", b"\xff\x00", 7]

@@ -15,12 +15,13 @@ SQLITE = "import sqlite3\nconn = sqlite3.connect({path!r}, isolation_level=None)
 WORKER = """
 import os, socket
 from holdfast import Holdfast
-from holdfast.model import Wanted, WorkerRecord
+from holdfast.model.job import ClaimRequest
+from holdfast.model.worker import WorkerRecord
 app = Holdfast({path!r})
 now = app.clock.now()
 tasks, host = ('known',), socket.gethostname()
 app.store.workers.enlist(WorkerRecord('w' * 16, os.getpid(), host, {queues!r}, tasks, 10, 60_000_000, now, now))
-app.store.jobs.exchange((), [Wanted(tasks, {claims}, 60_000_000, 'w' * 16)])
+app.store.jobs.settle_and_claim((), [ClaimRequest(tasks, {claims}, 60_000_000, 'w' * 16)])
 """
 
 

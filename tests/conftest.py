@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from holdfast.store.sqlite import migrate
 from holdfast.testing import FakeClock
 from support.backend import NEVER_SECONDS, Backend, SqliteBackend
@@ -59,8 +59,8 @@ def any_speed(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:  # one of its own, since a test may undo what it has patched itself
         if "give_back_what_waits" not in request.fixturenames:
-            patch.setattr("holdfast.run.duties.HOARDING_NS", 3600 * 10**9)
-        patch.setattr("holdfast.store.sqlite.look.SECONDS_EACH", NEVER_SECONDS)
+            patch.setattr("holdfast.worker.housekeeping.HOARDING_NS", 3600 * 10**9)
+        patch.setattr("holdfast.store.sqlite.diagnose.SECONDS_EACH", NEVER_SECONDS)
         yield
 
 
@@ -74,8 +74,8 @@ def no_polling(backend: Backend) -> Iterator[None]:
     """Only a wake-up ends a wait. If one is lost, the test hangs until its patience ends: no time is measured."""
     with pytest.MonkeyPatch.context() as patch:
         backend.stop_polling(patch)
-        patch.setattr("holdfast.run.lane.LONGEST_WAIT_SECONDS", NEVER_SECONDS)
-        patch.setattr("holdfast.run.duties.IDLE_SECONDS", NEVER_SECONDS)
+        patch.setattr("holdfast.worker.thread_pool.LONGEST_WAIT_SECONDS", NEVER_SECONDS)
+        patch.setattr("holdfast.worker.housekeeping.IDLE_SECONDS", NEVER_SECONDS)
         yield
 
 

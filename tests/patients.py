@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.process.checkup import check_database
-from holdfast.store.examination import Examination
-from holdfast.store.sqlite.patient import Patient
-from holdfast.upkeep.doctor import diagnose
-from holdfast.upkeep.findings import Checkup, Finding
+from holdfast.model.diagnosis import Examination
+from holdfast.store.sqlite.diagnose import Patient
+from holdfast.supervisor.offline_doctor import check_database
+from holdfast.upkeep.doctor.doctor import diagnose
+from holdfast.upkeep.doctor.findings import Checkup, Finding
 
 MIB = 1024 * 1024
 FINE = {"ok", "note"}

@@ -19,7 +19,7 @@ from holdfast import Holdfast, Message, Queue
 from holdfast.clock import SECOND
 from holdfast.errors import JobNotFound
 from holdfast.failure import Failure
-from holdfast.model import Lease
+from holdfast.model.job import Lease
 from holdfast.store import statistics
 from holdfast.testing import FakeClock
 from model_queue import LIVE, RETRIABLE, Entry, Model

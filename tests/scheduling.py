@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
+from holdfast.worker.scheduler import Scheduler
 
 Sql = Callable[..., list[Any]]
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
-from holdfast.model import TimelineEntry
-from holdfast.run.worker import WorkerReport
+from holdfast.model.job import TimelineEntry
+from holdfast.worker.worker import WorkerReport
 
 PATIENCE_SECONDS = 300.0  # only what hangs takes as long, on however slow a machine
 LOOK_SECONDS = 0.004

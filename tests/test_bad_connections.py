@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import (
-    ForeignConnection,
-    HoldfastError,
-    InvalidInput,
-    ReadOnlyDatabase,
-    TransactionError,
-)
+from holdfast.errors import ForeignConnection, HoldfastError, InvalidInput, ReadOnlyDatabase, TransactionError
 from refusals import refused, stored, told
 from shift import PATIENCE_SECONDS
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.clock import SECOND
 from holdfast.cron import ALIASES, GRACE, NEVER, Cron, checked, due, plan
 from holdfast.errors import InvalidInput
-from holdfast.schedule import ScheduleRecord
+from holdfast.model.schedule import ScheduleRecord
 from refusals import told
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

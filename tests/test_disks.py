@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
-from holdfast.store.sqlite import files
+from holdfast.store.sqlite.engine import files
 from refusals import told
 from shift import PATIENCE_SECONDS
 

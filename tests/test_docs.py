@@ -12,26 +12,24 @@ import pytest
 import holdfast
 import holdfast.testing
 from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
-from holdfast.app.batches import Batches, BatchProgress
-from holdfast.app.chains import Chains
 from holdfast.app.explain import Explanation
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
 from holdfast.app.schedules import Schedule, Schedules
-from holdfast.app.steps import Group, Step
 from holdfast.app.task import EnqueueOptions, TaskOptions
 from holdfast.app.workers import WorkerInfo
+from holdfast.app.workflows import Batches, BatchProgress, Chains, Group, Step
 from holdfast.context import LastError
-from holdfast.model import STATUSES, QueueOverview, QueueStats
-from holdfast.observations import EVENTS
-from holdfast.observe import Observe, answers
+from holdfast.model.job import STATUSES
+from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
+from holdfast.observe import Observe, results
 from holdfast.retention import Retention, Rule
-from holdfast.run.worker import Worker, WorkerOptions, WorkerReport
+from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
 from holdfast.store.sqlite.schedules import EVENTS as EVENTS_OF_SCHEDULES
-from holdfast.store.sqlite.transaction import Completion, Transaction
 from holdfast.testing import Drained, FakeClock, Ran
-from holdfast.upkeep.findings import Checkup, Finding
-from holdfast.upkeep.on_demand import PruneReport
+from holdfast.upkeep.doctor.findings import Checkup, Finding
+from holdfast.upkeep.prune_on_demand import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
+from holdfast.worker.worker import Worker, WorkerOptions, WorkerReport
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -41,11 +39,11 @@ WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
 CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
-CLASSES += [Chain, Chains, Batch, Batches, BatchProgress, Step, Group, Completion, Explanation]
+CLASSES += [Chain, Chains, Batch, Batches, BatchProgress, Step, Group, CompletingTransaction, Explanation]
 CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError, Checkup, Finding]
 CLASSES += [
     Observe,
-    *(thing for thing in vars(answers).values() if isinstance(thing, type) and thing.__module__ == answers.__name__),
+    *(thing for thing in vars(results).values() if isinstance(thing, type) and thing.__module__ == results.__name__),
 ]
 CLASSES += [Retention, Rule, PruneReport, VacuumReport]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}

@@ -29,7 +29,7 @@ from holdfast.fold import (
     fold,
 )
 from holdfast.histogram import BOUNDS, BUCKETS, bucket_of, cumulative, least_of, percentile
-from holdfast.model import STATUSES
+from holdfast.model.job import STATUSES
 
 
 class Event(NamedTuple):

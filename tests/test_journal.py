@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Settlement, Transition
-from holdfast.process.logs import JsonLines, TextLines
-from holdfast.run.attempt import Attempt
-from holdfast.run.journal import LINES_PER_SECOND, Journal
+from holdfast.model.job import Claimed, Settlement, Transition
+from holdfast.supervisor.logs import JsonLines, TextLines
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.job_log import LINES_PER_SECOND, JobLog
 
 MILLISECOND = 1000
 NOON = 1_800_000_000_000_000
@@ -35,9 +35,9 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def journal(watch: Watch, caplog: pytest.LogCaptureFixture) -> Journal:
+def journal(watch: Watch, caplog: pytest.LogCaptureFixture) -> JobLog:
     caplog.set_level(logging.INFO, "holdfast.worker")
-    return Journal(watch)
+    return JobLog(watch)
 
 
 def ended(
@@ -70,7 +70,7 @@ def singles(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def test_at_a_low_rate_each_success_is_one_line(
-    journal: Journal, watch: Watch, caplog: pytest.LogCaptureFixture
+    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(100):
         journal.settled([ended()], set())
@@ -81,7 +81,7 @@ def test_at_a_low_rate_each_success_is_one_line(
 
 
 def test_a_burst_is_some_lines_and_then_one_sum(
-    journal: Journal, watch: Watch, caplog: pytest.LogCaptureFixture
+    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(50):
         journal.settled(many(100, ran=1 * MILLISECOND), set())
@@ -94,7 +94,7 @@ def test_a_burst_is_some_lines_and_then_one_sum(
     assert journal.counts["succeeded"] == 5_001
 
 
-def test_a_sum_tells_percentiles_of_the_run_times(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sum_tells_percentiles_of_the_run_times(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
     journal.settled(many(LINES_PER_SECOND), set())
     for milliseconds in range(1, 1001):
         journal.settled([ended(ran=milliseconds * MILLISECOND)], set())
@@ -105,13 +105,13 @@ def test_a_sum_tells_percentiles_of_the_run_times(journal: Journal, caplog: pyte
 
 
 @pytest.mark.parametrize("ran", [-1, 0, 100 * 366 * 24 * 3600 * 1_000_000])
-def test_any_run_time_can_be_summed_up(journal: Journal, caplog: pytest.LogCaptureFixture, ran: int) -> None:
+def test_any_run_time_can_be_summed_up(journal: JobLog, caplog: pytest.LogCaptureFixture, ran: int) -> None:
     journal.settled(many(LINES_PER_SECOND + 3, ran=ran), set())
     journal.close()
     assert [one["count"] for one in sums(caplog)] == [3]
 
 
-def test_each_task_has_its_own_sum(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_task_has_its_own_sum(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
     journal.settled([*many(100), *many(30, task="resize", queue="images")], set())
     journal.close()
     assert [(one["task"], one["queue"], one["count"]) for one in sums(caplog)] == [
@@ -121,7 +121,7 @@ def test_each_task_has_its_own_sum(journal: Journal, caplog: pytest.LogCaptureFi
 
 
 def test_a_rare_task_has_a_line_with_its_job_beside_a_busy_one(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+    journal: JobLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.settled([*many(100), ended(task="backup")], set())
     journal.close()
@@ -129,7 +129,7 @@ def test_a_rare_task_has_a_line_with_its_job_beside_a_busy_one(
     assert [one["task"] for one in sums(caplog)] == ["send_mail"]
 
 
-def test_a_task_of_several_queues_is_summed_over_them(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_of_several_queues_is_summed_over_them(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
     journal.settled([*many(100), *many(10, queue="urgent")], set())
     journal.close()
     (one,) = sums(caplog)
@@ -147,7 +147,7 @@ def test_a_task_of_several_queues_is_summed_over_them(journal: Journal, caplog: 
     ],
 )
 def test_other_outcomes_are_always_told_one_by_one(
-    journal: Journal, caplog: pytest.LogCaptureFixture, transition: Transition, outcome: str
+    journal: JobLog, caplog: pytest.LogCaptureFixture, transition: Transition, outcome: str
 ) -> None:
     failure = Failure("NETWORK:TIMEOUT", "") if outcome in {"failed", "retry_scheduled"} else None
     journal.settled([*many(100), *many(100, transition=transition, failure=failure)], set())
@@ -157,7 +157,7 @@ def test_other_outcomes_are_always_told_one_by_one(
 
 
 def test_a_success_that_came_too_late_is_told_and_is_in_no_sum(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+    journal: JobLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = ended()
     journal.settled([*many(100), late, *many(100)], {id(late[1])})
@@ -168,7 +168,7 @@ def test_a_success_that_came_too_late_is_told_and_is_in_no_sum(
 
 
 def test_housekeeping_tells_a_sum_when_nothing_is_settled_any_more(
-    journal: Journal, watch: Watch, caplog: pytest.LogCaptureFixture
+    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal.settled(many(100), set())
     watch.seconds += 0.9
@@ -180,7 +180,7 @@ def test_housekeeping_tells_a_sum_when_nothing_is_settled_any_more(
     assert [(one["count"], one["seconds"]) for one in sums(caplog)] == [(80, 1.0)]
 
 
-def test_the_end_tells_what_is_left(journal: Journal, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_tells_what_is_left(journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     journal.settled(many(100), set())
     watch.seconds += 0.25
     journal.close()
@@ -188,7 +188,7 @@ def test_the_end_tells_what_is_left(journal: Journal, watch: Watch, caplog: pyte
     assert [(one["count"], one["seconds"]) for one in sums(caplog)] == [(80, 0.25)]
 
 
-def test_a_sum_has_fields_in_json_and_a_line_of_text(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sum_has_fields_in_json_and_a_line_of_text(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
     journal.settled(many(100, ran=0, task="a\nb"), set())
     journal.close()
     record = caplog.records[-1]
@@ -207,7 +207,7 @@ def test_a_sum_has_fields_in_json_and_a_line_of_text(journal: Journal, caplog: p
     assert "a\\nb: 80 more succeeded" in TextLines().format(record)
 
 
-def test_a_quiet_log_counts_and_tells_failures_only(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_quiet_log_counts_and_tells_failures_only(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
     journal.settled([*many(100), ended("fail")], set())
     journal.close()

@@ -19,9 +19,9 @@ from holdfast.errors import (
     SchemaTooNew,
     SchemaUnsupported,
 )
-from holdfast.store.sqlite.connection import connect
+from holdfast.store.sqlite.engine.connection import connect
+from holdfast.store.sqlite.engine.errors import Patience
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
-from holdfast.store.sqlite.patience import Patience
 from holdfast.testing import FakeClock
 from refusals import told
 from shift import PATIENCE_SECONDS

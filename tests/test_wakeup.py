@@ -15,9 +15,9 @@ import pytest
 
 from crew import Crew, compile_shim
 from holdfast import Holdfast
-from holdfast.store.sqlite import alarm
-from holdfast.store.sqlite.connection import connect
-from holdfast.store.sqlite.watch import Watcher
+from holdfast.store.sqlite.engine import watcher as watching
+from holdfast.store.sqlite.engine.connection import connect
+from holdfast.store.sqlite.engine.watcher import Watcher
 from shift import PATIENCE_SECONDS
 
 ROUNDS = 200
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_polling")
 
 def expect_slow_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who was woken look again for minutes: a commit is not seen before it was flushed."""
-    monkeypatch.setattr(alarm, "LOOK_AGAIN_SECONDS", alarm.LOOK_AGAIN_SECONDS + (0.08,) * 4000)
+    monkeypatch.setattr(watching, "LOOK_AGAIN_SECONDS", watching.LOOK_AGAIN_SECONDS + (0.08,) * 4000)
 
 
 @pytest.fixture
@@ -193,15 +193,15 @@ def let_it_calm_down(watcher: Watcher) -> None:
 
 def test_waiting_for_nothing_costs_next_to_nothing(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_calm_down(watcher)
-    looks, sleep = [], alarm.Alarm.sleep
+    looks, sleep = [], watcher.Alarm.sleep
 
-    def look_and_sleep(self: alarm.Alarm, longest: float) -> bool:
+    def look_and_sleep(self: watcher.Alarm, longest: float) -> bool:
         looks.append(longest)
         return sleep(self, longest)
 
-    monkeypatch.setattr(alarm.Alarm, "sleep", look_and_sleep)
+    monkeypatch.setattr(watcher.Alarm, "sleep", look_and_sleep)
     assert not watcher.wait(watcher.count(), 1.5)
-    assert len(looks) <= len(alarm.LOOK_AGAIN_SECONDS) + 2
+    assert len(looks) <= len(watcher.LOOK_AGAIN_SECONDS) + 2
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="without inotify nobody tells of it")
@@ -232,7 +232,7 @@ def test_without_inotify_commits_are_noticed_all_the_same(
         refused.append(True)
         raise OSError(24, "no more inotify instances")
 
-    monkeypatch.setattr(alarm, "INotify", refuse, raising=False)
+    monkeypatch.setattr(watching, "INotify", refuse, raising=False)
     for number in range(20):
         timer = threading.Timer(0.001, raw.execute, ("INSERT INTO seen VALUES (?)", (number,)))
         timer.start()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Queue
-from holdfast.store.sqlite.checkpoint import LARGEST_LOG_BYTES, Checkpointer
-from holdfast.store.sqlite.patience import Patience
+from holdfast.store.sqlite.engine.checkpoint import LARGEST_LOG_BYTES, Checkpointer
+from holdfast.store.sqlite.engine.errors import Patience
 from shift import eventually
 
 BOUND = 5 * LARGEST_LOG_BYTES  # it may grow while a checkpoint waits for its turn, but not for ever

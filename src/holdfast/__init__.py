@@ -2,21 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from .late import late
+from .lazy import late
 
 if TYPE_CHECKING:
-    from .app.batches import Batch
-    from .app.chains import Chain
     from .app.job import Job
     from .app.queue import Message, Queue
-    from .app.steps import group
     from .app.task import Task
+    from .app.workflows import Batch, Chain, group
     from .context import Context
     from .errors import HoldfastError, JobError
-    from .model import Cancel, Fail, Page, Retry, Snooze, Then
-    from .process import Holdfast
+    from .model.job import Page
+    from .model.outcome import Cancel, Fail, Retry, Snooze, Then
     from .retention import Retention, Rule
     from .retry import backoff, delays, fixed, linear
+    from .supervisor import Holdfast
+
 
 __all__ = [
     "Holdfast",
@@ -43,28 +43,26 @@ __all__ = [
     "Retention",
     "Rule",
 ]
-
 __version__ = "0.1.0"
-
 if not TYPE_CHECKING:  # so that a name which is not there is still an error to a type checker
     __getattr__, __dir__ = late(
         __name__,
         {
-            "Holdfast": "process",
+            "Holdfast": "supervisor",
             "Context": "context",
             "Task": "app.task",
             "Job": "app.job",
-            "Chain": "app.chains",
-            "Batch": "app.batches",
-            "group": "app.steps",
+            "Chain": "app.workflows",
+            "Batch": "app.workflows",
+            "group": "app.workflows",
             "Queue": "app.queue",
             "Message": "app.queue",
-            "Page": "model",
-            "Retry": "model",
-            "Snooze": "model",
-            "Cancel": "model",
-            "Fail": "model",
-            "Then": "model",
+            "Page": "model.job",
+            "Retry": "model.outcome",
+            "Snooze": "model.outcome",
+            "Cancel": "model.outcome",
+            "Fail": "model.outcome",
+            "Then": "model.outcome",
             "HoldfastError": "errors",
             "JobError": "errors",
             "backoff": "retry",

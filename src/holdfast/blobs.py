@@ -1,6 +1,6 @@
 """Large payloads and results, kept by reference: what keeps them, and how they are named. Pure: no I/O."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ from .failure import shorten
 LARGE_BYTES = 64 * 1024
 LARGEST_INLINE_BYTES = 1024 * 1024
 PLACEHOLDER = "null"  # stands in the row instead
-
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 

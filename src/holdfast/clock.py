@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 SECOND = 1_000_000
 """Microseconds in a second: all stored times are integer microseconds."""
-
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 

@@ -4,7 +4,7 @@ Encoding is strict about what JSON cannot say (NaN, lone surrogates) and about s
 accepted here can be decoded anywhere.
 """
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import math
 import re
@@ -21,10 +21,10 @@ from .failure import shorten
 if TYPE_CHECKING:
     from pathlib import PurePath
 
+
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 64
 PIECE_BYTES = 256 * 1024
-
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _DEEPER = b"[" * (MAX_DEPTH + 1)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))

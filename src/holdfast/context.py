@@ -1,6 +1,6 @@
 """What a running task may ask for: a parameter annotated `Context` is filled in and never part of the payload."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager

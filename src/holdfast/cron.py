@@ -16,14 +16,12 @@ from cronsim import CronSim, CronSimError
 from .clock import SECOND
 from .errors import InvalidInput
 from .failure import shorten
-from .schedule import Plan, ScheduleRecord
+from .model.schedule import DueOccurrences, ScheduleRecord
 
 GRACE = 60 * SECOND
 """How late an occurrence may be for a schedule that skips those it has missed."""
-
 NEVER = 253_402_300_799_999_999
 """The last microsecond of the year 9999, where the calendar ends."""
-
 ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -33,7 +31,6 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-
 MAX_EXPRESSION = 200
 _EXAMPLE = (
     "five fields are minute, hour, day of month, month and day of week, such as '*/5 * * * *' or '30 6 * * MON-FRI'"
@@ -42,6 +39,7 @@ _FIELDS = ["minute", "hour", "day-of-month", "month", "day-of-week"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = 24 * 3600 * SECOND
+
 # Two days from the ends of the calendar, so that every time zone has a name for the moment.
 _FIRST, _LAST = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND, NEVER - 2 * _DAY
 _YEAR_2000 = 946_684_800 * SECOND
@@ -128,15 +126,15 @@ def due(schedule: ScheduleRecord, now: int) -> list[int]:
     return cron.newest(schedule.handled_at, now, 1)
 
 
-def plan(schedule: ScheduleRecord, now: int) -> Plan:
+def plan(schedule: ScheduleRecord, now: int) -> DueOccurrences:
     """What to do about the schedule now, and where it stands after that."""
     cron = Cron(schedule.cron, schedule.tz)
     if schedule.handled_at > now:
         # The clock was set back. What has fired is known by its time and does not fire again; the rest goes on from
         # here, or a clock that was years ahead would silence the schedule for years.
-        return Plan([], now, cron.after(now))
+        return DueOccurrences([], now, cron.after(now))
     newest = cron.newest(schedule.handled_at, now, 1)
-    return Plan(due(schedule, now), newest[0] if newest else schedule.handled_at, cron.after(now))
+    return DueOccurrences(due(schedule, now), newest[0] if newest else schedule.handled_at, cron.after(now))
 
 
 def _fields(expression: Any) -> str:

@@ -16,20 +16,17 @@ MINUTE = 60_000_000
 # Measures beside the names of outcomes.
 ENQUEUED, WAIT, RUN, ATTEMPT = "enqueued", "wait", "run", "attempt"
 UNTRIED = "untried_"  # before the outcome of a job that ended while it was not running
-
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+
 # Ends of attempts that are counted. What was interrupted or returned was no try, 'edited' is no outcome.
 OUTCOMES = frozenset(
     {"succeeded", "completed", "failed", "cancelled", "retry_scheduled", "recovered", "released", "snoozed"}
 )
 TIMED = frozenset({"succeeded", "failed", "cancelled", "retry_scheduled", "snoozed"})
 ENDS = frozenset({"succeeded", "completed", "failed", "cancelled"})
-
 Place = tuple[str, str]  # a queue and a task; '' for messages
-
 GroupRow = tuple[int, str, str, str, str | None, str | None, int, int, str | None, str | None]
 """minute, queue, task, event, old status, new status, attempt, how many; what each waited and ran, as text: 5,17"""
-
 FailureRow = tuple[int, str, str, str, str | None, int, int]
 """minute, queue, task, error code, fingerprint, job id, at"""
 

@@ -56,7 +56,6 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 BOUNDS = tuple(1 << power for power in range(10, 34))
 """Upper bounds for exporters, exclusive: the powers of two from 1 ms to 2.4 h, in microseconds."""
-
 _FIRST_BEYOND = [bucket_of(bound) for bound in BOUNDS]
 
 

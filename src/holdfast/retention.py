@@ -1,6 +1,6 @@
 """How long things are kept: what a program says, and what that means at a given moment. Pure."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,9 @@ from .errors import InvalidInput
 from .failure import shorten
 
 ENDED = ("succeeded", "failed", "cancelled")
-
 Age = timedelta | float | None
 Mark = tuple[int, int]
 """When a job ended, and its id: all that ended are in one line, the oldest first."""
-
 NOTHING: Mark = (-1, 0)
 LAST_ID = 2**63 - 1
 MAX_AGE = timedelta(days=100 * 365)

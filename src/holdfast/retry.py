@@ -11,6 +11,7 @@ from .failure import shorten
 if TYPE_CHECKING:
     from random import Random
 
+
 MAX_DELAY_SECONDS = 365 * 24 * 3600.0
 
 

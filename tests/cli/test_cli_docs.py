@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from holdfast.cli import main
-from holdfast.cli.failures import Exit
+from holdfast.cli.errors import Exit
 from shift import PATIENCE_SECONDS
 
 Run = Callable[..., Result]

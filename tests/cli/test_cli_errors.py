@@ -15,8 +15,8 @@ from launching import command
 
 from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
-from holdfast.cli.database import Database
-from holdfast.cli.failures import exit_code
+from holdfast.cli.errors import exit_code
+from holdfast.cli.options import DatabaseOption
 from shift import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
@@ -196,7 +196,7 @@ def test_an_interrupt_is_code_130(run: Run, url: str, monkeypatch: pytest.Monkey
     def interrupted(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Database, "open", interrupted)
+    monkeypatch.setattr(DatabaseOption, "open", interrupted)
     result = run("jobs", "--db", url)
     assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
 

@@ -14,8 +14,8 @@ from launching import command
 
 from holdfast import Holdfast
 from holdfast.observe import Observe
-from holdfast.observe.answers import Event
-from holdfast.store.sqlite.reading import Reading
+from holdfast.observe.results import Event
+from holdfast.store.sqlite.read import ReadJobs
 from shift import PATIENCE_SECONDS, eventually
 
 Run = Callable[..., Result]
@@ -133,7 +133,7 @@ def test_the_cursor_is_behind_all_that_was_looked_at(app: Holdfast, on: Run) -> 
 def test_a_look_backwards_for_what_is_rare_ends_somewhere_and_says_so(
     app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.cli.events.MOST_LOOKED_AT", 2000)
+    monkeypatch.setattr("holdfast.cli.commands.events.MOST_LOOKED_AT", 2000)
     app.queue("inbox").pause()
     app.queue("inbox").send_many(range(1900))
     assert len(parsed(on("events", "--event", "paused", "--json"))) == 1
@@ -155,14 +155,14 @@ def test_following_with_a_filter_reads_nothing_twice(app: Holdfast, on: Run, mon
         read.append((after, len(found)))
         return found
 
-    def waited(self: Reading, seen: int, timeout: float, *, until_due: bool = False) -> int:
+    def waited(self: ReadJobs, seen: int, timeout: float, *, until_due: bool = False) -> int:
         if len(read) > 4:
             raise KeyboardInterrupt
         app.queue("inbox").send(1)
         return 0
 
     monkeypatch.setattr(Observe, "events", spied)
-    monkeypatch.setattr(Reading, "wait_for_commit", waited)
+    monkeypatch.setattr(ReadJobs, "wait_for_commit", waited)
     assert on("events", "--after", 0, "--follow", "--event", "paused").exit_code == 130
     assert read == [(0, 500), (500, 500), (1000, 200), (1200, 0), (1200, 1)]
 

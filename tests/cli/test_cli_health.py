@@ -163,7 +163,7 @@ def test_it_loads_neither_rich_nor_an_app_nor_the_whole_store(app: Holdfast, url
     code = (
         "import sys\nfrom holdfast.cli import main\n"
         f"try: main(['health', '--db', {url!r}])\nexcept SystemExit: pass\n"
-        "heavy = {'rich', 'asyncio', 'holdfast.store.sqlite.store', 'holdfast.app.app', 'holdfast.cli.top'}\n"
+        "heavy = {'rich', 'asyncio', 'holdfast.store.sqlite.store', 'holdfast.app.app', 'holdfast.cli.top.top'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

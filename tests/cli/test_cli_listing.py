@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from holdfast.store.sqlite import listing, plan
+from holdfast.store.sqlite import listing, listing_plan
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -78,7 +78,12 @@ def test_pages_are_followed_by_cursors(app: Holdfast, on: Run, data: Data) -> No
 def test_a_search_that_was_stopped_says_how_far_it_went(
     app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((plan, "SMALL"), (plan, "MOST_SORTED"), (listing, "SHORT_WALK"), (plan, "MOST_UNFOLDED")):
+    for module, name in (
+        (listing_plan, "SMALL"),
+        (listing_plan, "MOST_SORTED"),
+        (listing, "SHORT_WALK"),
+        (listing_plan, "MOST_UNFOLDED"),
+    ):
         monkeypatch.setattr(module, name, -1)
     monkeypatch.setattr(listing, "LONG_WALK", 3)
     inbox = app.queue("inbox")

@@ -7,7 +7,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from holdfast.cli import deeds
+from holdfast.cli import bulk
 from holdfast.store.sqlite import listing
 
 Run = Callable[..., Result]
@@ -124,7 +124,7 @@ def test_a_count_that_would_take_long_is_a_lower_bound(
     app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "STEP", 10)
-    monkeypatch.setattr(deeds, "MOST_LOOKED_AT", 30)
+    monkeypatch.setattr(bulk, "MOST_LOOKED_AT", 30)
     app.queue("inbox").send_many(range(100))
     assert on("cancel", "--since", "1h", "-n").stdout == "At least 30 jobs would be cancelled.\n"
     counted = data("delete", "--since", "1h", "-n")

@@ -11,9 +11,8 @@ from click.testing import Result
 
 from holdfast import Holdfast
 from holdfast.app.jobs import HistoryEntry
-from holdfast.cli.output import Column, fit
-from holdfast.cli.spans import spans
-from holdfast.cli.text import clean, clean_lines, span
+from holdfast.cli.commands.show import spans
+from holdfast.cli.output import Column, clean, clean_lines, fit, span
 
 Run = Callable[..., Result]
 Terminal = Callable[..., tuple[str, int]]

@@ -11,13 +11,12 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from holdfast.cli.answers import keeps_failing
-from holdfast.cli.keys import Keys
-from holdfast.cli.numbers import percent, short
-from holdfast.cli.room import share_out, window
-from holdfast.cli.sparkline import bar, sparkline
-from holdfast.observe.answers import TaskAttempts
-from holdfast.wording import size
+from holdfast.cli.commands.stats import keeps_failing
+from holdfast.cli.output import percent, short
+from holdfast.cli.top.layout import bar, share_out, sparkline, window
+from holdfast.cli.top.terminal import Keys
+from holdfast.observe.results import TaskAttempts
+from holdfast.text import size
 from shift import PATIENCE_SECONDS, Shift, drain
 from support.folding import fold_all
 

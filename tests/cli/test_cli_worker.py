@@ -9,7 +9,7 @@ from click.testing import Result
 from msgspec.structs import asdict
 
 from holdfast import Holdfast
-from holdfast.process.command import WorkerSettings
+from holdfast.supervisor.worker_command import WorkerSettings
 
 Run = Callable[..., Result]
 
@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]
         calls.append((reference, asdict(settings)))
         return 75
 
-    monkeypatch.setattr("holdfast.process.command.run_worker", run_worker)
+    monkeypatch.setattr("holdfast.supervisor.worker_command.run_worker", run_worker)
     return calls
 
 

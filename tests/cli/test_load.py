@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import CannotLoadApp, CannotOpen
-from holdfast.process.load import load_app
+from holdfast.supervisor.load import load_app
 
 Module = Callable[[str, str], Path]
 

@@ -17,7 +17,7 @@ from holdfast import Context, Holdfast
 from holdfast.app.signature import Signature
 from holdfast.codec import encode
 from holdfast.errors import InvalidArguments
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 
 Claim = Callable[..., Claimed]
 

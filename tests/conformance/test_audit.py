@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.app.chains import Chains
 from holdfast.app.jobs import Jobs
 from holdfast.app.queue import Queue
 from holdfast.app.schedules import Schedules
+from holdfast.app.workflows import Chains
 from shift import drain
 
 Deed = Callable[[Holdfast, int], Any]

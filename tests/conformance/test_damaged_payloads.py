@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, Task, codec
 from holdfast.errors import InvalidPayload
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from support.backend import Backend
 from support.transitions import claim_tasks, succeed
 

@@ -12,9 +12,10 @@ from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND, as_datetime
 from holdfast.errors import InvalidInput
-from holdfast.model import Claimed, WorkerRecord
+from holdfast.model.job import Claimed
+from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
-from holdfast.upkeep.findings import Finding
+from holdfast.upkeep.doctor.findings import Finding
 from support.checkups import finding_of, problems
 from support.transitions import succeed
 

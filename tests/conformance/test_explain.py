@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Snooze, Then, fixed
-from holdfast.app.explain import Explanation
-from holdfast.app.readiness import START_ONE
+from holdfast.app.explain import START_ONE, Explanation
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
-from holdfast.model import Claimed, Criteria, Settlement
+from holdfast.model.job import Claimed, Criteria, Settlement
 from holdfast.testing import FakeClock
 from shift import drain
 from support.transitions import recover, resolve
@@ -191,7 +190,7 @@ def go_on(app: Holdfast, claimed: Claimed, then: Then) -> None:
     bound = then.task.using()
     new = bound.new_job(bound.encode(then.arguments, then.named_arguments))
     settled = Settlement(claimed.lease, "succeed", None, app.clock.now(), then=new)
-    assert app.store.jobs.exchange([settled], []).lost == []
+    assert app.store.jobs.settle_and_claim([settled], []).lost == []
 
 
 @pytest.mark.parametrize("policy", ["hold", "fail", "run"])

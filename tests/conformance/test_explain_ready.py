@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.app.readiness import START_ONE
+from holdfast.app.explain import START_ONE
 from holdfast.clock import SECOND
-from holdfast.model import WorkerLimits, WorkerRecord
+from holdfast.model.worker import WorkerLimits, WorkerRecord
 from holdfast.testing import FakeClock
 from shift import Shift, comes_true, eventually
 from support.backend import Backend

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Lease
+from holdfast.model.job import Claimed, Lease
 from holdfast.store.protocol import Store
 from holdfast.testing import FakeClock
 from support.transitions import claim_tasks, extend, fail, promote, recover, release, retry, snooze, stop, succeed

@@ -8,7 +8,7 @@ import pytest
 from holdfast import Holdfast, Task
 from holdfast.errors import JobNotFound
 from holdfast.failure import Failure
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from holdfast.testing import FakeClock
 from support.transitions import extend, fail, recover, release, retry, snooze, stop, succeed
 

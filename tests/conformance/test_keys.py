@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Holdfast, Task
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from holdfast.testing import FakeClock
 from support.transitions import claim_tasks, recover, snooze, succeed
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Holdfast, Task
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Lease
+from holdfast.model.job import Claimed, Lease
 from holdfast.testing import FakeClock
 from support.transitions import claim_tasks, fail, retry, stop, succeed
 

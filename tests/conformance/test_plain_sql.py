@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from holdfast.testing import FakeClock
 from support.backend import Backend
 from support.transitions import claim_tasks, recover, succeed

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
-from holdfast.model import Claimed, QueueOverview
+from holdfast.model.job import Claimed
+from holdfast.model.stats import QueueOverview
 from holdfast.testing import FakeClock
 
 

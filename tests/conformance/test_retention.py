@@ -10,7 +10,7 @@ from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
 from holdfast.clock import SECOND
 from holdfast.errors import AlreadyPruning, InvalidInput
-from holdfast.store.pruned import LoneJobs, OldRows, Pruned
+from holdfast.model.pruning import LoneJobs, OldRows, Pruned
 from holdfast.testing import FakeClock
 from support.backend import Backend
 

@@ -110,14 +110,14 @@ def test_a_job_that_is_completed_while_it_runs_is_counted_once(app: Holdfast, ca
 
 def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, monkeypatch: Any) -> None:
     """As the last resort, where the store raises what nobody has thought of."""
-    exchange = app.store.jobs.exchange
+    settle_and_claim = app.store.jobs.settle_and_claim
 
     def refuse(settlements: Any, wants: Any) -> Any:
         if any(one.result == "13" for one in settlements):
             raise ValueError("thirteen")
-        return exchange(settlements, wants)
+        return settle_and_claim(settlements, wants)
 
-    monkeypatch.setattr(app.store.jobs, "exchange", refuse)
+    monkeypatch.setattr(app.store.jobs, "settle_and_claim", refuse)
 
     @app.task
     def work(number: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Criteria, Cursor, JobRecord, Lease, NewJob
+from holdfast.model.job import Claimed, Criteria, Cursor, JobRecord, Lease, NewJob
 from holdfast.store import protocol
 from holdfast.store.protocol import Store
 from holdfast.testing import FakeClock

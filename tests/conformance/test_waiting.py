@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, Message, Task
 from holdfast.errors import JobFailed, JobNotFound, StoreClosed, WaitTimeout
 from holdfast.failure import Failure
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from shift import PATIENCE_SECONDS
 from support.backend import Backend
 from support.transitions import fail, succeed

@@ -8,8 +8,8 @@ import pytest
 
 from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
-from holdfast.process.logs import JsonLines, TextLines
-from holdfast.run import journal
+from holdfast.supervisor.logs import JsonLines, TextLines
+from holdfast.worker import job_log
 from shift import Shift, drain, eventually
 from support.transitions import recover_lost
 
@@ -116,10 +116,10 @@ def test_a_worker_that_ends_has_told_of_every_success(app: Holdfast, records: py
 def test_a_worker_that_has_nothing_more_to_do_tells_the_sum(
     app: Holdfast, records: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "SUM_SECONDS", math.inf)
+    monkeypatch.setattr(job_log, "SUM_SECONDS", math.inf)
     app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
     with Shift(app):
         eventually(lambda: app.jobs.count(status="succeeded") == 100)
-        eventually(lambda: told(records) == journal.LINES_PER_SECOND)
-        monkeypatch.setattr(journal, "SUM_SECONDS", 0.0)
+        eventually(lambda: told(records) == job_log.LINES_PER_SECOND)
+        monkeypatch.setattr(job_log, "SUM_SECONDS", 0.0)
         eventually(lambda: told(records) == 100)

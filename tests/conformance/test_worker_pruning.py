@@ -8,10 +8,10 @@ import pytest
 
 from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
-from holdfast.store.pruned import LoneJobs
+from holdfast.model.pruning import LoneJobs
 from holdfast.testing import FakeClock
-from holdfast.upkeep import caretaker, pace
-from holdfast.upkeep.caretaker import Caretaker
+from holdfast.upkeep import pacing, prune_in_background
+from holdfast.upkeep.prune_in_background import Caretaker
 from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]
@@ -51,7 +51,7 @@ def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ende
 def test_it_looks_again_after_a_while(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caretaker.Caretaker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(prune_in_background.Caretaker.__init__, "__defaults__", (0.02,))
     with Shift(app):
         for days in range(1, 4):
             ended.job("succeeded")
@@ -85,7 +85,7 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
     ended.many(1500)
     clock.advance(31 * DAY)
     for factor in ("QUIET_FACTOR", "PAUSE_FACTOR"):
-        monkeypatch.setattr(pace, factor, 1e6)  # so that it does not come to a second step
+        monkeypatch.setattr(pacing, factor, 1e6)  # so that it does not come to a second step
     with Shift(app) as shift:
         eventually(lambda: count(app) < 1500)
         shift.stop()
@@ -210,7 +210,7 @@ def test_one_with_a_very_long_history_goes_in_pieces(
 
 
 def test_the_time_with_the_write_lock_is_bounded() -> None:
-    one = pace.Pace(500, 50, 5000, seconds=0.02)
+    one = pacing.Pace(500, 50, 5000, seconds=0.02)
     one.learn(500, 0.1)
     assert one.amount == 100
     one.learn(100, 0.001)
@@ -223,10 +223,10 @@ def test_the_time_with_the_write_lock_is_bounded() -> None:
 
 
 def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
-    courtesy = pace.Courtesy(app.store)
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pace.QUIET_FACTOR)
+    courtesy = pacing.Courtesy(app.store)
+    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.QUIET_FACTOR)
     app.queue("inbox").send_many(range(100))
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pace.PAUSE_FACTOR)
+    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.PAUSE_FACTOR)
     assert courtesy.pause(0.0) == 0.0
 
 

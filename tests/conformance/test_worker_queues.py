@@ -52,7 +52,7 @@ def test_queues_are_served_in_the_order_in_which_they_are_named(app: Holdfast, o
 
 
 def test_weights_share_out_a_worker(open_app: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.run.speeds.WORK_AHEAD_SECONDS", 0)  # so that each job is chosen by itself
+    monkeypatch.setattr("holdfast.worker.prefetch.WORK_AHEAD_SECONDS", 0)  # so that each job is chosen by itself
     app, seen = open_app(random=Random(7)), []
 
     @app.task

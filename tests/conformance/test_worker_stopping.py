@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed
-from holdfast.model import Exchanged
+from holdfast.model.job import SettledAndClaimed
 from shift import Shift, comes_true, drain, eventually, left, outcomes
 
 
@@ -135,15 +135,15 @@ def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
 ) -> None:
     """The database is slow, and hands out jobs to a worker that has stopped meanwhile."""
     claiming, go_on, ran = threading.Event(), threading.Event(), []
-    exchange = live.store.jobs.exchange
+    settle_and_claim = live.store.jobs.settle_and_claim
 
-    def slow_exchange(settlements: Any, wants: Any) -> Exchanged:
+    def slow_exchange(settlements: Any, wants: Any) -> SettledAndClaimed:
         if not wants or settlements or claiming.is_set():
-            return exchange(settlements, wants)
-        exchanged = exchange(settlements, wants) if slow == "after" else None
+            return settle_and_claim(settlements, wants)
+        exchanged = settle_and_claim(settlements, wants) if slow == "after" else None
         claiming.set()
         comes_true(go_on)
-        return exchanged or exchange(settlements, wants)
+        return exchanged or settle_and_claim(settlements, wants)
 
     @live.task
     def work() -> None:
@@ -154,7 +154,7 @@ def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
         ran.append(shift.is_over())
 
     ids = (work if kind == "sync" else work_later).enqueue_many([{}] * 5)
-    monkeypatch.setattr(live.store.jobs, "exchange", slow_exchange)
+    monkeypatch.setattr(live.store.jobs, "settle_and_claim", slow_exchange)
     with Shift(live) as shift:
         comes_true(claiming)
         shift.worker.stop()

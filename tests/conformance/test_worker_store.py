@@ -8,7 +8,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.model import Lease, WorkerRecord
+from holdfast.model.job import Lease
+from holdfast.model.worker import WorkerRecord
 from support.transitions import claim_tasks
 
 

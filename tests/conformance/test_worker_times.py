@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
-from holdfast.model import Sweep
+from holdfast.model.job import Sweep
 from holdfast.testing import FakeClock
 from shift import Shift, attempts, drain, due_in, eventually
 

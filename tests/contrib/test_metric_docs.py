@@ -12,7 +12,7 @@ from scraping import scrape
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
-from holdfast.contrib.measures import BOUNDS_SECONDS, MEASURES, Measure
+from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES, Measure
 from support.transitions import claim_tasks
 
 DOCS = Path(__file__).parents[2] / "docs"

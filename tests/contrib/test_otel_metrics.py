@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from scraping import scrape
 
 from holdfast import Holdfast
-from holdfast.contrib.measures import BOUNDS_SECONDS, MEASURES
+from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
 from shift import drain

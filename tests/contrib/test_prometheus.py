@@ -11,7 +11,7 @@ from scraping import Scrape, fetch, scrape, served
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
-from holdfast.contrib.measures import MEASURES, OTHERS
+from holdfast.contrib.metrics import MEASURES, OTHERS
 from holdfast.contrib.prometheus import make_registry
 from holdfast.histogram import BOUNDS
 from holdfast.testing import FakeClock

@@ -19,7 +19,7 @@ import msgspec
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.errors import BatchEnded
-from holdfast.model import Claimed, Settlement, Wanted
+from holdfast.model.job import Claimed, ClaimRequest, Settlement
 
 LARGE_RESULT = '"' + "x" * 5000 + '"'  # is settled by a statement of its own
 LONGEST_WAIT_SECONDS = 300
@@ -67,8 +67,8 @@ class Racer:
 
     def claim(self, ids: list[int]) -> Iterator[Claimed]:
         for job_id in ids:
-            wanted = Wanted((), 1, 600 * SECOND, f"racer {self._side}", job_id=job_id)
-            claimed = next(iter(self._store.jobs.exchange((), [wanted]).claimed), None)
+            wanted = ClaimRequest((), 1, 600 * SECOND, f"racer {self._side}", job_id=job_id)
+            claimed = next(iter(self._store.jobs.settle_and_claim((), [wanted]).claimed), None)
             assert claimed is not None
             yield claimed
 
@@ -81,7 +81,7 @@ class Racer:
             with self._store.transaction(completes=True) as tx:
                 assert self._store.jobs.settle(settlement, tx)
         else:
-            assert self._store.jobs.exchange([settlement], []).lost == []
+            assert self._store.jobs.settle_and_claim([settlement], []).lost == []
 
     # --- the races: what this side of each does, in every round ---
 

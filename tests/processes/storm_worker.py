@@ -25,9 +25,9 @@ def main(database: str, log: str) -> None:
     os.environ.update(STORM_DATABASE=database, STORM_LOG=log)
     from storm_tasks import app
 
-    from holdfast.run import journal
+    from holdfast.worker import job_log
 
-    journal.LINES_PER_SECOND = 1_000_000  # each success has a line of its own
+    job_log.LINES_PER_SECOND = 1_000_000  # each success has a line of its own
     logger = logging.getLogger("holdfast.worker")
     logger.addHandler(WriteDown(log))
     logger.setLevel(logging.INFO)

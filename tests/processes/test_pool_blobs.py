@@ -3,7 +3,7 @@
 from yard import Yard
 
 from blobs import blob_files
-from holdfast.model import NewJob
+from holdfast.model.job import NewJob
 
 LARGE = "é" * 200_000
 

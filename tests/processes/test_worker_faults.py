@@ -77,7 +77,7 @@ def test_a_worker_on_a_full_disk_goes_on_when_there_is_room(disk: Disk) -> None:
 
         work.enqueue_many([{"n": n} for n in range(100)])
         with Shift(app, concurrency=2) as shift:
-            eventually(lambda: shift.worker._shift.desk._pause > 0, "no settling has failed")
+            eventually(lambda: shift.worker._worker_run.dispatcher._pause > 0, "no settling has failed")
             (place / "ballast").unlink()
             eventually(lambda: app.jobs.count(status="succeeded") == 100)
         assert set(runs.values()) == {1}
@@ -137,7 +137,7 @@ def seen_by_a_stranger(app: Holdfast) -> str:
     """How many jobs another process recovers from workers that it takes for dead."""
     path = str(app.store.database.options.path)  # type: ignore[attr-defined]
     code = (
-        "import sys, holdfast; from holdfast.model import Sweep; "
+        "import sys, holdfast; from holdfast.model.job import Sweep; "
         "print(holdfast.Holdfast(sys.argv[1]).store.jobs.sweep(Sweep.WORKERS))"
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)

@@ -51,7 +51,7 @@ def main(database: str, log: str) -> None:
     watch_statements()
     from victim_tasks import prepare, work
 
-    import holdfast.run.worker  # noqa: F401  so that no child has to
+    import holdfast.worker.worker  # noqa: F401  so that no child has to
     import support.unhurried  # noqa: F401
 
     def obey(order: Order) -> None:

@@ -6,7 +6,7 @@ from contextlib import closing
 from random import Random
 from typing import Any
 
-from holdfast.model import STATUSES, TERMINAL, Criteria
+from holdfast.model.job import STATUSES, TERMINAL, Criteria
 
 QUEUES = ["a", "b", "c", "ü"]
 TASKS = [None, "resize", "send", "rare"]

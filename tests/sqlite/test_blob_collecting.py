@@ -13,9 +13,8 @@ import pytest
 
 from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from holdfast import Holdfast
-from holdfast.store.blob_files import FileBlobs
+from holdfast.store.blob_store import FileBlobs, Vault
 from holdfast.store.sqlite import blobs
-from holdfast.store.vault import Vault
 from shift import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks
 
@@ -66,13 +65,13 @@ def test_however_a_job_goes_what_it_had_goes_too(app: Holdfast, url: str, how: s
 
 def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
     from holdfast.clock import SECOND
-    from holdfast.model import Settlement
+    from holdfast.model.job import Settlement
 
     job = app.task(name="work")(lambda: None).enqueue()
     (claimed,) = claim_tasks(app.store, None, ["work"], 1, 30 * SECOND, "w")
     kept = app.store.jobs.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
     app.jobs.cancel(job.id)
-    assert app.store.jobs.exchange([kept], []).lost == [kept]
+    assert app.store.jobs.settle_and_claim([kept], []).lost == [kept]
     assert len(blob_files(url)) == 1 and collect(app) == 1 and blob_files(url) == []
 
 

@@ -16,9 +16,9 @@ import pytest
 from blobs import blob_files, collect, large, orphaned
 from holdfast import Holdfast
 from holdfast.errors import BlobError, DiskFull, ReadOnlyDatabase
-from holdfast.store import blob_files as module
-from holdfast.store.blob_files import FileBlobs
-from holdfast.store.sqlite import files
+from holdfast.store import blob_store as module
+from holdfast.store.blob_store import FileBlobs
+from holdfast.store.sqlite.engine import files
 from holdfast.testing import drain
 from shift import drain as at_work
 

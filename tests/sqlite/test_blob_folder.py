@@ -13,9 +13,9 @@ import pytest
 from blobs import blob_files, collect, large
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
-from holdfast.store.sqlite.patient import Patient
-from holdfast.upkeep.doctor import diagnose
-from holdfast.upkeep.findings import Finding
+from holdfast.store.sqlite.diagnose import Patient
+from holdfast.upkeep.doctor.doctor import diagnose
+from holdfast.upkeep.doctor.findings import Finding
 
 
 @pytest.fixture

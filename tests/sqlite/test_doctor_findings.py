@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-import holdfast.store.sqlite.surroundings as surroundings_module
+import holdfast.store.sqlite.engine.file_users as surroundings_module
 from bystander import bystander, sqlite
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
-from holdfast.process.checkup import check_database
-from holdfast.store.sqlite.patient import Patient
-from holdfast.upkeep.about_file import is_affected
-from holdfast.upkeep.doctor import diagnose
+from holdfast.store.sqlite.diagnose import Patient
+from holdfast.supervisor.offline_doctor import check_database
+from holdfast.upkeep.doctor.checks_file import is_affected
+from holdfast.upkeep.doctor.doctor import diagnose
 from patients import FINE, MIB, check, codes, examined, files, finding, run_sql
 from shift import drain
 
@@ -193,7 +193,7 @@ def fill_log(path: Path, size: int) -> None:
 
 
 def test_a_large_log_and_the_reader_that_keeps_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 4 * MIB)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 4 * MIB)
     with bystander(sqlite(path, "BEGIN", "SELECT count(*) FROM holdfast_jobs")) as other:
         fill_log(path, 4 * MIB)
         one = finding(path, "WAL_LARGE", "warning")
@@ -215,7 +215,7 @@ def test_who_reads_for_a_moment_only_does_not_keep_the_log(path: Path, monkeypat
 
 
 def test_a_writer_that_does_not_let_go_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 0)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 0)
     with Holdfast(path) as app:
         app.queue("inbox").send(1)
         with bystander(sqlite(path, "BEGIN IMMEDIATE", "DELETE FROM holdfast_jobs")) as other:
@@ -228,7 +228,7 @@ def test_a_writer_that_does_not_let_go_and_the_log_behind_it(path: Path, monkeyp
 def test_a_large_log_that_nobody_keeps_is_made_short_by_the_repair(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep.about_file.LARGE_LOG_BYTES", 100_000)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 100_000)
     with bystander(sqlite(path)):
         fill_log(path, 200_000)
         one = finding(path, "WAL_LARGE", "warning")

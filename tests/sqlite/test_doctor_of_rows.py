@@ -13,9 +13,10 @@ import pytest
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.errors import StoreBusy
-from holdfast.model import Claimed, WorkerRecord
+from holdfast.model.job import Claimed
+from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
-from holdfast.upkeep.findings import Finding
+from holdfast.upkeep.doctor.findings import Finding
 from support.checkups import finding_of, problems
 from support.folding import fold_all
 from support.transitions import succeed
@@ -134,7 +135,7 @@ def test_a_repair_that_fails_half_way_is_in_the_log_as_far_as_it_came(
     work = app.task(name="known")(lambda: None)
     ids = [work.enqueue().id for _ in range(3)]
     delete_past_triggers(sql, *ids[:2])
-    monkeypatch.setattr("holdfast.store.sqlite.mending.MOST", 1)
+    monkeypatch.setattr("holdfast.store.sqlite.repair.MOST", 1)
     delete, left = app.store.file.delete_leftovers, [1]
 
     def once() -> int:

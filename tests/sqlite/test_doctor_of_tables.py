@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast.store.sqlite.patient as patient_module
+import holdfast.store.sqlite.diagnose as patient_module
 from bystander import bystander, sqlite
 from holdfast import Holdfast
 from patients import check, codes, examined, files, finding, run_sql
@@ -52,7 +52,7 @@ def test_a_database_that_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.connection.OLDEST_SQLITE", (99, 0, 0))
+    monkeypatch.setattr("holdfast.store.sqlite.engine.connection.OLDEST_SQLITE", (99, 0, 0))
     assert "too old" in finding(path, "SQLITE_UNUSABLE", "error").meaning
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.about_schema.WASTE_BYTES", 1000)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_schema.WASTE_BYTES", 1000)
     with Holdfast(path) as app:
         app.queue("inbox").send_many(["x" * 2000] * 200)
         app.queue("inbox").purge()
@@ -168,14 +168,14 @@ def test_what_somebody_has_added(path: Path) -> None:
 def test_a_question_that_takes_too_long_is_left_to_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Holdfast(path) as app:
         app.queue("inbox").send_many(range(20_000))
-    monkeypatch.setattr("holdfast.store.sqlite.look.SECONDS_EACH", -1)
-    monkeypatch.setattr("holdfast.store.sqlite.look.STEPS_PER_LOOK", 1000)
+    monkeypatch.setattr("holdfast.store.sqlite.diagnose.SECONDS_EACH", -1)
+    monkeypatch.setattr("holdfast.store.sqlite.diagnose.STEPS_PER_LOOK", 1000)
     one = finding(path, "NOT_CHECKED", "note")
     assert "took too long" in one.meaning and one.mend == f"holdfast doctor --deep --db {path}"
     assert check(path, deep=True).of("NOT_CHECKED") is None
 
 
 def test_a_large_file_is_read_through_only_by_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.sqlite.look.LARGEST_CHECKED_BYTES", 0)
+    monkeypatch.setattr("holdfast.store.sqlite.diagnose.LARGEST_CHECKED_BYTES", 0)
     assert "integrity" in finding(path, "NOT_CHECKED", "note").meaning
     assert "every index" in finding(path, "INTEGRITY", "ok", deep=True).meaning

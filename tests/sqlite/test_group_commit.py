@@ -13,8 +13,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.store.sqlite import turn as turn_module
-from holdfast.store.sqlite.turn import Turn, Waiting
+from holdfast.store.sqlite.engine import group_commit as turn_module
+from holdfast.store.sqlite.engine.group_commit import QueuedWrite, Turn
 from shift import PATIENCE_SECONDS, eventually
 
 
@@ -241,8 +241,8 @@ class Interrupting:
 
 
 def test_a_thread_that_is_interrupted_at_its_gate_lets_those_behind_it_pass() -> None:
-    turn: Turn[Waiting] = Turn()
-    first, second, third = group = [Waiting() for _ in range(3)]
+    turn: Turn[QueuedWrite] = Turn()
+    first, second, third = group = [QueuedWrite() for _ in range(3)]
     first.gate = Interrupting()  # type: ignore[assignment]
     turn.let_pass(group)
     with pytest.raises(KeyboardInterrupt):
@@ -252,8 +252,8 @@ def test_a_thread_that_is_interrupted_at_its_gate_lets_those_behind_it_pass() ->
 
 @pytest.mark.parametrize("count", [1, 2, 3, 500])
 def test_all_whose_work_is_done_are_woken(count: int) -> None:
-    turn: Turn[Waiting] = Turn()
-    group = [Waiting() for _ in range(count)]
+    turn: Turn[QueuedWrite] = Turn()
+    group = [QueuedWrite() for _ in range(count)]
     group[count // 2].leads = True  # who does not wait
     waiting = [one for one in group if not one.leads]
     threads = [threading.Thread(target=turn._wait, args=(one, 10)) for one in waiting]
@@ -270,7 +270,7 @@ def long_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "GATHERING_SECONDS", 60)
 
 
-def stand_in_line(turn: "Turn[Waiting]", one: Waiting) -> threading.Thread:
+def stand_in_line(turn: "Turn[QueuedWrite]", one: QueuedWrite) -> threading.Thread:
     thread = threading.Thread(target=turn.take, args=(one, 20))
     thread.start()
     wait_until(lambda: one in turn.line)
@@ -279,8 +279,8 @@ def stand_in_line(turn: "Turn[Waiting]", one: Waiting) -> threading.Thread:
 
 @pytest.mark.usefixtures("long_gathering")
 def test_a_leader_goes_on_when_as_many_have_come_as_the_last_time() -> None:
-    turn: Turn[Waiting] = Turn()
-    group = [Waiting() for _ in range(4)]
+    turn: Turn[QueuedWrite] = Turn()
+    group = [QueuedWrite() for _ in range(4)]
     turn.take(group[0], 1)
     leader = threading.Thread(target=turn.await_others, args=(4,))
     leader.start()
@@ -293,8 +293,8 @@ def test_a_leader_goes_on_when_as_many_have_come_as_the_last_time() -> None:
 
 
 def test_a_leader_does_not_wait_for_those_who_do_not_come() -> None:
-    turn: Turn[Waiting] = Turn()
-    one, other = Waiting(), Waiting()
+    turn: Turn[QueuedWrite] = Turn()
+    one, other = QueuedWrite(), QueuedWrite()
     turn.take(one, 1)
     turn.await_others(8)
     thread = stand_in_line(turn, other)  # too late, which must not open the next wait

@@ -13,11 +13,11 @@ from crowd import deletable, fill, fitting, read, some_criteria
 from effort import a_part
 from holdfast import Holdfast
 from holdfast.app.jobs import page_of
-from holdfast.model import Counted, Criteria
+from holdfast.model.job import Counted, Criteria
 from holdfast.store import statistics
-from holdfast.store.sqlite import listing, plan
-from holdfast.store.sqlite.paths import Path as AccessPath
-from holdfast.store.sqlite.paths import Union
+from holdfast.store.sqlite import listing, listing_plan
+from holdfast.store.sqlite.listing_plan import Path as AccessPath
+from holdfast.store.sqlite.listing_plan import Union
 
 # With some hundred jobs the usual bounds are never reached. With these, one way or another is taken.
 BOUNDS: dict[str, dict[str, int]] = {
@@ -50,7 +50,7 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def set_bounds(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for bound, value in BOUNDS[name].items():
-        for module in (listing, plan, statistics):
+        for module in (listing, listing_plan, statistics):
             if hasattr(module, bound):
                 monkeypatch.setattr(module, bound, value)
 
@@ -141,9 +141,9 @@ def test_a_deletion_deletes_as_many_as_were_counted(app: Holdfast, url: str, cro
 
 
 EXPECTED = {
-    "by small parts": {"path Part", "path Ranges", "path Given"},
+    "by small parts": {"path IdSource", "path Ranges", "path Given"},
     "by ranges": {"path Ranges", "path Continued", "path NoneType"},
-    "by sorting": {"path Part", "path NoneType"},
+    "by sorting": {"path IdSource", "path NoneType"},
     "by counts": {"path_by_counts Ranges", "path_by_counts NoneType"},
     "by id": {"path NoneType", "path_by_counts NoneType"},
 }
@@ -167,22 +167,22 @@ def test_with_these_bounds_these_ways_are_taken(
 
 
 def _watch(monkeypatch: pytest.MonkeyPatch, method: str, taken: set[str]) -> None:
-    original = getattr(plan.Plan, method)
+    original = getattr(listing_plan.ListPlan, method)
 
-    def watched(self: plan.Plan, *args: Any) -> AccessPath | None:
+    def watched(self: listing_plan.ListPlan, *args: Any) -> AccessPath | None:
         path: AccessPath | None = original(self, *args)
         parts = path._paths if isinstance(path, Union) else [path]
         taken.update(f"{method} {type(part).__name__}" for part in parts)
         return path
 
-    monkeypatch.setattr(plan.Plan, method, watched)
+    monkeypatch.setattr(listing_plan.ListPlan, method, watched)
 
 
 def test_names_that_do_not_come_back_from_the_database_are_found_by_id(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "SMALL", 0)
-    monkeypatch.setattr(plan, "MOST_SORTED", 0)
+    monkeypatch.setattr(listing_plan, "SMALL", 0)
+    monkeypatch.setattr(listing_plan, "MOST_SORTED", 0)
     monkeypatch.setattr(listing, "SHORT_WALK", 1)
     with closing(sqlite3.connect(url, isolation_level=None)) as connection:
         for queue in (b"a\xff", b"a\0b", b"fine"):

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.model import Criteria, Cursor, Status
+from holdfast.model.job import Criteria, Cursor, Status
 from holdfast.store import statistics
-from holdfast.store.sqlite import listing, plan
-from holdfast.store.sqlite.criteria import where
-from holdfast.store.sqlite.paths import Indexes, Order, Part, Span
+from holdfast.store.sqlite import listing, listing_plan
+from holdfast.store.sqlite.listing import where
+from holdfast.store.sqlite.listing_plan import IdRange, IdSource, Indexes, ListOrder
 
 JOBS = 40_000
 START, SECOND = 1_700_000_000_000_000, 1_000_000
 BOUNDS = {
     listing: {"SHORT_WALK": 50, "LONG_WALK": 1_000, "MOST_LOOKUPS": 250},
-    plan: {"SMALL": 250, "MOST_SORTED": 2_500, "MOST_RANGES": 50, "MOST_COUNTED_PLACES": 250},
+    listing_plan: {"SMALL": 250, "MOST_SORTED": 2_500, "MOST_RANGES": 50, "MOST_COUNTED_PLACES": 250},
 }
 MOST_STEPS = 100_000  # a look at each job, without its columns, takes more
 
@@ -191,7 +191,7 @@ def on_tables(lines: list[str]) -> list[str]:
     return [line for line in lines if re.search(r"^(SCAN|SEARCH) holdfast", line)]
 
 
-ORDERS: dict[str, Callable[[Indexes], Order]] = {
+ORDERS: dict[str, Callable[[Indexes], ListOrder]] = {
     "place": lambda indexes: indexes.place,
     "error": lambda indexes: indexes.error_code,
     "tag": lambda indexes: indexes.tag,
@@ -199,7 +199,7 @@ ORDERS: dict[str, Callable[[Indexes], Order]] = {
     "blocked": lambda indexes: indexes.by_status[Status.BLOCKED],
     "failed": lambda indexes: indexes.by_status[Status.FAILED],
 }
-PARTS: dict[str, Callable[[Indexes], Part]] = {
+PARTS: dict[str, Callable[[Indexes], IdSource]] = {
     "ready": lambda indexes: indexes.all_of(Status.READY),
     "scheduled": lambda indexes: indexes.all_of(Status.SCHEDULED),
     "running": lambda indexes: indexes.all_of(Status.RUNNING),
@@ -209,7 +209,7 @@ PARTS: dict[str, Callable[[Indexes], Part]] = {
     "key": lambda indexes: indexes.with_key("k"),
     "unlogged": lambda indexes: indexes.without_history,
 }
-SPANS = [Span(), Span(newer=True)]
+SPANS = [IdRange(), IdRange(newer=True)]
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def indexes(app: Holdfast) -> Indexes:
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_range_is_read_in_its_order(
-    app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str, span: Span
+    app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str, span: IdRange
 ) -> None:
     order, sql = ORDERS[name](indexes), app.store.database.sql
     bound = [f":value_{n}" for n, _ in enumerate(order.columns)]
@@ -250,7 +250,7 @@ def test_the_ranges_are_found_step_by_step(
 def test_a_part_is_read_by_its_index(app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str) -> None:
     part, sql = PARTS[name](indexes), app.store.database.sql
     for template in (sql.sorted_ids, sql.size_of_part):
-        (line,) = on_tables(explain(conn, Span().put_into(part._put_into(template))))
+        (line,) = on_tables(explain(conn, IdRange().put_into(part._put_into(template))))
         assert f"INDEX holdfast_jobs_{name}" in line
 
 
@@ -266,7 +266,7 @@ CLAUSES = [
 @pytest.mark.parametrize("name", ["walk", "walk_end", "fitting", "records"])
 def test_jobs_are_looked_at_by_id(app: Holdfast, conn: sqlite3.Connection, name: str, clause: str) -> None:
     statement = getattr(app.store.database.sql, name).replace("{where}", clause).replace("{columns}", "*")
-    lines = explain(conn, Span().put_into(statement))
+    lines = explain(conn, IdRange().put_into(statement))
     assert all("SEARCH holdfast_jobs USING INTEGER PRIMARY KEY" in line for line in on_tables(lines)), lines
     if name.startswith("walk"):
         assert not any("TEMP B-TREE" in line for line in lines), lines
@@ -281,6 +281,6 @@ def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection
 
 
 def test_every_index_of_a_path_is_looked_at() -> None:
-    text = Path(listing.__file__).with_name("paths.py").read_text(encoding="utf-8")
+    text = Path(listing.__file__).with_name("listing_plan.py").read_text(encoding="utf-8")
     named = set(re.findall(r'\{self\._jobs\}(\w+)"', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
     assert named <= {*ORDERS, *PARTS, "place"}

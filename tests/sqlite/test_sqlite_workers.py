@@ -4,7 +4,7 @@ import os
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
-from holdfast.model import WorkerRecord
+from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 
 

@@ -13,9 +13,11 @@ import pytest
 from ended import DAY, Ended
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
-from holdfast.store.sqlite import checkpoint, file, files, loghold
+from holdfast.store.sqlite import file
+from holdfast.store.sqlite.engine import checkpoint, file_users, files
 from holdfast.testing import FakeClock
-from holdfast.upkeep import about_file, prune, vacuum
+from holdfast.upkeep import prune, vacuum
+from holdfast.upkeep.doctor import checks_file
 from shift import Shift, eventually
 
 
@@ -171,8 +173,8 @@ def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: 
 
 @pytest.fixture
 def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loghold, "ALARM_BYTES", 200_000)
-    monkeypatch.setattr(about_file, "LARGE_LOG_BYTES", 200_000)
+    monkeypatch.setattr(file_users, "ALARM_BYTES", 200_000)
+    monkeypatch.setattr(checks_file, "LARGE_LOG_BYTES", 200_000)
     monkeypatch.setattr(checkpoint, "CHANGES_PER_CHECKPOINT", 200)
 
 

@@ -176,8 +176,8 @@ class SqliteBackend(Backend):
         self.sql(f"CREATE TRIGGER {name} AFTER INSERT ON {table} BEGIN {statement}; END")
 
     def stop_polling(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.store.sqlite.alarm.LONGEST_NAP_SECONDS", NEVER_SECONDS)
-        monkeypatch.setattr("holdfast.store.sqlite.reading.LONGEST_WAIT_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr("holdfast.store.sqlite.engine.watcher.LONGEST_NAP_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr("holdfast.store.sqlite.read.LONGEST_WAIT_SECONDS", NEVER_SECONDS)
 
     def hold_write_lock(self) -> WriteLock:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.upkeep.findings import Finding
+from holdfast.upkeep.doctor.findings import Finding
 
 
 def finding_of(app: Holdfast, code: str, severity: str, **options: Any) -> Finding:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Lease, Report, Settlement, Sweep, Wanted
+from holdfast.model.job import Claimed, ClaimRequest, Lease, LeaseRenewal, Settlement, Sweep
 from holdfast.store.protocol import Store
 
 
@@ -11,11 +11,11 @@ def claim_tasks(
     store: Store, queues: Sequence[str] | None, tasks: Sequence[str], limit: int, lease: int, worker: str
 ) -> list[Claimed]:
     each = None if queues is None else [(queue, limit) for queue in queues]
-    return store.jobs.exchange((), [Wanted(tasks, limit, lease, worker, each)]).claimed
+    return store.jobs.settle_and_claim((), [ClaimRequest(tasks, limit, lease, worker, each)]).claimed
 
 
 def claim_one(store: Store, job_id: int, lease: int, worker: str) -> Claimed | None:
-    found = store.jobs.exchange((), [Wanted((), 1, lease, worker, job_id=job_id)]).claimed
+    found = store.jobs.settle_and_claim((), [ClaimRequest((), 1, lease, worker, job_id=job_id)]).claimed
     return found[0] if found else None
 
 
@@ -44,7 +44,7 @@ def release(store: Store, lease: Lease, delay: int) -> bool:
 
 
 def extend(store: Store, lease: Lease, duration: int) -> bool:
-    return bool(store.jobs.renew([Report(lease)], duration))
+    return bool(store.jobs.renew([LeaseRenewal(lease)], duration))
 
 
 def promote(store: Store) -> int:

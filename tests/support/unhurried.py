@@ -1,14 +1,15 @@
 """Worker processes of tests in which nothing depends on how fast the machine is. Import it before a worker runs."""
 
-from holdfast.run import duties, lane
-from holdfast.store.sqlite import alarm, reading
+from holdfast.store.sqlite import read
+from holdfast.store.sqlite.engine import watcher
+from holdfast.worker import housekeeping, thread_pool
 
 NEVER_SECONDS = 3600.0
 
-duties.HOARDING_NS = round(NEVER_SECONDS * 1e9)  # what was taken and cannot begin yet is kept
+housekeeping.HOARDING_NS = round(NEVER_SECONDS * 1e9)  # what was taken and cannot begin yet is kept
 
 
 def stop_polling() -> None:
     """Only a wake-up ends a wait."""
-    alarm.LONGEST_NAP_SECONDS = reading.LONGEST_WAIT_SECONDS = NEVER_SECONDS
-    lane.LONGEST_WAIT_SECONDS = duties.IDLE_SECONDS = NEVER_SECONDS
+    watcher.LONGEST_NAP_SECONDS = read.LONGEST_WAIT_SECONDS = NEVER_SECONDS
+    thread_pool.LONGEST_WAIT_SECONDS = housekeeping.IDLE_SECONDS = NEVER_SECONDS

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze, Then
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, NeverIdle
-from holdfast.model import NewJob
+from holdfast.model.job import NewJob
 from holdfast.testing import Drained, FakeClock, Ran, drain, inline
 
 MINUTE = 60 * SECOND

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Context, Holdfast, Task
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidArguments, InvalidInput
-from holdfast.model import NewJob
+from holdfast.model.job import NewJob
 from holdfast.testing import FakeClock, assert_enqueued, drain, enqueued, refute_enqueued
 
 

@@ -166,5 +166,5 @@ def test_loading_it_loads_nothing_heavy() -> None:
     code = "import sys, pytest; import holdfast.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "holdfast.testing.plugin" in loaded
-    heavy = {"sqlite3", "asyncio", "multiprocessing", "cronsim", "holdfast.store.sqlite", "holdfast.process.load"}
+    heavy = {"sqlite3", "asyncio", "multiprocessing", "cronsim", "holdfast.store.sqlite", "holdfast.supervisor.load"}
     assert heavy & set(loaded) == set()

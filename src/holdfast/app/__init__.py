@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ..late import late
+from ..lazy import late
 
 if TYPE_CHECKING:
     from .app import App
 
-__all__ = ["App"]
 
+__all__ = ["App"]
 if not TYPE_CHECKING:
     __getattr__, __dir__ = late(__name__, {"App": "app"})

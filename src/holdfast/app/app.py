@@ -1,6 +1,6 @@
 """`App`: one database, its tasks, its queues, its jobs. `Holdfast` adds to it what runs them."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -8,49 +8,42 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
+from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock
 from ..codec import encode
 from ..context import Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
-from ..graph import Links
-from ..model import NewJob, QueueOverview
-from ..observations import queue_overviews
+from ..model.job import NewJob
+from ..model.schedule import Missed
+from ..model.stats import QueueOverview, queue_overviews
+from ..model.workflow import Links
 from ..retention import Retention
 from ..retry import RetryPolicy, backoff, retry_policy
-from ..schedule import Missed
 from ..store.protocol import Store
-from . import checks
-from .backing import AppBacking
-from .batches import Batch, Batches, batch_id
-from .chains import Chains
 from .job import Job
 from .jobs import Jobs
 from .queue import Queue, Seconds
 from .schedules import Schedules
-from .steps import Group, Step, callback, check_links, enqueue_in_line
 from .task import AsyncTask, BoundTask, Pool, Task, TaskOptions, make_task
+from .task_context import AppBacking
 from .workers import WorkerInfo
+from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_links, enqueue_in_line
 
 if TYPE_CHECKING:
     from datetime import datetime
     from random import Random
 
-    from ..store.sqlite.transaction import Transaction
-    from .inline import Inline
-    from .tracing import Tracing
+    from ..store.sqlite.engine.transaction import Transaction
+    from .hooks import Inline, Tracing
 
     Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Any])
-
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
-
-
 _TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout", "pool")
 
 
@@ -120,7 +113,7 @@ class App:
         random: Random | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
-            raise InvalidInput(f"durability is 'full' or 'normal', not {checks.shown(durability)}")
+            raise InvalidInput(f"durability is 'full' or 'normal', not {validate.shown(durability)}")
         from random import Random
 
         chance = random or Random()
@@ -134,16 +127,16 @@ class App:
         self.middlewares: list[Callable[[Context], Any]] = []
         self.clock: Clock = clock or SystemClock()
         self.random = chance
-        self._retention = checks.retention(retention)
+        self._retention = validate.retention(retention)
         self._settings: dict[str, Any] = {
-            "prefix": checks.prefix(prefix),
+            "prefix": validate.prefix(prefix),
             "durable_level": durability.upper(),
-            "migrate": checks.flag(migrate, "migrate"),
-            "busy_timeout": checks.duration(busy_timeout, "busy_timeout") / SECOND,
-            "min_free_bytes": checks.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
-            "guard_connections": checks.flag(guard_connections, "guard_connections"),
-            "blobs": checks.blob_store(blobs),
-            "blob_bytes": checks.blob_bytes(blob_bytes),
+            "migrate": validate.flag(migrate, "migrate"),
+            "busy_timeout": validate.duration(busy_timeout, "busy_timeout") / SECOND,
+            "min_free_bytes": validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
+            "guard_connections": validate.flag(guard_connections, "guard_connections"),
+            "blobs": validate.blob_store(blobs),
+            "blob_bytes": validate.blob_bytes(blob_bytes),
         }
         self.store: Store = self._open(url)
 
@@ -180,7 +173,7 @@ class App:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
         unknown = options.keys() - _TASK_OPTIONS
         if unknown:
-            raise checks.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
+            raise validate.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
         if function is None:
             return TaskDecorator(partial(self._register, **options))
         return self._register(function, **options)
@@ -198,15 +191,15 @@ class App:
         pool: Pool = "thread",
     ) -> Task[..., Any]:
         if not callable(function) or not hasattr(function, "__name__"):
-            raise InvalidTask(f"a task is a function, and {checks.shown(function)} is none")
+            raise InvalidTask(f"a task is a function, and {validate.shown(function)} is none")
         options = TaskOptions(
-            name=checks.name(function.__name__ if name is None else name, "task name"),
-            queue=checks.name(queue, "queue name"),
-            priority=checks.priority(priority),
-            max_attempts=checks.max_attempts(max_attempts),
+            name=validate.name(function.__name__ if name is None else name, "task name"),
+            queue=validate.name(queue, "queue name"),
+            priority=validate.priority(priority),
+            max_attempts=validate.max_attempts(max_attempts),
             retry=backoff() if retry is None else retry_policy(retry),
-            timeout=None if timeout is None else checks.duration(timeout, "timeout"),
-            pool=checks.pool(pool, function),
+            timeout=None if timeout is None else validate.duration(timeout, "timeout"),
+            pool=validate.pool(pool, function),
         )
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
@@ -240,7 +233,7 @@ class App:
         """
         unknown = options.keys() - TaskSettings.__annotations__.keys()
         if unknown:
-            raise checks.suggest(sorted(unknown)[0], TaskSettings.__annotations__, "option")
+            raise validate.suggest(sorted(unknown)[0], TaskSettings.__annotations__, "option")
         timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
@@ -265,7 +258,7 @@ class App:
 
         if not isgeneratorfunction(layer):
             raise InvalidInput(
-                f"a middleware is a generator function, with one yield, and {checks.shown(layer)} is none"
+                f"a middleware is a generator function, with one yield, and {validate.shown(layer)} is none"
             )
         self.middlewares.append(layer)
         return layer
@@ -305,11 +298,11 @@ class App:
         """A queue of messages. `history=False` deletes on ack and writes no attempts or events, for speed."""
         return Queue(
             self,
-            checks.name(name, "queue name"),
+            validate.name(name, "queue name"),
             type,
-            checks.duration(visibility, "visibility"),
-            checks.max_attempts(max_attempts),
-            checks.flag(history, "history"),
+            validate.duration(visibility, "visibility"),
+            validate.max_attempts(max_attempts),
+            validate.flag(history, "history"),
         )
 
     def external(
@@ -329,17 +322,17 @@ class App:
         Until then it is blocked, and others may wait for it with `after=`.
         timeout_at: when it fails with TIMEOUT:EXTERNAL, if nobody has settled it.
         """
-        if checks.name(name, "name") in self.tasks:
+        if validate.name(name, "name") in self.tasks:
             raise InvalidInput(f"{name!r} is a task, which a worker runs: choose another name")
         self.require_own(batch)
-        deadline = None if timeout_at is None else checks.moment(timeout_at, "timeout_at")
+        deadline = None if timeout_at is None else validate.moment(timeout_at, "timeout_at")
         new = NewJob(
-            queue=checks.name(queue, "queue name"),
+            queue=validate.name(queue, "queue name"),
             task=name,
             args=encode(payload).decode(),
             max_attempts=1,
-            key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
-            tags=checks.tags(tags) if tags else None,
+            key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
+            tags=validate.tags(tags) if tags else None,
             links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
         )
         inserted = (self._tracing or self.store.jobs).insert(new, conn)
@@ -375,7 +368,7 @@ class App:
             for one in thing if isinstance(thing, (list, tuple)) else [thing]:
                 other = getattr(one, "app", self)
                 if other is not self and other.store.place != self.store.place:
-                    raise InvalidInput(f"{checks.shown(one)} belongs to another database: {other.store.place}")
+                    raise InvalidInput(f"{validate.shown(one)} belongs to another database: {other.store.place}")
 
     def tell_inline(self, ids: Sequence[int], conn: Any) -> None:
         """For a test that has jobs run as soon as they are enqueued."""

@@ -1,6 +1,6 @@
 """One job, as it was when it was last read."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
@@ -13,14 +13,14 @@ from ..clock import SECOND, as_datetime
 from ..codec import decoder
 from ..errors import InvalidPayload, JobFailed, JobNotFound
 from ..failure import shorten
-from ..model import TERMINAL, JobRecord, Status
+from ..model.job import TERMINAL, JobRecord, Status
 from .waiting import wait_until
 
 if TYPE_CHECKING:
     from .app import App
 
-R = TypeVar("R", covariant=True)
 
+R = TypeVar("R", covariant=True)
 _decode_any = decoder(Any)
 
 

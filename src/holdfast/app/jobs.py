@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from msgspec import Struct
 
+from .. import validate
 from ..clock import as_datetime, with_datetimes
 from ..codec import encode_result
 from ..errors import InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
-from ..model import Criteria, Cursor, JobRecord, Listed, Page, TimelineEntry
+from ..model.job import Criteria, Cursor, JobRecord, Listed, Page, TimelineEntry
 from ..store.protocol import OperatorAction, Store
-from . import checks
 from .job import Job
 
 if TYPE_CHECKING:
     from .app import App
     from .explain import Explanation
 
+
 MAX_PAGE = 1000
 ENDS = ("cancel", "complete", "fail_outside")
-
 Texts = str | Sequence[str]
 
 
@@ -65,7 +65,7 @@ class Jobs:
         self._app = app
 
     def get(self, id: int) -> Job[Any]:
-        record = self._app.store.jobs.get(checks.job_id(id))
+        record = self._app.store.jobs.get(validate.job_id(id))
         if record is None:
             raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
         return Job(self._app, record)
@@ -120,9 +120,9 @@ class Jobs:
             id,
             filters,
             actor,
-            delay=checks.duration(delay, "delay"),
-            attempts=checks.integer(attempts, "attempts", 1, 1000),
-            reason=checks.reason(reason),
+            delay=validate.duration(delay, "delay"),
+            attempts=validate.integer(attempts, "attempts", 1, 1000),
+            reason=validate.reason(reason),
         )
 
     @overload
@@ -141,7 +141,7 @@ class Jobs:
         **filters: Unpack[Filters],
     ) -> bool | int:
         """Whatever has not ended -> cancelled. What a running attempt does after that is not recorded."""
-        return self._operate("cancel", id, filters, actor, reason=checks.reason(reason))
+        return self._operate("cancel", id, filters, actor, reason=validate.reason(reason))
 
     @overload
     def run_now(self, id: int, /, *, actor: str | None = None, reason: str = "") -> bool: ...
@@ -153,7 +153,7 @@ class Jobs:
         self, id: int | None = None, /, *, actor: str | None = None, reason: str = "", **filters: Unpack[Filters]
     ) -> bool | int:
         """scheduled -> ready, without waiting for its time."""
-        return self._operate("run_now", id, filters, actor, reason=checks.reason(reason))
+        return self._operate("run_now", id, filters, actor, reason=validate.reason(reason))
 
     def complete(self, id: int, result: Any = None, *, actor: str | None = None, reason: str = "") -> bool:
         """Whatever has not ended -> succeeded, with this result: for external jobs, and for any other.
@@ -166,16 +166,16 @@ class Jobs:
         if data is not None and task is not None and not job.is_external:
             task.signature.check_result(data)
         text = None if data is None else data.decode()
-        return bool(self._operate("complete", id, {}, actor, result=text, reason=checks.reason(reason)))
+        return bool(self._operate("complete", id, {}, actor, result=text, reason=validate.reason(reason)))
 
     def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None, reason: str = "") -> bool:
         """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended.
 
         detail: kept with the job, and with the attempt that it ended. reason: of the operator, for the log.
         """
-        failure = Failure(check_code(code), shorten(checks.text(detail, "detail")))
+        failure = Failure(check_code(code), shorten(validate.text(detail, "detail")))
         self._settled_by_others(id)
-        return bool(self._operate("fail_outside", id, {}, actor, failure=failure, reason=checks.reason(reason)))
+        return bool(self._operate("fail_outside", id, {}, actor, failure=failure, reason=validate.reason(reason)))
 
     def _settled_by_others(self, id: int) -> Job[Any]:
         job = self.get(id)
@@ -204,10 +204,10 @@ class Jobs:
         By id, a job that others wait for raises StillAwaited, or takes them along with `cascade`; one of a longer
         chain raises PartOfChain. By filters, such jobs are left, unless the whole chain fits.
         """
-        if checks.flag(cascade, "cascade") and id is None:
+        if validate.flag(cascade, "cascade") and id is None:
             raise InvalidInput("cascade goes with an id, not with filters")
         if id is None or filters:
-            return self._operate("delete", id, filters, actor, reason=checks.reason(reason))
+            return self._operate("delete", id, filters, actor, reason=validate.reason(reason))
         chain = self._app.chains.get(id)
         if chain.length > 1:
             raise PartOfChain(
@@ -229,12 +229,12 @@ class Jobs:
 
     def traceback(self, fingerprint: str) -> str | None:
         """The full traceback that an attempt's `fingerprint` stands for."""
-        return self._app.store.jobs.traceback(checks.name(fingerprint, "fingerprint"))
+        return self._app.store.jobs.traceback(validate.name(fingerprint, "fingerprint"))
 
     def _operate(
         self, action: OperatorAction, id: int | None, filters: Filters, actor: str | None, **how: Any
     ) -> bool | int:
-        who = checks.actor(actor)
+        who = validate.actor(actor)
         if id is None:
             wanted = criteria(filters)
             if wanted == Criteria():
@@ -242,7 +242,7 @@ class Jobs:
             return self._app.store.jobs.operate(action, wanted, who, **how)
         if filters:
             raise InvalidInput("pass an id or filters, not both")
-        done = self._app.store.jobs.operate(action, Criteria(ids=(checks.job_id(id),)), who, **how)
+        done = self._app.store.jobs.operate(action, Criteria(ids=(validate.job_id(id),)), who, **how)
         if not done:
             self.get(id)  # raises where there is none; otherwise its state did not allow it
         elif action in ENDS and self._app._inline is not None:
@@ -251,7 +251,7 @@ class Jobs:
 
 
 def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> Page[JobRecord]:
-    checks.integer(limit, "limit", 1, MAX_PAGE)
+    validate.integer(limit, "limit", 1, MAX_PAGE)
     place = None if cursor is None else _read_cursor(cursor)
     backwards = place is not None and place.newer
     listed = store.jobs.list(wanted, limit + 1, place)
@@ -298,19 +298,19 @@ def _stopped_page(listed: Listed, resume: int, place: Cursor | None) -> Page[Job
 def criteria(filters: Filters) -> Criteria:
     unknown = filters.keys() - Filters.__annotations__.keys()
     if unknown:
-        raise checks.suggest(sorted(unknown)[0], Filters.__annotations__, "filter")
+        raise validate.suggest(sorted(unknown)[0], Filters.__annotations__, "filter")
 
     def moment(name: str) -> int | None:
         value = filters.get(name)
-        return None if value is None else checks.moment(value, name)
+        return None if value is None else validate.moment(value, name)
 
     return Criteria(
-        status=checks.statuses(filters.get("status")),
-        queue=checks.one_or_several(filters.get("queue"), "queue"),
-        task=checks.one_or_several(filters.get("task"), "task"),
-        key=checks.one_or_several(filters.get("key"), "key"),
-        error_code=checks.one_or_several(filters.get("error_code"), "error_code"),
-        tag=checks.one_or_several(filters.get("tag"), "tag"),
+        status=validate.statuses(filters.get("status")),
+        queue=validate.one_or_several(filters.get("queue"), "queue"),
+        task=validate.one_or_several(filters.get("task"), "task"),
+        key=validate.one_or_several(filters.get("key"), "key"),
+        error_code=validate.one_or_several(filters.get("error_code"), "error_code"),
+        tag=validate.one_or_several(filters.get("tag"), "tag"),
         created_from=moment("created_after"),
         created_before=moment("created_before"),
         finished_from=moment("finished_after"),
@@ -326,6 +326,6 @@ def _read_cursor(text: str) -> Cursor:
     side, _, number = text.partition("-") if isinstance(text, str) else ("", "", "")
     if side not in ("newer", "older") or not number.isdecimal() or not number.isascii() or len(number) > 19:
         raise InvalidInput(
-            f"cursor {checks.shown(text)} is not one that list() gave: pass page.next or page.previous"
+            f"cursor {validate.shown(text)} is not one that list() gave: pass page.next or page.previous"
         )
     return Cursor(min(int(number), 2**63 - 1), newer=side == "newer")

@@ -1,6 +1,6 @@
 """Messages: `app.queue("inbox")`, after Amazon SQS."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from .. import validate
 from ..blobs import is_reference
 from ..clock import SECOND
 from ..codec import checker, decoder, encode, is_json
 from ..errors import BlobMissing, InvalidInput, LeaseLost, StoreError
 from ..failure import Failure, check_code, shorten
-from ..model import Claimed, Criteria, Cursor, Lease, NewJob, QueueStats, Report, Settlement, Transition
-from ..observations import queue_stats
-from . import checks
+from ..model.job import Claimed, Criteria, Cursor, Lease, LeaseRenewal, NewJob, Settlement, Transition
+from ..model.stats import QueueStats, queue_stats
 from .job import Job
 
 if TYPE_CHECKING:
     from .app import App
 
+
 T = TypeVar("T")
-
 MAX_RECEIVE = 1000
-
 Seconds = float | timedelta
 
 
@@ -95,23 +94,23 @@ class Queue(Generic[T]):
             queue=self.name,
             task=None,
             args=self._encode(body),
-            delay=checks.duration(delay, "delay"),
-            priority=checks.priority(priority),
+            delay=validate.duration(delay, "delay"),
+            priority=validate.priority(priority),
             max_attempts=self._max_attempts,
-            key=None if key is None else checks.name(key, "key", checks.MAX_KEY),
+            key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
             history=self._history,
         )
         return (self._app._tracing or self._app.store.jobs).insert(job, conn).id
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
         """All of them or, if any cannot be stored, none. Returns their ids in order."""
-        checks.iterable(bodies, "send_many")
+        validate.iterable(bodies, "send_many")
         like = NewJob(
             queue=self.name,
             task=None,
             args="",
-            delay=checks.duration(delay, "delay"),
-            priority=checks.priority(priority),
+            delay=validate.duration(delay, "delay"),
+            priority=validate.priority(priority),
             max_attempts=self._max_attempts,
             history=self._history,
         )
@@ -140,11 +139,11 @@ class Queue(Generic[T]):
 
     def receive_many(self, limit: int, *, visibility: Seconds | None = None, wait: Seconds = 0) -> list[Message[T]]:
         """Up to `limit` messages, as soon as there is one."""
-        return self._receive(checks.integer(limit, "limit", 1, MAX_RECEIVE), visibility, wait)
+        return self._receive(validate.integer(limit, "limit", 1, MAX_RECEIVE), visibility, wait)
 
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
-        lease = self._visibility if visibility is None else checks.duration(visibility, "visibility")
-        patience = checks.duration(wait, "wait")
+        lease = self._visibility if visibility is None else validate.duration(visibility, "visibility")
+        patience = validate.duration(wait, "wait")
         if not patience:
             return self._claim(limit, lease)
         deadline = time.monotonic() + patience / SECOND
@@ -200,8 +199,8 @@ class Queue(Generic[T]):
         return self._fail(self._lease(id, attempt), code, detail)
 
     def _lease(self, id: int, attempt: int) -> Lease:
-        number = checks.integer(attempt, "attempt", 1, 2**31 - 1)
-        return Lease(checks.job_id(id), number, self._history, self.name)
+        number = validate.integer(attempt, "attempt", 1, 2**31 - 1)
+        return Lease(validate.job_id(id), number, self._history, self.name)
 
     def _ack(self, lease: Lease) -> bool:
         return self._app.store.jobs.settle(Settlement(lease, "succeed", None, self._app.clock.now()))
@@ -217,23 +216,23 @@ class Queue(Generic[T]):
         lost = f"message {lease.id} is not held by delivery {lease.attempt} any more: nothing was stored"
         store = self._app.store
         with self._app.transaction() as opened:
-            if not store.jobs.renew([Report(lease)], None, opened):
+            if not store.jobs.renew([LeaseRenewal(lease)], None, opened):
                 raise LeaseLost(lost)
             yield opened
             if not store.jobs.settle(Settlement(lease, "succeed", None, self._app.clock.now()), opened):
                 raise LeaseLost(lost)
 
     def _extend(self, lease: Lease, seconds: Seconds) -> bool:
-        duration = checks.duration(seconds, "seconds")
+        duration = validate.duration(seconds, "seconds")
         if not duration:
             return self._settle(lease, "release")
-        return bool(self._app.store.jobs.renew([Report(lease)], duration))
+        return bool(self._app.store.jobs.renew([LeaseRenewal(lease)], duration))
 
     def _release(self, lease: Lease, delay: Seconds) -> bool:
-        return self._settle(lease, "release", delay=checks.duration(delay, "delay"))
+        return self._settle(lease, "release", delay=validate.duration(delay, "delay"))
 
     def _fail(self, lease: Lease, code: str, detail: str) -> bool:
-        failure = Failure(check_code(code), shorten(checks.text(detail, "detail")))
+        failure = Failure(check_code(code), shorten(validate.text(detail, "detail")))
         return self._settle(lease, "fail", failure=failure)
 
     # --- looking after it ---
@@ -247,8 +246,8 @@ class Queue(Generic[T]):
 
     def dead_letters(self, limit: int = 100, before: int | None = None) -> list[Job[Any]]:
         """The failed messages, newest first; `before` an id, for the next page."""
-        checks.integer(limit, "limit", 1, MAX_RECEIVE)
-        cursor = None if before is None else Cursor(checks.job_id(before))
+        validate.integer(limit, "limit", 1, MAX_RECEIVE)
+        cursor = None if before is None else Cursor(validate.job_id(before))
         return [Job(self._app, record) for record in self._app.store.jobs.list(self._dead(), limit, cursor).records]
 
     def requeue(
@@ -262,14 +261,14 @@ class Queue(Generic[T]):
         """Deliver dead letters again, some or all, with as many attempts as a new message. Returns how many."""
         wanted = self._dead()
         if ids is not None:
-            wanted = msgspec.structs.replace(wanted, ids=checks.job_ids(ids))
+            wanted = msgspec.structs.replace(wanted, ids=validate.job_ids(ids))
         return self._app.store.jobs.operate(
             "requeue",
             wanted,
-            checks.actor(actor),
-            delay=checks.duration(delay, "delay"),
+            validate.actor(actor),
+            delay=validate.duration(delay, "delay"),
             attempts=self._max_attempts,
-            reason=checks.reason(reason),
+            reason=validate.reason(reason),
         )
 
     def purge(self, *, dead_only: bool = False, actor: str | None = None, reason: str = "") -> int:
@@ -279,7 +278,7 @@ class Queue(Generic[T]):
         """
         there = ("blocked", "scheduled", "ready", "running", "failed")
         wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
-        return self._app.store.jobs.operate("purge", wanted, checks.actor(actor), reason=checks.reason(reason))
+        return self._app.store.jobs.operate("purge", wanted, validate.actor(actor), reason=validate.reason(reason))
 
     def _dead(self) -> Criteria:
         return Criteria(status=("failed",), queue=(self.name,), messages=True)
@@ -293,7 +292,7 @@ class Queue(Generic[T]):
 
     def _operate_on_queue(self, action: Literal["pause", "resume"], actor: str | None, reason: str) -> bool:
         this = Criteria(queue=(self.name,))
-        return bool(self._app.store.jobs.operate(action, this, checks.actor(actor), reason=checks.reason(reason)))
+        return bool(self._app.store.jobs.operate(action, this, validate.actor(actor), reason=validate.reason(reason)))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

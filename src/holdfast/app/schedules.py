@@ -1,6 +1,6 @@
 """Tasks that are enqueued by the clock: `app.schedules`, and what `@app.cron` declares."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
@@ -8,15 +8,16 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+from .. import validate
 from ..clock import SECOND, as_datetime
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
-from ..schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
-from . import checks
+from ..model.schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
 from .job import _plain
 from .task import BoundTask, Task
 
 if TYPE_CHECKING:
     from .app import App
+
 
 MOST_TO_CATCH_UP = 1000
 PAGE_ROWS = 1000
@@ -142,18 +143,18 @@ class Schedules:
         tz, missed, catch_up_limit: as for `@app.cron`. actor, reason: who adds it, and why, for the log.
         """
         timing = self.timing(cron, tz, missed, catch_up_limit)
-        if checks.name(name, "schedule name") in self.declared:
+        if validate.name(name, "schedule name") in self.declared:
             raise InvalidInput(f"the schedule {name!r} is that of an @app.cron: choose another name")
         if args is not None and not isinstance(args, Mapping):
-            raise InvalidArguments(f"args are arguments by name, such as {{'to': …}}, not {checks.shown(args)}")
+            raise InvalidArguments(f"args are arguments by name, such as {{'to': …}}, not {validate.shown(args)}")
         bound = self._bound(task)
         payload = bound._task.signature.encode((), dict(args or {}))
         schedule = _new(name, bound, payload, timing, "runtime")
-        self._app.store.schedules.put(schedule, checks.actor(actor), checks.reason(reason))
+        self._app.store.schedules.put(schedule, validate.actor(actor), validate.reason(reason))
         return self.get(name)
 
     def get(self, name: str) -> Schedule:
-        record = next(iter(self._app.store.schedules.list(name=checks.name(name, "schedule name"))), None)
+        record = next(iter(self._app.store.schedules.list(name=validate.name(name, "schedule name"))), None)
         if record is None:
             raise self._not_found(name)
         return Schedule(record)
@@ -167,24 +168,24 @@ class Schedules:
 
     def pause(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires no more, until it is resumed. False if it was paused already."""
-        known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        done = self._app.store.schedules.change("pause", known, who, checks.reason(reason))
+        known, who = validate.name(name, "schedule name"), validate.actor(actor)
+        done = self._app.store.schedules.change("pause", known, who, validate.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
 
     def resume(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
         """It fires again, from now on. False if it was not paused."""
-        known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        done = self._app.store.schedules.change("resume", known, who, checks.reason(reason))
+        known, who = validate.name(name, "schedule name"), validate.actor(actor)
+        done = self._app.store.schedules.change("resume", known, who, validate.reason(reason))
         if not done:
             self.get(name)  # raises where there is none
         return done
 
     def remove(self, name: str, *, actor: str | None = None, reason: str = "") -> None:
         """Remove it. One of `@app.cron` comes back when a worker that has it starts: pause that one instead."""
-        known, who = checks.name(name, "schedule name"), checks.actor(actor)
-        if not self._app.store.schedules.change("remove", known, who, checks.reason(reason)):
+        known, who = validate.name(name, "schedule name"), validate.actor(actor)
+        if not self._app.store.schedules.change("remove", known, who, validate.reason(reason)):
             raise self._not_found(name)
 
     # --- what @app.cron needs ---
@@ -195,18 +196,18 @@ class Schedules:
 
         checked(cron, tz)
         if missed not in get_args(Missed):
-            raise InvalidInput(f"missed is 'coalesce', 'skip' or 'catch_up', not {checks.shown(missed)}")
+            raise InvalidInput(f"missed is 'coalesce', 'skip' or 'catch_up', not {validate.shown(missed)}")
         if catch_up_limit is None:
             catch_up_limit = CATCH_UP_LIMIT
         elif missed != "catch_up":
             raise InvalidInput("catch_up_limit says how many to catch up with: pass missed='catch_up' with it")
-        limit = checks.integer(catch_up_limit, "catch_up_limit", 1, MOST_TO_CATCH_UP)
+        limit = validate.integer(catch_up_limit, "catch_up_limit", 1, MOST_TO_CATCH_UP)
         return {"cron": " ".join(cron.split()), "tz": tz, "missed": missed, "catch_up_limit": limit}
 
     def declare(self, task: Task[..., Any], name: str, timing: dict[str, Any]) -> None:
         if task.app is not self._app:
             raise InvalidTask(f"{task.name} is a task of another app")
-        taken = self.declared.get(checks.name(name, "schedule name"))
+        taken = self.declared.get(validate.name(name, "schedule name"))
         if taken is not None:
             raise InvalidTask(f"the schedule name {name!r} is taken by that of {taken.task}: pass another as name=")
         try:
@@ -226,11 +227,11 @@ class Schedules:
     def _bound(self, task: Task[..., Any] | BoundTask[..., Any] | str) -> BoundTask[..., Any]:
         if isinstance(task, str):
             if task not in self._app.tasks:
-                raise checks.suggest(task, self._app.tasks, "task")
+                raise validate.suggest(task, self._app.tasks, "task")
             return BoundTask(self._app.tasks[task], {})
         bound = BoundTask(task, {}) if isinstance(task, Task) else task
         if not isinstance(bound, BoundTask):
-            raise InvalidInput(f"a schedule is for a task or its name, not for {checks.shown(task)}")
+            raise InvalidInput(f"a schedule is for a task or its name, not for {validate.shown(task)}")
         if bound._task.app is not self._app:
             raise InvalidInput(f"{bound._task.name} is a task of another app")
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
@@ -239,7 +240,7 @@ class Schedules:
         return bound
 
     def _not_found(self, name: str) -> ScheduleNotFound:
-        return ScheduleNotFound(f"there is no schedule {checks.shown(name)}: app.schedules.list() has all of them")
+        return ScheduleNotFound(f"there is no schedule {validate.shown(name)}: app.schedules.list() has all of them")
 
 
 def _new(name: str, bound: BoundTask[..., Any], payload: str, timing: dict[str, Any], source: Source) -> NewSchedule:

@@ -14,7 +14,7 @@ from ..codec import checker, decoder, encode
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidTask, UndefinedAnnotation
 from ..failure import shorten
-from ..model import Outcome
+from ..model.outcome import Outcome
 
 _EMPTY = inspect.Parameter.empty
 

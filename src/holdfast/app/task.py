@@ -9,28 +9,26 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .. import validate
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..graph import ON_BLOCKER_FAILURE, Links, OnBlockerFailure
-from ..model import NewJob, OnConflict, Then
+from ..model.job import NewJob, OnConflict
+from ..model.outcome import Then
+from ..model.workflow import ON_BLOCKER_FAILURE, Links, OnBlockerFailure
 from ..retry import RetryPolicy
-from . import checks
-from .aio import finish_in_thread
-from .batches import Batch, batch_id
-from .chains import Chain
 from .job import Job
-from .steps import Step
+from .waiting import finish_in_thread
+from .workflows import Batch, Chain, Step, batch_id
 
 if TYPE_CHECKING:
     from .app import App
     from .signature import Signature
 
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
 Seconds = float | timedelta
 Pool = Literal["thread", "process"]
-
 MOST_BLOCKERS = 10_000
 
 
@@ -188,7 +186,7 @@ class BoundTask(Generic[P, R]):
         """As `Task.using`; what is not named stays as it was."""
         unknown = options.keys() - OPTION_CHECKS.keys()
         if unknown:
-            raise checks.suggest(sorted(unknown)[0], OPTION_CHECKS, "option")
+            raise validate.suggest(sorted(unknown)[0], OPTION_CHECKS, "option")
         self._task._app.require_own(options.get("after"), options.get("batch"))
         checked = {name: OPTION_CHECKS[name](value) for name, value in options.items()}
         merged = {**self._options, **checked}
@@ -223,7 +221,7 @@ class BoundTask(Generic[P, R]):
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         if "key" in self._options:
             raise InvalidInput("one key is one job: enqueue_many takes no key")
-        checks.iterable(calls, "enqueue_many")
+        validate.iterable(calls, "enqueue_many")
         encode = self._task.signature.encode
         payloads = (encode((), dict(_arguments(call))) for call in calls)
         app, conn = self._task._app, self._options.get("conn")
@@ -306,7 +304,7 @@ def _after(value: Any) -> tuple[int, ...]:
     single = isinstance(value, (Job, Chain, int))
     unordered = isinstance(value, (str, bytes, Mapping, Set))  # ctx.blockers has them in order
     if not single and (unordered or not isinstance(value, Iterable)):
-        raise InvalidInput(f"after takes jobs, chains or their ids, one or a list, not {checks.shown(value)}")
+        raise InvalidInput(f"after takes jobs, chains or their ids, one or a list, not {validate.shown(value)}")
     ids = tuple(_awaited_id(one) for one in ([value] if single else value))
     if len(ids) > MOST_BLOCKERS:
         raise InvalidInput(f"a job waits for {MOST_BLOCKERS} others at most, not {len(ids)}: use a batch")
@@ -316,38 +314,37 @@ def _after(value: Any) -> tuple[int, ...]:
 def _awaited_id(value: Any) -> int:
     if isinstance(value, Batch):
         raise InvalidInput("after takes no batch: name what comes after it with app.batch(on_done=…)")
-    return value.id if isinstance(value, (Job, Chain)) else checks.job_id(value)
+    return value.id if isinstance(value, (Job, Chain)) else validate.job_id(value)
 
 
 def _on_blocker_failure(value: Any) -> str:
     if not isinstance(value, str) or value not in ON_BLOCKER_FAILURE:
-        raise InvalidInput(f"on_blocker_failure is 'hold', 'fail', 'cancel' or 'run', not {checks.shown(value)}")
+        raise InvalidInput(f"on_blocker_failure is 'hold', 'fail', 'cancel' or 'run', not {validate.shown(value)}")
     return value
 
 
 def _on_conflict(value: Any) -> str:
     if value not in ("return", "replace"):
-        raise InvalidInput(f"on_conflict is 'return' or 'replace', not {checks.shown(value)}")
+        raise InvalidInput(f"on_conflict is 'return' or 'replace', not {validate.shown(value)}")
     return cast(str, value)
 
 
 OPTION_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "queue": lambda value: checks.name(value, "queue name"),
-    "priority": checks.priority,
-    "delay": lambda value: checks.duration(value, "delay"),
-    "run_at": lambda value: checks.moment(value, "run_at"),
-    "key": lambda value: checks.name(value, "key", checks.MAX_KEY),
-    "key_window": lambda value: checks.duration(value, "key_window"),
+    "queue": lambda value: validate.name(value, "queue name"),
+    "priority": validate.priority,
+    "delay": lambda value: validate.duration(value, "delay"),
+    "run_at": lambda value: validate.moment(value, "run_at"),
+    "key": lambda value: validate.name(value, "key", validate.MAX_KEY),
+    "key_window": lambda value: validate.duration(value, "key_window"),
     "on_conflict": _on_conflict,
-    "max_attempts": checks.max_attempts,
-    "timeout": lambda value: checks.duration(value, "timeout"),
-    "tags": checks.tags,
+    "max_attempts": validate.max_attempts,
+    "timeout": lambda value: validate.duration(value, "timeout"),
+    "tags": validate.tags,
     "conn": lambda value: value,
     "after": _after,
     "on_blocker_failure": _on_blocker_failure,
     "batch": batch_id,
 }
-
 _NOT_IN_CHAINS = {
     "conn": "it is stored with the success that leads to it",
     "key": "a key on the first job of a chain holds until the chain ends",

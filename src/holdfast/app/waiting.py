@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
+from .. import validate
 from ..clock import SECOND
 from ..errors import WaitTimeout
 from ..store.protocol import Store
-from . import checks
 
 
 def wait_until(store: Store, is_so: Callable[[], bool], timeout: float | None, describe: Callable[[], str]) -> None:
     """Look after each commit of anyone. Raises WaitTimeout after so many seconds."""
-    limit = None if timeout is None else checks.duration(timeout, "timeout") / SECOND
+    limit = None if timeout is None else validate.duration(timeout, "timeout") / SECOND
     deadline = None if limit is None else time.monotonic() + limit
     while True:
         seen = store.commits_seen()
@@ -21,3 +23,21 @@ def wait_until(store: Store, is_so: Callable[[], bool], timeout: float | None, d
         if left <= 0:
             raise WaitTimeout(f"{describe()} after {timeout} seconds")
         store.wait_for_commit(seen, left)
+
+
+T = TypeVar("T")
+
+
+async def finish_in_thread(call: Callable[[], T]) -> T:
+    """Run the call in a thread. A cancellation waits for its end: a commit under way cannot be called back."""
+    import asyncio
+
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):  # however often it is cancelled
+                await asyncio.wait([running])
+        running.exception()  # seen, so that asyncio does not complain of it
+        raise

@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..clock import SECOND, as_datetime
-from ..model import WorkerRecord
+from ..model.worker import WorkerRecord
 
 
 class WorkerInfo(Struct, frozen=True):

@@ -5,8 +5,8 @@ from typing import cast
 import click
 
 from .. import __version__
-from ..late import late
-from .failures import Root
+from ..lazy import late
+from .errors import Root
 from .options import example
 
 # By name, the module that has it.
@@ -19,16 +19,16 @@ COMMANDS = {
     "retry": "operate",
     "cancel": "operate",
     "run-now": "operate",
-    "complete": "settle",
-    "fail": "settle",
-    "delete": "deleting",
+    "complete": "operate",
+    "fail": "operate",
+    "delete": "delete",
     "queues": "queues",
     "cron": "cron",
     "migrate": "migrate",
     "stats": "stats",
     "top": "top",
     "events": "events",
-    "failures": "failing",
+    "failures": "failures",
     "workers": "workers",
     "doctor": "doctor",
     "health": "health",
@@ -36,8 +36,10 @@ COMMANDS = {
     "vacuum": "vacuum",
     "completion": "completion",
 }
-
-_command, _ = late(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
+_command, _ = late(
+    str(__package__),
+    {name.replace("-", "_"): f"commands.{module}" for name, module in COMMANDS.items()} | {"top": "top.top"},
+)
 
 
 class Commands(Root):

@@ -1,29 +1,152 @@
 """Kinds of values on the command line, and the options that several commands share."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
-from ..app.checks import MAX_SECONDS
-from ..model import Status
-from .complete import complete_queues, complete_tasks
+from ..model.job import Status
+from ..validate import MAX_SECONDS
+from .output import clean
 
 if TYPE_CHECKING:
     from ..app.jobs import Filters
+    from ..supervisor import Holdfast
 
+
+BUSY_SECONDS = 0.5
+NEWEST = 200
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Found = Iterable[tuple[str, str]]  # what is offered, and a word about it
+
+
+def from_database(find: Callable[[Holdfast], Found]) -> Completer:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del param
+        try:
+            database = DatabaseOption(ctx)
+            if database.url is None:  # an app would have to be imported, and may print
+                return []
+            with redirect_stderr(StringIO()), database.open(busy_timeout=BUSY_SECONDS) as app:
+                found = dict(find(app))
+        except Exception:  # noqa: BLE001  a message in the middle of a command line helps nobody
+            return []
+        return [
+            CompletionItem(value, help=clean(about))
+            for value, about in found.items()
+            if value.startswith(incomplete) and value.isprintable()
+        ]
+
+    return complete
+
+
+def _queues(app: Holdfast) -> Found:
+    return ((queue.name, f"{queue.ready} ready") for queue in app.queues())
+
+
+def _tasks(app: Holdfast) -> Found:
+    """Those of the newest jobs: a look at all of them would take too long."""
+    return ((job.task, "") for job in app.jobs.list(limit=NEWEST) if job.task is not None)
+
+
+def _jobs(*statuses: str) -> Callable[[Holdfast], Found]:
+    def find(app: Holdfast) -> Found:
+        filters = {"status": statuses} if statuses else {}
+        page = app.jobs.list(limit=NEWEST, **filters)  # type: ignore[arg-type]
+        return ((str(job.id), f"{job.task or 'message'} on {job.queue}: {job.status}") for job in page)
+
+    return find
+
+
+def _schedules(app: Holdfast) -> Found:
+    return ((schedule.name, f"{schedule.cron} {schedule.task}") for schedule in app.schedules.list())
+
+
+complete_schedules = from_database(_schedules)
+complete_queues = from_database(_queues)
+complete_tasks = from_database(_tasks)
+complete_jobs = from_database(_jobs())
+complete_ended = from_database(_jobs("failed", "cancelled"))
+complete_unfinished = from_database(_jobs("blocked", "scheduled", "ready", "running"))
+complete_scheduled = from_database(_jobs("scheduled"))
 F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_PREFIX = "holdfast_"
+
+
+class DatabaseOption:
+    """What the options say. A group's options hold for its commands, unless these have their own."""
+
+    def __init__(self, ctx: click.Context) -> None:
+        self._ctx = ctx
+
+    @property
+    def url(self) -> str | None:
+        """As it was given, for messages; None with `--app`."""
+        url = _given(self._ctx, "db")
+        return url or (None if _given(self._ctx, "reference") else os.environ.get("HOLDFAST_URL") or None)
+
+    def place(self) -> tuple[str, str] | None:
+        """The URL and the prefix, to look at what may be in any state; None with `--app`, which has its own."""
+        if _given(self._ctx, "reference") is not None:
+            return None
+        if self.url is None:
+            raise click.UsageError("no database was named: pass --db app.db, or set HOLDFAST_URL", self._ctx)
+        return self.url, _given(self._ctx, "prefix") or DEFAULT_PREFIX
+
+    def open(self, *, migrate: bool = False, **options: Any) -> Holdfast:
+        """Without `migrate`, no file is made and no table is changed."""
+        reference, prefix = _given(self._ctx, "reference"), _given(self._ctx, "prefix")
+        if reference is not None:
+            if _given(self._ctx, "db") is not None:
+                raise click.UsageError("--db and --app both name a database: pass one of them", self._ctx)
+            if prefix is not None:
+                raise click.UsageError("an app has its own prefix: --prefix goes with --db", self._ctx)
+            from ..supervisor.load import load_app
+
+            return load_app(reference)
+        if self.url is None:
+            raise click.UsageError("no database was named: pass --db app.db, or set HOLDFAST_URL", self._ctx)
+        from ..supervisor import Holdfast
+
+        return Holdfast(self.url, migrate=migrate, prefix=prefix or DEFAULT_PREFIX, **options)
+
+
+def _given(ctx: click.Context | None, name: str) -> str | None:
+    while ctx is not None:
+        value = ctx.params.get(name)
+        if value is not None:
+            return cast(str, value)
+        ctx = ctx.parent
+    return None
+
+
+def takes_database(command: F) -> F:
+    """Adds the options, and passes a DatabaseOption as the first argument."""
+
+    @click.option(
+        "--db", type=click.Path(), metavar="URL", help="The database, a path or a URL.  [default: $HOLDFAST_URL]"
+    )
+    @click.option("--app", "reference", metavar="MODULE:APP", help="Use the database of this app instead.")
+    @click.option("--prefix", metavar="TEXT", help=f"How the tables' names begin.  [default: {DEFAULT_PREFIX}]")
+    @functools.wraps(command)
+    def with_database(*, db: str | None, reference: str | None, prefix: str | None, **given: Any) -> Any:
+        del db, reference, prefix  # taken from the context, where those of the group are too
+        return command(DatabaseOption(click.get_current_context()), **given)
+
+    return cast(F, with_database)
+
 
 STATUSES = [status.value for status in Status]
-
 _STATUS_HELP = f"{', '.join(STATUSES)}. This and the next five can be repeated: any of the values will do."
-
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d{1,12}(?:\.\d+)?)(ms|s|m|h|d|w)")
 _NUMBER = re.compile(r"\d{1,12}(\.\d+)?")
@@ -85,7 +208,7 @@ def example(*lines: str) -> str:
     return "\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
-class Signature(TypedDict):
+class AuditOptions(TypedDict):
     """Who does it, and why: as it is passed to what changes something, for the history."""
 
     actor: str | None
@@ -99,7 +222,7 @@ def signed(command: F) -> F:
     @click.option("--reason", default="", metavar="TEXT", help="Why, for the history.")
     @functools.wraps(command)
     def with_signature(*args: Any, actor: str | None, reason: str, **given: Any) -> Any:
-        return command(*args, signature=Signature(actor=actor, reason=reason), **given)
+        return command(*args, signature=AuditOptions(actor=actor, reason=reason), **given)
 
     return cast(F, with_signature)
 

@@ -1,24 +1,89 @@
 """What is printed: tables for people, JSON for programs. Rich is imported only when a table is drawn."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
 import msgspec
 
+from ..text import clean, plural, span
 from .streams import tell
-from .text import clean, clean_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
 
+
+__all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span", "written"]
+
+
+def clean_lines(text: str) -> str:
+    """As `clean`, but lines stay lines."""
+    return "\n".join(clean(line.expandtabs(4)) for line in text.split("\n"))
+
+
+def age(since: datetime, now: datetime) -> str:
+    """How long ago, in whole seconds."""
+    return span(max(0, int((now - since).total_seconds())))
+
+
+def due(moment: datetime, now: datetime) -> str:
+    seconds = (moment - now).total_seconds()
+    return f"in {span(max(1, round(seconds)))}" if seconds > 0 else "now"
+
+
+def iso(moment: datetime) -> str:
+    """ISO 8601, always of the same length, so that it can be compared as text."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def optional_iso(moment: datetime | None) -> str | None:
+    return None if moment is None else iso(moment)
+
+
+def local(moment: datetime) -> str:
+    """For reading: UTC, to the millisecond."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def written(detail: dict[str, Any], write: Callable[[datetime], str]) -> dict[str, Any]:
+    """What belongs to an event, with its moments as text."""
+    return {name: write(value) if isinstance(value, datetime) else value for name, value in detail.items()}
+
+
+def short(count: int) -> str:
+    """In six characters at most: `99,999`, `123k`, `1.2M`."""
+    if abs(count) < 100_000:
+        return f"{count:,}"
+    value, unit = count / 1000, "k"
+    if abs(value) >= 999.5:
+        value, unit = value / 1000, "M"
+    if abs(value) >= 999.5:
+        value, unit = value / 1000, "G"
+    return f"{value:.{1 if abs(value) < 9.95 else 0}f}{unit}"
+
+
+def percent(part: float, whole: float) -> str:
+    """`0%` and `100%` mean none and all: what is nearly so is `<1%` and `>99%`."""
+    if not whole or not part:
+        return "0%"
+    share = 100 * part / whole
+    if share < 1:
+        return "<1%"
+    return ">99%" if 99 < share < 100 else f"{share:.0f}%"
+
+
+def known(count: int | None) -> str:
+    """A count that may be unknown."""
+    return "?" if count is None else str(count)
+
+
 UNLIMITED = 100_000
 GAP = 2
-
 STYLES = {
     "blocked": "magenta",
     "scheduled": "blue",
@@ -28,7 +93,6 @@ STYLES = {
     "cancelled": "yellow",
     "paused": "yellow",
 }
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

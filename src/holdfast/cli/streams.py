@@ -1,6 +1,6 @@
 """Standard input, output and error where they are closed, or cannot be written: no command needs to know."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import os
 import sys

@@ -17,6 +17,26 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from .. import __version__, validate
+from ..app.queue import Message
+from ..context import Context
+from ..errors import InvalidInput, StoreClosed
+from ..model.job import Inserted, NewJob
+from ..model.outcome import Fail, Outcome, Then
+from ..supervisor import Holdfast
+from .metrics import (
+    BOUNDS_SECONDS,
+    MEASURES,
+    MOST_PLACES,
+    RUN,
+    WAIT,
+    Measure,
+    Measurement,
+    MetricsReader,
+    require_app,
+    require_places,
+)
+
 try:
     from opentelemetry import context as contexts
     from opentelemetry import metrics, trace
@@ -28,33 +48,10 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "tracing needs the API of OpenTelemetry: pip install 'holdfast[otel]'", name=missing.name
     ) from missing
-
-from .. import __version__
-from ..app import checks
-from ..app.queue import Message
-from ..context import Context
-from ..errors import InvalidInput, StoreClosed
-from ..model import Fail, Inserted, NewJob, Outcome, Then
-from ..process import Holdfast
-from .measures import (
-    BOUNDS_SECONDS,
-    MEASURES,
-    MOST_PLACES,
-    RUN,
-    WAIT,
-    Measure,
-    Reader,
-    Reading,
-    require_app,
-    require_places,
-)
-
 Follow = Literal["auto", "child", "link"]
-
 LONGEST_STATE = 512
 LINK = "link "
 FRESH_SECONDS = 0.5  # for so long, what was read serves all instruments
-
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -76,10 +73,10 @@ def instrument(
     most_places: so many pairs of queue and task are metered apart, the rest together.
     """
     require_app(app)
-    checks.flag(metrics, "metrics")
+    validate.flag(metrics, "metrics")
     require_places(most_places)
     if follow not in ("auto", "child", "link"):
-        raise InvalidInput(f"follow is 'auto', 'child' or 'link', not {checks.shown(follow)}")
+        raise InvalidInput(f"follow is 'auto', 'child' or 'link', not {validate.shown(follow)}")
     _require_provider(tracer_provider, "tracer_provider", "get_tracer")
     _require_provider(meter_provider, "meter_provider", "get_meter")
     if app._tracing is not None:
@@ -93,7 +90,7 @@ def instrument(
 
 def _require_provider(value: Any, what: str, method: str) -> None:
     if value is not None and not callable(getattr(value, method, None)):
-        raise InvalidInput(f"{what} has a method {method}, and {checks.shown(value)} has none")
+        raise InvalidInput(f"{what} has a method {method}, and {validate.shown(value)} has none")
 
 
 class Instrumentation:
@@ -251,7 +248,7 @@ class Instrumentation:
 
     def meter(self, most_places: int) -> None:
         """Of the database: all that is counted there, read when the meter is."""
-        shared = _Shared(self._app, Reader(self._app, most_places), lambda: self._app._tracing is self)
+        shared = _Shared(self._app, MetricsReader(self._app, most_places), lambda: self._app._tracing is self)
         make = {"gauge": self._meter.create_observable_gauge, "counter": self._meter.create_observable_counter}
         for measure in MEASURES:
             if measure.kind != "histogram":
@@ -266,9 +263,9 @@ class Instrumentation:
 class _Shared:
     """One reading for all instruments of a collection."""
 
-    def __init__(self, app: Holdfast, reader: Reader, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, app: Holdfast, reader: MetricsReader, is_wanted: Callable[[], bool]) -> None:
         self._app, self._reader, self._is_wanted = app, reader, is_wanted
-        self._reading: Reading | None = None
+        self._reading: Measurement | None = None
         self._read_at = 0.0
 
     def callback(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
@@ -281,7 +278,7 @@ class _Shared:
 
         return observe
 
-    def _fresh(self) -> Reading:
+    def _fresh(self) -> Measurement:
         if self._reading is None or perf_counter() - self._read_at > FRESH_SECONDS:
             self._reading, self._read_at = self._reader.read(), perf_counter()
         return self._reading

@@ -15,6 +15,11 @@ from time import perf_counter
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from .. import validate
+from ..errors import InvalidInput
+from ..supervisor import Holdfast
+from .metrics import BOUNDS_SECONDS, MEASURES, MOST_PLACES, Histogram, Measure, MetricsReader
+
 try:
     from prometheus_client import CollectorRegistry
     from prometheus_client import make_wsgi_app as _wsgi_app_of
@@ -25,22 +30,13 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         "metrics for Prometheus need its client: pip install 'holdfast[prometheus]'", name=missing.name
     ) from missing
-
-from ..app import checks
-from ..errors import InvalidInput
-from ..process import Holdfast
-from .measures import BOUNDS_SECONDS, MEASURES, MOST_PLACES, Histogram, Measure, Reader
-
 log = logging.getLogger("holdfast.metrics")
-
 LOOPBACK = "127.0.0.1"
 HIGHEST_PORT, LONGEST_HOST = 65_535, 253
 PATIENCE_SECONDS = 10
 MOST_AT_ONCE = 20
-
 DURATION = Measure("holdfast_scrape_duration_seconds", "gauge", "How long it took to read all this.", unit="s")
 ERROR = Measure("holdfast_scrape_error", "gauge", "1 if it could not be read; then there is nothing else.")
-
 _LES = [*map(floatToGoString, BOUNDS_SECONDS), "+Inf"]
 
 
@@ -51,7 +47,7 @@ class Collector(_Collector):
     """
 
     def __init__(self, app: Holdfast, *, most_places: int = MOST_PLACES) -> None:
-        self._reader = Reader(app, most_places)
+        self._reader = MetricsReader(app, most_places)
         self._reading = threading.Lock()  # two scrapes at once would both cost
 
     def describe(self) -> Iterable[Metric]:
@@ -113,8 +109,8 @@ def make_wsgi_app(app: Holdfast, *, most_places: int = MOST_PLACES) -> Callable[
 
 def serve(app: Holdfast, port: int, host: str = LOOPBACK) -> MetricsServer:
     """Serve the metrics over HTTP, from a thread of this process. Port 0 takes any that is free."""
-    checks.integer(port, "port", 0, HIGHEST_PORT)
-    checks.name(host, "host", LONGEST_HOST)  # an empty one would be any address of this machine
+    validate.integer(port, "port", 0, HIGHEST_PORT)
+    validate.name(host, "host", LONGEST_HOST)  # an empty one would be any address of this machine
     answer = make_wsgi_app(app)
     try:
         server = _Server(host, port)

@@ -1,20 +1,21 @@
 """`app.observe`: how many, stuck on whom, tried how often, failing why, how big; and how fast."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import zip_longest
 
-from ..clock import SECOND, Clock, as_datetime, with_datetimes
+from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
+from ..errors import InvalidInput
 from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT
 from ..histogram import percentile
-from ..model import Criteria, JobRecord
-from ..observations import Count, EventRecord
-from ..retention import Retention
-from ..store.circumstances import Attendance
+from ..model.job import Criteria, JobRecord
+from ..model.stats import Count, EventRecord
+from ..model.worker import Attendance
+from ..retention import ENDED, LAST_ID, NOTHING, Retention, decider, expiry
 from ..store.protocol import Store
-from .answers import (
+from .results import (
     CountInfo,
     Counts,
     Event,
@@ -29,13 +30,96 @@ from .answers import (
     ThroughputPoint,
     WorkerHealth,
 )
-from .asked import Since, minutes, moment, optional_name, optional_whole, whole
-from .kept import look
+
+Since = timedelta | datetime
+LARGEST = 2**63 - 1  # of SQLite
+MICROSECOND, ONE_MINUTE = timedelta(microseconds=1), timedelta(minutes=1)
+
+
+def whole(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise InvalidInput(f"{what} is a whole number from 0, not {_shown(value)}")
+    return value
+
+
+def optional_whole(value: object, what: str) -> int | None:
+    return None if value is None else whole(value, what)
+
+
+def optional_name(value: object, what: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} is the name of a {what}, not {type(value).__qualname__}")
+    return value.encode("utf-8", "replace").decode()  # what no name can have, none has
+
+
+def moment(since: object, now: int) -> int:
+    """Microseconds. A timedelta is counted back from now."""
+    if isinstance(since, timedelta):
+        return min(max(0, now - since // MICROSECOND), LARGEST)
+    if isinstance(since, datetime) and since.utcoffset() is not None:
+        return max(0, as_microseconds(since))
+    raise InvalidInput("since is a timedelta, such as timedelta(hours=1), or a datetime with a time zone")
+
+
+def minutes(step: object) -> int:
+    if not isinstance(step, timedelta) or step < ONE_MINUTE or step % ONE_MINUTE:
+        raise InvalidInput(f"step is a timedelta of one or more whole minutes, not {_shown(step)}")
+    return step // ONE_MINUTE
+
+
+def _shown(value: object) -> str:
+    return str(value) if isinstance(value, int | timedelta) else type(value).__qualname__
+
+
+MOST_DUE = 1000  # are counted, of each status
+FIRST = 100  # of each status are looked at, for the one that goes next
+ALL = (2**63 - 1, LAST_ID)
+
+
+def look(store: Store, rules: Retention | None, now: int) -> Kept:
+    """Look at ages only: what a limit on numbers or bytes would delete is told by a dry run."""
+    last = store.pruning.state()
+    due, more = (0, False) if rules is None else _due(store, rules, now)
+    upcoming = min(_upcoming(store, rules), default=None) if rules is not None else None
+    return Kept(
+        rules=None if rules is None else rules.in_words(),
+        automatic=rules is not None and rules.automatic,
+        due=due,
+        more_due=more,
+        next_job_id=None if upcoming is None else upcoming[1],
+        next_at=None if upcoming is None else as_datetime(upcoming[0]),
+        last_pruned_at=None if last.last_at is None else as_datetime(last.last_at),
+        last_pruned_jobs=sum(last.last_counts.get(status, 0) for status in ENDED),
+        left_behind=store.file.left_behind(),
+    )
+
+
+def _due(store: Store, rules: Retention, now: int) -> tuple[int, bool]:
+    marks, found, more = expiry(rules, now), 0, False
+    for status in ENDED:
+        ended = store.pruning.ended_after(status, NOTHING, marks.latest(status), MOST_DUE)
+        found += sum(one.mark <= marks.until(status, one.queue, one.task) for one in ended)
+        more = more or len(ended) == MOST_DUE
+    return found, more
+
+
+def _upcoming(store: Store, rules: Retention) -> list[tuple[int, int]]:
+    """Return when each of the oldest jobs expires, and its id."""
+    found = []
+    for status in ENDED:
+        limits = list(rules.limits(status))
+        for one in store.pruning.ended_after(status, NOTHING, ALL, FIRST):
+            age_limit = limits[decider(limits, one.queue, one.task)].age
+            if age_limit is not None:
+                found.append((one.finished_at + age_limit, one.id))
+    return found
+
 
 HOUR = timedelta(hours=1)
 MOST = 1000
 ALL_MINUTES = 2**40  # one step for all of them
-
 STUCK = ("running", "ready", "scheduled", "blocked")
 
 # From the names of transitions to what a chart calls them. A message that is released was not tried in vain.
@@ -47,9 +131,9 @@ TRIED = {
     "recovered": "retried",
     "cancelled": "cancelled",
 }
+
 # And of jobs that ended and were not running: nobody tried them.
 OUTCOMES = TRIED | {UNTRIED + what: name for what, name in TRIED.items()}
-
 Rolled = dict[tuple[str, str | None], dict[str, dict[int, int]]]  # by queue and task, by what, by bucket
 
 

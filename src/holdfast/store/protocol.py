@@ -6,37 +6,41 @@ only a file has (checkpoints, pages, lock files) is not here: see `Store.file`.
 Delays and leases are microseconds. `conn` is the caller's own connection, to take part in its transaction.
 """
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from msgspec import Struct
+
 from ..failure import Failure
-from ..model import Sweep
+from ..model.diagnosis import Examination, Vitals
+from ..model.job import Sweep
 
 if TYPE_CHECKING:
     from ..clock import Clock
-    from ..graph import BatchRecord, Deletion
-    from ..model import (
+    from ..model.job import (
         Claimed,
+        ClaimRequest,
         Counted,
         Criteria,
         Cursor,
-        Exchanged,
         Inserted,
         JobRecord,
         Lease,
+        LeaseRenewal,
         Listed,
         NewJob,
-        Report,
+        SettledAndClaimed,
         Settlement,
         TimelineEntry,
-        Wanted,
-        WorkerRecord,
     )
-    from ..observations import (
+    from ..model.pruning import Doomed, DoomedChain, EndedJob, OldRows, Pruned, Pruner, PruneRun, Rest, Weight
+    from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
+    from ..model.situation import Blockers, Situation, WaitingJobs
+    from ..model.stats import (
         CountsRecord,
         EventRecord,
         FailureRecord,
@@ -45,11 +49,93 @@ if TYPE_CHECKING:
         Totals,
         WaitingJob,
     )
+    from ..model.worker import Attendance, WorkerRecord
+    from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Mark
-    from ..schedule import NewSchedule, Plan, ScheduleRecord
-    from .circumstances import Attendance, Blockers, Situation, WaitingJobs
-    from .file import StoreFile
-    from .pruned import Doomed, DoomedChain, Ended, OldRows, Pruned, Pruner, Rest, Upkeep, Weight
+
+
+class Pages(Struct, frozen=True):
+    """How the file is filled."""
+
+    count: int
+    free: int
+    size: int
+    auto_vacuum: int  # 0: none, 1: full, 2: incremental
+    file_bytes: int  # as it is on the disk
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the file behind its last page: they are cut off when the write-ahead log can be emptied."""
+        return max(0, self.file_bytes - self.count * self.size)
+
+    @property
+    def used_bytes(self) -> int:
+        return (self.count - self.free) * self.size
+
+    @property
+    def free_bytes(self) -> int:
+        return self.free * self.size
+
+
+class StoreFile(Protocol):
+    # --- space ---
+
+    def checkpoint(self) -> tuple[int, int]:
+        """Copy the write-ahead log into the database. Returns its pages, and how many of them were copied."""
+        ...
+
+    def pages(self) -> Pages: ...
+
+    def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
+        """Give free pages back to the system, at most so many, for about so long. Returns how many, and the seconds
+        with the write lock."""
+        ...
+
+    def vacuum(self, tick: Callable[[], None]) -> None:
+        """Rewrite the whole file. tick: called now and then; what it raises aborts it, and nothing has changed."""
+        ...
+
+    # --- checks ---
+
+    def examine(self, deep: bool = False) -> Examination:
+        """Look for problems; nothing is written. deep: look at all rows, however long it takes."""
+        ...
+
+    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
+        """What a health check needs: what waits longest, how attempts ended since a minute, and the live workers."""
+        ...
+
+    def left_behind(self) -> int:
+        """Count deleted jobs with orphaned rows, as far as a look at the oldest and newest rows tells."""
+        ...
+
+    # --- repairs ---
+
+    def note(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+        """Log what an operator did to the database itself."""
+        ...
+
+    def restore_schema(self) -> list[str]:
+        """Create missing indexes and triggers; returns their names. What was changed is left as it is."""
+        ...
+
+    def delete_leftovers(self) -> int:
+        """Delete some orphaned rows of deleted jobs. Returns how many, 0 if none is left."""
+        ...
+
+    def mend_ends(self) -> int:
+        """Set `finished_at` to now where it is missing or lies ahead, of some jobs. Returns how many, 0 if none is
+        left."""
+        ...
+
+    def recount(self) -> int:
+        """Correct wrong counts; returns how many."""
+        ...
+
+    def note_missed_endings(self) -> int:
+        """Note again what has ended and is still waited for, so that a sweep of endings sees it. Returns how many."""
+        ...
+
 
 OperatorAction = Literal[
     "requeue", "cancel", "run_now", "complete", "fail_outside", "delete", "purge", "pause", "resume"
@@ -70,7 +156,7 @@ class JobStore(Protocol):
 
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> builtins.list[Claimed]: ...
 
-    def exchange(self, settlements: Sequence[Settlement], wants: Sequence[Wanted]) -> Exchanged:
+    def settle_and_claim(self, settlements: Sequence[Settlement], wants: Sequence[ClaimRequest]) -> SettledAndClaimed:
         """Settle what has ended and claim what comes next, in one transaction."""
         ...
 
@@ -81,7 +167,7 @@ class JobStore(Protocol):
         happened."""
         ...
 
-    def renew(self, reports: Sequence[Report], lease: int | None, conn: Any = None) -> set[int]:
+    def renew(self, reports: Sequence[LeaseRenewal], lease: int | None, conn: Any = None) -> set[int]:
         """Store when attempts began and how far they are, with a new lease. Returns the ids of those still held.
 
         lease: None changes nothing, and only tells which are still held; in a transaction they are until its end.
@@ -222,7 +308,7 @@ class ScheduleStore(Protocol):
         from code, only the ones that are declared."""
         ...
 
-    def fire(self, schedule: ScheduleRecord, plan: Plan) -> builtins.list[int]:
+    def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
         """Enqueue the occurrences that have not fired yet, and move on. Nothing if the schedule has changed since."""
         ...
 
@@ -280,11 +366,11 @@ class PruningStore(Protocol):
         """Leaves the event, if the run has deleted something, or an operator asked for it."""
         ...
 
-    def state(self) -> Upkeep:
+    def state(self) -> PruneRun:
         """Who prunes now, what the last run did, and the policy of the last worker that had one."""
         ...
 
-    def ended_after(self, status: str, after: Mark, until: Mark, limit: int) -> builtins.list[Ended]:
+    def ended_after(self, status: str, after: Mark, until: Mark, limit: int) -> builtins.list[EndedJob]:
         """Jobs that ended in one way, in the order in which they did, from one mark to another."""
         ...
 

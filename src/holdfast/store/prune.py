@@ -5,7 +5,7 @@ run has deleted so far, if the token is still there; so a run that was replaced 
 by reads, and checked again in the transaction that deletes it.
 """
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import os
 import secrets
@@ -19,30 +19,28 @@ from msgspec.structs import replace
 
 from ..clock import Clock
 from ..errors import StoreError
-from ..retention import ENDED, Expiry, Mark
-from .database import SharedDatabase
-from .pruned import (
+from ..model.pruning import (
     LONG_HISTORY,
     Doomed,
     DoomedChain,
-    Ended,
+    EndedJob,
     EndOfChain,
     LoneJobs,
     OldRows,
     PartOfHistory,
     Pruned,
     Pruner,
-    Upkeep,
+    PruneRun,
     WholeChains,
     rows_of,
 )
-from .statements import Statements, as_json
-from .weigh import Weigh
+from ..retention import ENDED, Expiry, Mark
+from .prune_reader import Weigh
+from .statements import SharedDatabase, Statements, as_json
 
 MOST_EDGES = 20_000
 FOLD_JOBS = 2000
 """So many deleted jobs leave an event `removed` each, before these are folded and deleted."""
-
 DELETE_OLD = {
     "minutes": ("prune_minutes", "prune_failure_minutes"),
     "failures": ("prune_failures",),
@@ -162,18 +160,18 @@ class Prune:
         if deleted:
             self._fold_deleted()
 
-    def state(self) -> Upkeep:
+    def state(self) -> PruneRun:
         def work(connection: Any) -> tuple[_Run | None, Any]:
             return self._current(connection), connection.execute(self._sql.get_meta, ("retention",)).fetchone()
 
         run, row = self._db.read(work)
         retention = None if row is None else str(row[0])
         if run is None:
-            return Upkeep(retention=retention)
+            return PruneRun(retention=retention)
         last_at, last_counts = run.last_at, _counts(run.last_counts)
         if run.token is None or not self._lock.is_held(*run.lock):
-            return Upkeep(last_at=last_at, last_counts=last_counts, retention=retention)
-        return Upkeep(
+            return PruneRun(last_at=last_at, last_counts=last_counts, retention=retention)
+        return PruneRun(
             run.pid, run.actor, run.kind, run.begun_at, _counts(run.counts), last_at, last_counts, retention
         )
 
@@ -208,10 +206,10 @@ class Prune:
 
     # --- finding ---
 
-    def ended_after(self, status: str, after: Mark, until: Mark, limit: int) -> list[Ended]:
+    def ended_after(self, status: str, after: Mark, until: Mark, limit: int) -> list[EndedJob]:
         values = {"status": status, "limit": limit}
         values |= {"after": after[0], "after_id": after[1], "until": until[0], "until_id": until[1]}
-        return [Ended(*row) for row in self._rows(self._sql.ended_after, values)]
+        return [EndedJob(*row) for row in self._rows(self._sql.ended_after, values)]
 
     def doomed_chains(self, chains: Collection[int], expiry: Expiry, gone: Collection[int] = ()) -> list[DoomedChain]:
         return self._db.read(lambda connection: self._judge(connection, chains, expiry, gone))

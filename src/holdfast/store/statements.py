@@ -1,9 +1,12 @@
 """SQL lives in files, each statement below a line `-- name: …`; this reads them."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -42,3 +45,20 @@ def with_prefix(text: str, prefix: str) -> str:
 def as_json(values: Any) -> str:
     """For a bound value that a statement reads with json_each."""
     return msgspec.json.encode(values).decode()
+
+
+T = TypeVar("T")
+
+
+class SharedDatabase(Protocol):
+    """Runs work on a connection, which executes named statements."""
+
+    def read(self, work: Callable[[Any], T]) -> T: ...
+
+    def read_snapshot(self, work: Callable[[Any], T]) -> T:
+        """Run reads that all see the same moment."""
+        ...
+
+    def run(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
+        """Run it in a transaction that is committed when this returns; durable: and on the disk."""
+        ...

@@ -13,23 +13,19 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock
 from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
-from ..observations import Count, FailureRecord, MinuteRecord, Totals
-from .database import SharedDatabase
-from .statements import Statements, as_json
+from ..model.stats import Count, FailureRecord, MinuteRecord, Totals
+from .statements import SharedDatabase, Statements, as_json
 
 T = TypeVar("T")
-
 FOLD_EVENTS = 20_000  # in one step
 MOST_UNFOLDED = 1_000_000  # beyond that a reader folds first
 MOST_UNLOGGED = 20_000  # jobs without history that are counted one by one
 UNLOGGED_STATUSES = ("scheduled", "ready", "running", "failed", "cancelled")  # they are deleted when they succeed
 REMOVED_JOBS = 500
 LARGEST_SUM = 2**62  # microseconds; half of what the database can hold
-
 HISTOGRAMS = (WAIT, RUN)
 ZONE_IDS = 8192  # also in the schema
 MOST_UNFOLDED_ZONES = 100_000  # events
-
 FailureKey = tuple[str, str, str, str]
 
 
@@ -60,7 +56,7 @@ class Zone(NamedTuple):
         )
 
 
-class Reader:
+class StatisticsReader:
     """Reads the sums, with what is not folded yet, on a connection that is in a transaction."""
 
     def __init__(self, sql: Statements) -> None:
@@ -226,7 +222,7 @@ class Reader:
         return [(*key, counted[key], real[key]) for key in sorted({*counted, *real}) if counted[key] != real[key]]
 
 
-class Statistics(Reader):
+class Statistics(StatisticsReader):
     def __init__(self, database: SharedDatabase, sql: Statements, clock: Clock) -> None:
         super().__init__(sql)
         self._database, self._clock = database, clock

@@ -1,10 +1,10 @@
 """For tests of programs that use Holdfast."""
 
+from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .clock import FakeClock
 from .drain import Drained, drain
-from .enqueued import assert_enqueued, enqueued, refute_enqueued
 from .inline import inline
-from .running import Ran
+from .runner import Ran
 from .temporary import on_temporary_database
 
 __all__ = [

@@ -1,23 +1,46 @@
 """Run what is due, in this thread, on a clock that jumps to the next due time."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
-from ..app import App, checks
+from .. import validate
+from ..app import App
 from ..app.jobs import all_records
 from ..clock import SECOND
 from ..errors import InvalidInput
-from ..model import Criteria, JobRecord, Settlement, Wanted
+from ..model.job import ClaimRequest, Criteria, JobRecord, Settlement
 from .clock import FakeClock
-from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
-from .schedules import fire, store_declared
+from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 if TYPE_CHECKING:
     from ..app.task import Seconds
+    from ..worker.scheduler import Scheduler
+
+
+def store_declared(app: App) -> None:
+    """As a worker does at its start."""
+    if app.schedules.declared:
+        _scheduler(app).store_declared()
+
+
+def fire(app: App) -> float:
+    """Enqueue what is due. Returns the moment of the next occurrence; infinity if there is none."""
+    if not app.store.schedules.list("", 1):
+        return math.inf
+    seconds = _scheduler(app).fire_due()
+    return math.inf if seconds == math.inf else app.clock.now() + round(seconds * SECOND)
+
+
+def _scheduler(app: App) -> Scheduler:
+    """A new one each time: it would not look again before a second has passed, and here time may stand still."""
+    from ..worker.scheduler import Scheduler
+
+    return Scheduler(app.store, app.clock, app.tasks, app.schedules.declared.values())
+
 
 WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
 LATER = Criteria(status=("scheduled", "blocked"), messages=False)
@@ -99,9 +122,9 @@ def drain(
     raise_errors: raise what a handler raised, after the job was settled, instead of going on.
     """
     if not isinstance(app, App):
-        raise InvalidInput(f"drain takes an app, not {checks.shown(app)}")
-    most = checks.integer(limit, "limit", 1, 2**31) + app.store.jobs.count(WAITING).count
-    checks.flag(raise_errors, "raise_errors")
+        raise InvalidInput(f"drain takes an app, not {validate.shown(app)}")
+    most = validate.integer(limit, "limit", 1, 2**31) + app.store.jobs.count(WAITING).count
+    validate.flag(raise_errors, "raise_errors")
     end = _end(app, until, seconds)
     ran: list[Ran] = []
     store_declared(app)
@@ -129,16 +152,18 @@ def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | Non
     if not isinstance(app.clock, FakeClock):
         raise InvalidInput("until and seconds need a clock that can be moved: make the app with clock=FakeClock()")
     if until is not None:
-        return checks.moment(until, "until")
-    return app.clock.now() + checks.duration(seconds, "seconds")
+        return validate.moment(until, "until")
+    return app.clock.now() + validate.duration(seconds, "seconds")
 
 
 def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
     """One at a time, so that what a handler enqueues with a higher priority comes before what waits."""
-    wanted = Wanted(list(app.tasks), 1, lease_of(app), app.store.actor)
-    while found := app.store.jobs.exchange([], [wanted]).claimed:
+    wanted = ClaimRequest(list(app.tasks), 1, lease_of(app), app.store.actor)
+    while found := app.store.jobs.settle_and_claim([], [wanted]).claimed:
         if len(ran) >= most:
-            app.store.jobs.exchange([Settlement(one.lease, "give_back", None, app.clock.now()) for one in found], [])
+            app.store.jobs.settle_and_claim(
+                [Settlement(one.lease, "give_back", None, app.clock.now()) for one in found], []
+            )
             raise never_idle(ran, ADVICE)
         for claimed in found:
             ran.append(run_claimed(app, claimed))

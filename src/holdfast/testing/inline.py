@@ -1,6 +1,6 @@
 """Jobs that run as soon as they are enqueued, in the thread that enqueues them."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from ..app import App, checks
+from .. import validate
+from ..app import App
 from ..errors import InvalidInput
-from ..model import TERMINAL, Sweep, Wanted
-from .running import Ran, lease_of, never_idle, raise_first_error, run_claimed
+from ..model.job import TERMINAL, ClaimRequest, Sweep
+from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 T = TypeVar("T")
-
 DEEPEST = 10
-
 Stored = tuple[App, int]
 
 
@@ -32,8 +31,8 @@ def inline(app: App | None = None, *, raise_errors: bool = True, limit: int = 10
     committed; one of a connection of your own at the next enqueue, or at the end of the block.
     """
     if app is not None and not isinstance(app, App):
-        raise InvalidInput(f"inline takes an app or nothing, as in inline(app), not {checks.shown(app)}")
-    flag, number = checks.flag(raise_errors, "raise_errors"), checks.integer(limit, "limit", 1, 2**31)
+        raise InvalidInput(f"inline takes an app or nothing, as in inline(app), not {validate.shown(app)}")
+    flag, number = validate.flag(raise_errors, "raise_errors"), validate.integer(limit, "limit", 1, 2**31)
     runner, place = _Inline(flag, number), App if app is None else app
     before = vars(place).get("_inline")
     place._inline = runner
@@ -133,8 +132,8 @@ class _Inline:
         if running.begun >= running.limit:
             running.is_endless = True
             return
-        wanted = Wanted((), 1, lease_of(app), app.store.actor, job_id=job_id)
-        claimed = next(iter(app.store.jobs.exchange([], [wanted]).claimed), None)
+        wanted = ClaimRequest((), 1, lease_of(app), app.store.actor, job_id=job_id)
+        claimed = next(iter(app.store.jobs.settle_and_claim([], [wanted]).claimed), None)
         if claimed is not None:
             running.begun += 1
             running.ran.append(run_claimed(app, claimed))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ..process import Holdfast
+    from ..supervisor import Holdfast
     from .clock import FakeClock
 
 
@@ -34,8 +34,8 @@ def holdfast_app(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, holdfast_clock: FakeClock
 ) -> Iterator[Holdfast]:
     """The Holdfast that the setting `holdfast_app` names, or a new one, on a database of this test's own."""
-    from ..process import Holdfast
-    from ..process.load import load_app
+    from ..supervisor import Holdfast
+    from ..supervisor.load import load_app
     from .temporary import on_temporary_database
 
     database = tmp_path_factory.mktemp("holdfast") / "test.db"

@@ -1,17 +1,18 @@
 """An app of the program under test, on a database of the test's own."""
 
-from __future__ import annotations  # so that they cost nothing at import
+from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from ..app import App, checks
+from .. import validate
+from ..app import App
 from ..clock import Clock
 from ..errors import InvalidInput
 from .clock import FakeClock
-from .schedules import store_declared
+from .drain import store_declared
 
 A = TypeVar("A", bound=App)
 
@@ -28,7 +29,7 @@ def on_temporary_database(
     clock: by default a new FakeClock.
     """
     if not isinstance(app, App):
-        raise InvalidInput(f"on_temporary_database takes an app, not {checks.shown(app)}")
+        raise InvalidInput(f"on_temporary_database takes an app, not {validate.shown(app)}")
     from pathlib import Path
     from random import Random
     from tempfile import TemporaryDirectory

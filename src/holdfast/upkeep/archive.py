@@ -23,7 +23,6 @@ _HEAD = struct.Struct("<4sIBBH2sHQ")
 _MAGIC = b"\x1f\x8b\x08\x04"
 _FIELD = b"HF"
 _TAIL = struct.Struct("<II")
-
 MEMBER_BYTES = 4 * 1024 * 1024
 
 

@@ -11,13 +11,11 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from ..clock import Clock
-from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
-from ..store.protocol import Store
-from ..store.pruned import (
+from ..model.pruning import (
     LONG_HISTORY,
     Doomed,
     DoomedChain,
-    Ended,
+    EndedJob,
     EndOfChain,
     LoneJobs,
     OldKind,
@@ -26,12 +24,13 @@ from ..store.pruned import (
     Pruned,
     WholeChains,
 )
+from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
+from ..store.protocol import Store
 from .archive import Archive
-from .forecast import Forecast
-from .pace import Pace
+from .dry_run import Forecast
+from .pacing import Pace
 
-T = TypeVar("T", Ended, DoomedChain)
-
+T = TypeVar("T", EndedJob, DoomedChain)
 CHUNK_ROWS = 2000
 MOST_ROWS = 5000
 LEAST_ROWS = 50
@@ -52,7 +51,7 @@ class TakenOver(Exception):
 class Found(NamedTuple):
     """Jobs that a rule found, and which of them may go."""
 
-    jobs: list[Ended]
+    jobs: list[EndedJob]
     expiry: Expiry
     by_size: bool = False
 
@@ -122,7 +121,7 @@ class Run:
         """How far each status was looked at, by age and number."""
         self._judged: set[int] = set()  # chains
         # What was found and is still to be done: jobs, chains to judge, chains to delete, transactions.
-        self._alone: deque[Ended] = deque()
+        self._alone: deque[EndedJob] = deque()
         self._chains: deque[int] = deque()
         self._doomed: deque[DoomedChain] = deque()
         self._parts: deque[Doomed] = deque()
@@ -211,7 +210,7 @@ class Run:
         counts = [one.count or 0 for one in self._store.statistics.counts().items if one.status in ENDED]
         return sum(counts) - self._target.gone_jobs
 
-    def _oldest(self, after: Mark) -> list[Ended]:
+    def _oldest(self, after: Mark) -> list[EndedJob]:
         lines = (self._store.pruning.ended_after(status, after, END, CHUNK_ROWS) for status in ENDED)
         return list(merge(*lines, key=lambda job: job.mark))[:CHUNK_ROWS]
 
@@ -274,7 +273,7 @@ class Run:
         return done.seconds
 
 
-def _has_expired(job: Ended, expiry: Expiry) -> bool:
+def _has_expired(job: EndedJob, expiry: Expiry) -> bool:
     return job.mark <= expiry.until(job.status, job.queue, job.task)
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..errors import CannotVacuum, DiskFull
 from ..store.protocol import Store
-from .pace import LOCK_SECONDS, Courtesy
+from .pacing import LOCK_SECONDS, Courtesy
 
 INCREMENTAL = 2
 MOST_PAGES = 4096

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
-from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
+from holdfast.worker.scheduler import Scheduler
 from scheduling import NOON, scheduler_of
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from holdfast import Context, Holdfast, Task
 from holdfast.errors import InvalidInput, InvalidTask
-from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
+from holdfast.worker.scheduler import Scheduler
 from refusals import told
 from scheduling import DAY, MINUTE, fired, scheduler_of
 

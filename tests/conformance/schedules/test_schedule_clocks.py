@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
-from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
+from holdfast.worker.scheduler import Scheduler
 from scheduling import DAY, HOUR, MINUTE, NOON, POLICIES, YEAR, Sql, fired, scheduler_of
 from shift import PATIENCE_SECONDS
 

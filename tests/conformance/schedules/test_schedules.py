@@ -11,8 +11,8 @@ import pytest
 from holdfast import Holdfast, Task
 from holdfast.cron import plan
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound
-from holdfast.run.scheduler import Scheduler
 from holdfast.testing import FakeClock
+from holdfast.worker.scheduler import Scheduler
 from refusals import told
 from scheduling import MINUTE, NOON, POLICIES, YEAR, Sql, fired, stored_fires
 from support.backend import Backend

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Batch, Cancel, Context, Fail, Holdfast, Then
-from holdfast.app.batches import BatchProgress
+from holdfast.app.workflows import BatchProgress
 from holdfast.errors import BatchEnded, BatchNotFound, InvalidInput, WaitTimeout
 from holdfast.testing import FakeClock
 from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually

@@ -6,7 +6,7 @@ from typing import Any
 from holdfast import Context, Holdfast, Job, Then
 from holdfast.clock import SECOND
 from holdfast.errors import CircularWait
-from holdfast.model import Claimed, Settlement
+from holdfast.model.job import Claimed, Settlement
 from shift import PATIENCE_SECONDS, drain
 from support.flow import Flow, Open, Sql, statuses
 from support.transitions import claim_tasks, resolve
@@ -71,7 +71,7 @@ def test_blockers_that_end_together_release_the_job_once(open_app: Open, live: H
 
         def settle(one: Holdfast, claimed: Claimed, gate: threading.Barrier = gate) -> None:
             gate.wait(PATIENCE_SECONDS)
-            one.store.jobs.exchange([Settlement(claimed.lease, "succeed", 1, 2, result='"x"')], [])
+            one.store.jobs.settle_and_claim([Settlement(claimed.lease, "succeed", 1, 2, result='"x"')], [])
 
         threads = [threading.Thread(target=settle, args=pair) for pair in zip(apps, claims, strict=True)]
         for thread in threads:

@@ -10,7 +10,7 @@ from holdfast import Context, Holdfast, Then
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.failure import Failure
-from holdfast.model import Claimed, Settlement, Wanted
+from holdfast.model.job import Claimed, ClaimRequest, Settlement
 from holdfast.testing import FakeClock
 from shift import Shift, drain, eventually
 from support.flow import Events, Flow, Sql, numbers, statuses
@@ -245,8 +245,8 @@ def test_who_waits_is_told_by_whoever_ends_the_job(
     flow.job("other")
     result = '"x"' if how == "succeed" else f'"{"x" * 5000}"' if how.startswith("succeed") else None
     ended = Settlement(claimed.lease, how.split()[0], 1, 2, result, failure=Failure("A:B"))  # type: ignore[arg-type]
-    wanted = Wanted(["step"], 1, 30 * SECOND, "worker-1", [("default", 1)])
-    exchanged = app.store.jobs.exchange([ended], [wanted] if claims else [])
+    wanted = ClaimRequest(["step"], 1, 30 * SECOND, "worker-1", [("default", 1)])
+    exchanged = app.store.jobs.settle_and_claim([ended], [wanted] if claims else [])
     assert (exchanged.lost, len(exchanged.claimed)) == ([], int(claims))
     assert statuses(*jobs) == (["ready", "ready"] if result else ["failed", "ready"])
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Job, Task, Then
 from holdfast.errors import InvalidInput
-from holdfast.model import Claimed, Settlement
+from holdfast.model.job import Claimed, Settlement
 from holdfast.testing import FakeClock
 from shift import drain
 from support.flow import Sql
@@ -121,7 +121,7 @@ def test_the_window_of_a_key_counts_from_the_end_of_the_chain(
 ) -> None:
     def end(then: Any = None) -> None:
         one = claim()
-        app.store.jobs.exchange([Settlement(one.lease, "succeed", clock.now(), clock.now(), then=then)], [])
+        app.store.jobs.settle_and_claim([Settlement(one.lease, "succeed", clock.now(), clock.now(), then=then)], [])
 
     first = enqueue(order, key_window=60)
     end(order.go_on_with(Then(app.tasks["pay"], 0)))

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, Task, Then
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
-from holdfast.model import Claimed, NewJob, Settlement, Wanted
+from holdfast.model.job import Claimed, ClaimRequest, NewJob, Settlement
 from holdfast.testing import FakeClock
 from shift import drain
 from support.flow import Events, Open, Sql
@@ -29,7 +29,7 @@ def count_down(app: Holdfast, **options: Any) -> Task[..., Any]:
 
 
 def settle(app: Holdfast, *settlements: Settlement) -> list[Settlement]:
-    return app.store.jobs.exchange(settlements, []).lost
+    return app.store.jobs.settle_and_claim(settlements, []).lost
 
 
 def success(claimed: Claimed, **how: Any) -> Settlement:
@@ -235,8 +235,8 @@ def test_many_outcomes_are_settled_in_one_exchange(app: Holdfast, clock: FakeClo
     """Successes, continuations of any size and failures, and one that has lost its lease."""
     down = count_down(app)
     ids = down.enqueue_many([{"n": n} for n in range(40)])
-    wanted = Wanted(["down"], 40, SECOND * 30, "worker-1")
-    claimed = app.store.jobs.exchange([], [wanted]).claimed
+    wanted = ClaimRequest(["down"], 40, SECOND * 30, "worker-1")
+    claimed = app.store.jobs.settle_and_claim([], [wanted]).claimed
     app.jobs.cancel(ids[39])
     large = f'{{"n": 0, "pad": "{"x" * 5000}"}}'
     plans: list[Callable[[Claimed], Settlement]] = [
@@ -247,7 +247,7 @@ def test_many_outcomes_are_settled_in_one_exchange(app: Holdfast, clock: FakeClo
     ]
     settlements = [plans[index % 4](one) for index, one in enumerate(claimed)]
     assert settle(app, *settlements) == [settlements[39]]
-    assert len(app.store.jobs.exchange([], [wanted]).claimed) == 20, "what they go on with"
+    assert len(app.store.jobs.settle_and_claim([], [wanted]).claimed) == 20, "what they go on with"
     kinds = [[app.chains.get(job_id) for job_id in ids[first::4]] for first in range(4)]
     assert {(chain.length, chain.status) for chain in kinds[0]} == {(1, "succeeded")}
     assert {(chain.length, chain.status) for chain in kinds[1]} == {(2, "running")}

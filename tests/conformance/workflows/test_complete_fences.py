@@ -295,7 +295,7 @@ def test_a_timeout_after_the_block_does_not_undo_the_success(live: Holdfast, sql
     jobs = [job.enqueue(), job_later.enqueue()]
     with Shift(live) as shift:
         eventually(lambda: all(one.refresh().is_finished for one in jobs))
-        eventually(lambda: not shift.worker._shift.desk.active, "they are given up")
+        eventually(lambda: not shift.worker._worker_run.dispatcher.active, "they are given up")
         report = shift.stop()
         release.set()
     assert [(one.refresh().status, one.result, one.attempt) for one in jobs] == [("succeeded", "in time", 1)] * 2

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Context, Holdfast, Then, codec
 from holdfast.clock import as_datetime
 from holdfast.errors import InvalidInput, InvalidPayload, JobFailed, JobNotFound
-from holdfast.model import Claimed
+from holdfast.model.job import Claimed
 from holdfast.testing import FakeClock
 from shift import Shift, attempts, comes_true, drain, eventually
 from support.flow import Events, Flow, statuses

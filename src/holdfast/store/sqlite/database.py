@@ -15,16 +15,13 @@ from typing import Any, TypeVar
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
-from .engine import Engine, Options
-from .forks import watch_forks
-from .guest import take_part
-from .presence import lock_path
-from .transaction import Completion, Transaction, handed_out
-from .writer import EngineGone, Work
+from .engine.engine import Engine, Options, watch_forks
+from .engine.transaction import CompletingTransaction, Transaction, handed_out, take_part
+from .engine.worker_locks import lock_path
+from .engine.writer import EngineGone, Work
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
-
 FORK_PATIENCE_SECONDS = 1.0
 CHANGES_PER_FOLD = 8000  # by programs without a worker
 
@@ -147,7 +144,7 @@ class Database:
 
     def transaction(self, *, completes: bool = False) -> AbstractContextManager[Transaction]:
         """completes: a job is to succeed with it."""
-        return self._begin(Completion if completes else Transaction)
+        return self._begin(CompletingTransaction if completes else Transaction)
 
     @contextmanager
     def _begin(self, kind: type[K]) -> Iterator[K]:

@@ -10,17 +10,16 @@ from msgspec import Struct
 
 from ...blobs import PLACEHOLDER
 from ...errors import BlobCollected
-from ...model import Inserted, NewJob
+from ...model.job import Inserted, NewJob
 from ..statements import as_json
 from .blobs import Blobs
 from .database import Database
-from .new_jobs import ROW, statement, values
-from .reading import get_record
+from .engine.writer import Joinable
+from .job_columns import ROW, statement, values
+from .read import get_record
 from .workflow import Workflows
-from .writer import Joinable
 
 T = TypeVar("T")
-
 BATCH_ROWS = 1000
 BATCH_CHARACTERS = 1024 * 1024
 

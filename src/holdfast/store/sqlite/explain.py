@@ -4,12 +4,12 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...model import JobRecord
-from ..circumstances import Blocker, Situation
+from ...model.job import JobRecord
+from ...model.situation import Blocker, Situation
 from ..statements import as_json
+from .claim import START, WINDOW
 from .database import Database
-from .places import START, WINDOW
-from .reading import get_record
+from .read import get_record
 from .workflow import MOST_WALKED
 
 MOST_BEHIND = 10

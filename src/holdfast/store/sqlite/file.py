@@ -5,13 +5,13 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from ..file import Pages
+from ..protocol import Pages
 from ..statements import as_json
-from .checkpoint import size_of
 from .database import Database
-from .examining import Examining
-from .files import require_room
-from .mending import Mending
+from .diagnose import Examining
+from .engine.checkpoint import size_of
+from .engine.files import require_room
+from .repair import Mending
 
 STEPS_OF_VACUUM = 10_000  # of SQLite's virtual machine, between two calls of `tick`
 LOOK_AT_EACH_END = {"window": 250, "most": 100}

@@ -14,30 +14,80 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...model import Counted, Criteria, Cursor, JobRecord, Listed, Status
+from ...model.job import Counted, Criteria, Cursor, JobRecord, Listed, Status
 from ..statements import Statements, as_json
 from ..statistics import ZONE_IDS, Statistics
-from . import plan
-from .criteria import where
+from . import listing_plan
 from .database import Database
-from .paths import Indexes, Path, Span
-from .plan import Plan
-from .reading import COLUMNS
+from .listing_plan import IdRange, Indexes, ListPlan, Path
+from .read import COLUMNS
+
+_FIELDS = ("queue", "task", "key", "error_code")
+_RANGES = {
+    "created_from": "created_at >= :created_from",
+    "created_before": "created_at < :created_before",
+    "finished_from": "finished_at >= :finished_from",
+    "finished_before": "finished_at < :finished_before",
+}
+
+
+def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
+    clauses, values = ["true"], dict[str, Any]()
+    if criteria.status:
+        # Written out, not bound: only so does the planner see which partial index serves.
+        names = ", ".join(f"'{Status(status).value}'" for status in criteria.status)
+        clauses.append(f"status = {names}" if len(criteria.status) == 1 else f"status IN ({names})")
+    for field in _FIELDS:
+        wanted = getattr(criteria, field)
+        if len(wanted) == 1:
+            clauses.append(f"{field} = :{field}")
+            values[field] = wanted[0]
+        elif wanted:
+            clauses.append(f"{field} IN (SELECT value FROM json_each(:{field}))")  # noqa: S608
+            values[field] = as_json(wanted)
+    if criteria.tag:
+        # Looked up for each job: as a list of ids it would have to be made in full first.
+        clauses.append(
+            f"EXISTS (SELECT 1 FROM {prefix}tags WHERE job_id = id AND tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
+        )
+        values["tag"] = as_json(criteria.tag)
+    for field, clause in _RANGES.items():
+        if getattr(criteria, field) is not None:
+            clauses.append(clause)
+            values[field] = getattr(criteria, field)
+    if criteria.ids is not None:
+        clauses.append("id IN (SELECT value FROM json_each(:ids))")
+        values["ids"] = as_json(criteria.ids)
+    if criteria.roots:
+        clauses.append("chain_id IS NULL")
+    if criteria.chain_status:
+        clauses.append(f"{_chain_status(prefix)} IN (SELECT value FROM json_each(:chain_status))")  # noqa: S608
+        values["chain_status"] = as_json(criteria.chain_status)
+    if criteria.messages is not None:
+        clauses.append("task IS NULL" if criteria.messages else "task IS NOT NULL")
+    return " AND ".join(clauses), values
+
+
+def _chain_status(prefix: str) -> str:
+    """Of a root: how its last job stands."""
+    last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
+    return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
+
 
 SHORT_WALK = 1_000  # jobs, before anything is planned
 LONG_WALK = 20_000  # jobs, one after the other
 MOST_LOOKUPS = 5_000  # jobs that lie apart
 STEP = 20_000  # jobs at once, where all that fit are wanted
-MOST_SORTED_IN_STEPS = 200_000  # see plan.MOST_SORTED
+MOST_SORTED_IN_STEPS = 200_000  # see listing_plan.MOST_SORTED
 MOST_PARTS = 4  # of the ids that are searched one after the other
 
 
-class Step(NamedTuple):
+class Scanned(NamedTuple):
     """Some of those that fit."""
 
     ids: list[int]
     looked_at: int
-    rest: Span | None  # what is left to look at; None: nothing
+    rest: IdRange | None  # what is left to look at; None: nothing
 
 
 class Search:
@@ -49,7 +99,7 @@ class Search:
         sql: Statements,
         clause: str,
         values: dict[str, Any],
-        span: Span,
+        span: IdRange,
         limit: int,
     ) -> None:
         self._connection, self._sql, self._clause, self._values = connection, sql, clause, values
@@ -68,11 +118,11 @@ class Search:
     def is_done(self) -> bool:
         return self.is_complete or self.is_full
 
-    def enter(self, part: Span) -> None:
+    def enter(self, part: IdRange) -> None:
         self.span, self.is_complete = part, False
 
     @property
-    def rest(self) -> Span:
+    def rest(self) -> IdRange:
         """What is left of all that is to be searched, not only of the part where it is."""
         if self._all.newer:
             return self._all._replace(low=self.span.low)
@@ -132,11 +182,11 @@ class Listing:
     # --- a page ---
 
     def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> Listed:
-        span = Span() if cursor is None else Span(newer=cursor.newer).beyond(cursor.id)
+        span = IdRange() if cursor is None else IdRange(newer=cursor.newer).beyond(cursor.id)
 
         def work(connection: sqlite3.Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
-            chosen = Plan(connection, self._sql, self._indexes, criteria, plan.MOST_SORTED)
+            chosen = ListPlan(connection, self._sql, self._indexes, criteria, listing_plan.MOST_SORTED)
             self._look_for_page(connection, criteria, chosen, search)
             records = self._records(connection, search.found)
             if search.is_done:
@@ -146,7 +196,7 @@ class Listing:
         return self._db.read_snapshot(work)
 
     def _look_for_page(
-        self, connection: sqlite3.Connection, criteria: Criteria, chosen: Plan, search: Search
+        self, connection: sqlite3.Connection, criteria: Criteria, chosen: ListPlan, search: Search
     ) -> None:
         """Each way goes on where the one before has stopped."""
         if not chosen.is_direct:
@@ -173,18 +223,21 @@ class Listing:
         statement = self._sql.records.replace("{columns}", COLUMNS)
         return [JobRecord(*row) for row in connection.execute(statement, {"batch": as_json(ids)}).fetchall()]
 
-    def _search(self, connection: sqlite3.Connection, criteria: Criteria, span: Span, limit: int) -> Search:
+    def _search(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange, limit: int) -> Search:
         clause, values = where(replace(criteria, ids=None), self._db.options.prefix)
         return Search(connection, self._sql, clause, values, span, limit)
 
-    def _parts(self, connection: sqlite3.Connection, criteria: Criteria, span: Span) -> builtins.list[Span]:
+    def _parts(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange) -> builtins.list[IdRange]:
         """Where such jobs may be, in the order of the span: by when they were created, and by how they ended."""
         times, statuses = (criteria.created_from, criteria.created_before), set(criteria.status)
         is_about_ends = bool(statuses) and statuses <= {Status.SUCCEEDED, Status.CANCELLED}
         if times == (None, None) and not is_about_ends:
             return [span]
         zones = self._statistics.zones(connection)
-        if zones is None or self._indexes.without_history.size(connection, plan.MOST_SORTED + 1) > plan.MOST_SORTED:
+        if (
+            zones is None
+            or self._indexes.without_history.size(connection, listing_plan.MOST_SORTED + 1) > listing_plan.MOST_SORTED
+        ):
             return [span]
         rows = connection.execute(self._sql.zones_without_history, {"ids": ZONE_IDS}).fetchall()
         fitting = {row[0] for row in rows}
@@ -195,7 +248,7 @@ class Listing:
 
     # --- all of them, in steps ---
 
-    def steps(self, criteria: Criteria) -> Iterator[Step]:
+    def steps(self, criteria: Criteria) -> Iterator[Scanned]:
         """All ids that fit, the oldest first, of jobs that are there when it begins. Each step is a short read."""
         span, path = self._db.read_snapshot(partial(self._begin, criteria=criteria))
         while True:
@@ -205,15 +258,15 @@ class Listing:
                 return
             span = step.rest
 
-    def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[Span, Path | None]:
+    def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[IdRange, Path | None]:
         (last,) = connection.execute(self._sql.last_job).fetchone()
-        chosen = Plan(connection, self._sql, self._indexes, criteria, MOST_SORTED_IN_STEPS)
-        return Span(newer=True, high=last + 1), chosen.path()
+        chosen = ListPlan(connection, self._sql, self._indexes, criteria, MOST_SORTED_IN_STEPS)
+        return IdRange(newer=True, high=last + 1), chosen.path()
 
-    def _step(self, connection: sqlite3.Connection, criteria: Criteria, path: Path | None, span: Span) -> Step:
+    def _step(self, connection: sqlite3.Connection, criteria: Criteria, path: Path | None, span: IdRange) -> Scanned:
         parts = self._parts(connection, criteria, span)
         if not parts:
-            return Step([], 0, None)
+            return Scanned([], 0, None)
         search = self._search(connection, criteria, span, STEP)
         search.enter(parts[0])
         if path is None:
@@ -221,9 +274,9 @@ class Listing:
         else:
             search.follow(path, STEP)
         if not search.is_complete:
-            return Step(search.found, search.looked_at, search.rest)
+            return Scanned(search.found, search.looked_at, search.rest)
         rest = span._replace(low=parts[0].high - 1) if len(parts) > 1 else None
-        return Step(search.found, search.looked_at, rest)
+        return Scanned(search.found, search.looked_at, rest)
 
     # --- counts ---
 
@@ -253,7 +306,9 @@ class Listing:
 
         def work(connection: sqlite3.Connection) -> int | None:
             queue = wanted.queue[0] if len(wanted.queue) == 1 else None
-            counts = [one.count for one in self._statistics.counts(connection, queue) if plan.fits(wanted, one)]
+            counts = [
+                one.count for one in self._statistics.counts(connection, queue) if listing_plan.fits(wanted, one)
+            ]
             known = [count for count in counts if count is not None]
             linked = self._linked(connection, wanted) if deletable else []
             if len(known) < len(counts) or linked is None:
@@ -264,12 +319,12 @@ class Listing:
 
     def _linked(self, connection: sqlite3.Connection, criteria: Criteria) -> builtins.list[int] | None:
         """Those that fit of all jobs that are part of a chain or that others wait for. None: there are too many."""
-        bound = {"most": plan.SMALL + 1}
+        bound = {"most": listing_plan.SMALL + 1}
         sizes = [
             connection.execute(one, bound).fetchone()[0]
             for one in (self._sql.size_of_chains, self._sql.size_of_blockers)
         ]
-        if max(sizes) > plan.SMALL:
+        if max(sizes) > listing_plan.SMALL:
             return None
         ids = {
             row[0]

@@ -1,18 +1,22 @@
 """Numbered migrations, each applied in one transaction and recorded by name and time."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
-from ...clock import Clock
+from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
-from ..statements import with_prefix
-from .faults import is_busy
-from .patience import Patience
+from ...model.diagnosis import Drift, Schema
+from ..statements import Statements, with_prefix
+from .engine.errors import Patience, is_busy
 
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
 UNRELEASED = "0001_initial"  # the first migration of the versions before the first release
+
 # The wall clock in microseconds; SQLite before 3.42 gives no more than milliseconds.
 NOW = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
 
@@ -122,3 +126,66 @@ def _statements(script: str) -> Iterator[str]:
             part = ""
     if with_prefix(part, ""):
         yield part
+
+
+_COMMENT = re.compile(r"--[^\n]*")
+
+
+class SchemaPart(NamedTuple):
+    kind: str
+    table: str
+    sql: str
+
+
+def compare(connection: sqlite3.Connection, sql: Statements, prefix: str) -> Schema:
+    migrations = Migrations(connection, prefix)
+    found, known = migrations.applied(), migrations.known()
+    pending = [name for name in known if name not in found]
+    unknown = sorted(found - set(known))
+    as_one = not pending and not unknown
+    drift = drift_from(expected(sql, prefix), _parts(connection, sql, prefix), prefix) if as_one else []
+    others = [] if found else [row[0] for row in connection.execute(sql.prefixes).fetchall()]
+    return Schema(sorted(found), pending, unknown, drift, others, UNRELEASED in found)
+
+
+def expected(sql: Statements, prefix: str) -> dict[str, SchemaPart]:
+    """What the migrations make of an empty database."""
+    fresh = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        Migrations(fresh, prefix).apply(SystemClock(), Patience(Random(), 0))
+        return _parts(fresh, sql, prefix)
+    finally:
+        fresh.close()
+
+
+def drift_from(wanted: dict[str, SchemaPart], there: dict[str, SchemaPart], prefix: str) -> list[Drift]:
+    missing = [Drift("missing", part.kind, name, part.table) for name, part in wanted.items() if name not in there]
+    changed = [
+        Drift("changed", part.kind, name, part.table)
+        for name, part in wanted.items()
+        if name in there and _plain(there[name].sql) != _plain(part.sql)
+    ]
+    tables = {part.table for part in wanted.values()}
+    others = _other_prefixes(there, prefix)
+    extra = [
+        Drift("extra", part.kind, name, part.table)
+        for name, part in there.items()
+        if name not in wanted and (part.table in tables or not part.table.startswith(others))
+    ]
+    return [*missing, *changed, *extra]
+
+
+def _parts(connection: sqlite3.Connection, sql: Statements, prefix: str) -> dict[str, SchemaPart]:
+    rows = connection.execute(sql.schema_objects, {"prefix": prefix}).fetchall()
+    return {name: SchemaPart(kind, table, text) for kind, name, table, text in rows}
+
+
+def _other_prefixes(there: dict[str, SchemaPart], prefix: str) -> tuple[str, ...]:
+    """Of other sets of Holdfast's tables in the same file, whose prefixes begin with this one."""
+    ends = f"{prefix}migrations"
+    return tuple(name.removesuffix("migrations") for name in there if name.endswith("migrations") and name != ends)
+
+
+def _plain(sql: str) -> str:
+    """Without comments, and spaces as they come."""
+    return " ".join(_COMMENT.sub("", sql).replace('"', "").split()).replace("( ", "(").replace(" )", ")")

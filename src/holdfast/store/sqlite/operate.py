@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from ...blobs import PLACEHOLDER
 from ...failure import Failure
-from ...model import Criteria
+from ...model.job import Criteria
 from ..protocol import OperatorAction
 from ..statements import as_json
 from .blobs import Blobs
-from .criteria import where
 from .database import Database
-from .listing import Listing
+from .listing import Listing, where
 from .settle import NO_FAILURE
 from .workflow import Workflows
 

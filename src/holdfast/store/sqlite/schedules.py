@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ...blobs import PLACEHOLDER
 from ...errors import InvalidInput
-from ...schedule import NewSchedule, Plan, ScheduleRecord
+from ...model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
 from ..protocol import ScheduleAction
 from ..statements import as_json
 from .blobs import Blobs
@@ -18,11 +18,10 @@ from .enqueue import Enqueue
 
 FIRES_KEPT = 1000
 EVENTS: dict[ScheduleAction, str] = {"remove": "removed", "pause": "paused", "resume": "resumed"}
-
 _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 
 
-class Schedules:
+class SqliteSchedules:
     def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
 
@@ -96,7 +95,7 @@ class Schedules:
 
         return self._db.read(work)
 
-    def fire(self, schedule: ScheduleRecord, plan: Plan) -> builtins.list[int]:
+    def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
         def work(connection: sqlite3.Connection) -> builtins.list[int]:
             if plan.moments and plan.moments[-1] > self._clock.now():
                 return []  # the clock was set back since the plan was made
@@ -157,6 +156,6 @@ def _record(row: tuple[Any, ...]) -> ScheduleRecord:
 
 
 def _next_after(schedule: NewSchedule, moment: int) -> int:
-    from ...cron import Cron  # here, since it is slow to import and not all programs have schedules
+    from ...cron import Cron
 
     return Cron(schedule.cron, schedule.tz).after(moment)

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from ...errors import HoldfastError
 from ...failure import Failure, shorten
-from ...model import Lease, NewJob, Settlement, Transition
+from ...model.job import Lease, NewJob, Settlement, Transition
 from ..statements import Statements, as_json
 from .blobs import Blobs
 from .database import Database
-from .new_jobs import statement, values
+from .job_columns import statement, values
 from .workflow import Workflows
 
 NO_FAILURE = Failure("")

@@ -1,34 +1,57 @@
 """The store on SQLite: its parts, each given the database, put together. The SQL is in `sql/`."""
 
 from random import Random
+from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ..blob_files import FileBlobs
+from ..blob_store import FileBlobs, Vault
 from ..prune import Prune
 from ..statistics import Statistics
-from ..vault import Vault
 from .blobs import Blobs
 from .claim import Claim
 from .database import Database
-from .engine import Options
+from .diagnose import Examining
+from .engine.engine import Options
+from .engine.files import blob_folder, database_path
+from .engine.worker_locks import Slot
 from .enqueue import Enqueue
-from .examining import Examining
-from .exchange import Exchange
 from .explain import Explain
 from .file import File
-from .files import blob_folder, database_path
 from .listing import Listing
-from .mending import Mending
 from .migrate import DEFAULT_PREFIX
-from .observing import Observing
 from .operate import Operate
-from .prune import SlotLock
-from .reading import Reading
-from .schedules import Schedules
+from .read import ReadJobs
+from .repair import Mending
+from .schedules import SqliteSchedules
 from .settle import Settle
+from .settle_and_claim import SettleAndClaim
+from .stats import Observing
 from .workers import Workers
 from .workflow import Workflows
+
+
+class SlotLock:
+    """The lock of a worker of this process, or, where it has none, one of its own for each run."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.slots: dict[str, Slot] = {}  # of runs whose process has no worker
+
+    def take(self, token: str) -> dict[str, Any]:
+        slot = next(iter(self._workers.slots.values()), None)
+        if slot is None:
+            slot = self.slots[token] = self._workers.lock_file_here().hold()
+        return {"slot": slot.number, "inode": slot.inode}
+
+    def is_held(self, number: int, inode: int) -> bool:
+        file, slot = self._workers.lock_file_here(), Slot(number, inode)
+        return not file.is_free(slot) and file.is_current(slot)
+
+    def release(self, token: str) -> None:
+        slot = self.slots.pop(token, None)
+        if slot is not None:
+            self._workers.lock_file_here().let_go(slot)
 
 
 class SqliteStore:
@@ -42,12 +65,12 @@ class SqliteStore:
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
         workers = Workers(db, workflows)
         claim = Claim(db, workers, workflows)
-        reading, listing, run_lock = Reading(db), Listing(db, statistics), SlotLock(workers)
+        reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), SlotLock(workers)
         self.jobs = _Jobs(
             enqueue,
             claim,
             settle,
-            Exchange(db, claim, settle, workflows),
+            SettleAndClaim(db, claim, settle, workflows),
             Operate(db, blobs, workflows, listing),
             reading,
             listing,
@@ -55,7 +78,7 @@ class SqliteStore:
         )
         self.workers = _Workers(workers)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = Schedules(db, blobs, enqueue)
+        self.schedules = SqliteSchedules(db, blobs, enqueue)
         observing = Observing(db, statistics)
         self.statistics = _Statistics(observing)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
@@ -90,15 +113,19 @@ class _Jobs:
         enqueue: Enqueue,
         claim: Claim,
         settle: Settle,
-        exchange: Exchange,
+        settle_and_claim: SettleAndClaim,
         operate: Operate,
-        reading: Reading,
+        reading: ReadJobs,
         listing: Listing,
         blobs: Blobs,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
-        self.claim_messages, self.exchange, self.sweep = claim.claim_messages, exchange.exchange, claim.sweep
-        self.settle, self.renew, self.operate = settle.settle, exchange.renew, operate.operate
+        self.claim_messages, self.settle_and_claim, self.sweep = (
+            claim.claim_messages,
+            settle_and_claim.settle_and_claim,
+            claim.sweep,
+        )
+        self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
         self.keep_apart, self.fetch = blobs.keep_apart, blobs.fetch

@@ -15,25 +15,23 @@ from typing import Any
 import msgspec
 
 from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
-from ...graph import BatchRecord, Deletion, Links
-from ...model import Inserted, JobRecord, NewJob
-from ..circumstances import Blocker, Blockers, WaitingJobs
+from ...model.job import Inserted, JobRecord, NewJob
+from ...model.situation import Blocker, Blockers, WaitingJobs
+from ...model.workflow import BatchRecord, Deletion, Links
 from ..statements import as_json
 from ..statistics import Statistics
 from .blobs import Blobs
 from .database import Database
-from .new_jobs import statement, values
-from .reading import COLUMNS, get_record
-from .transaction import is_open
+from .engine.transaction import is_open
+from .job_columns import statement, values
+from .read import COLUMNS, get_record
 
 log = logging.getLogger("holdfast.worker")
-
 ENDINGS = 500
 EDGES = 1000
 MOST_AT_ONCE = 2000
 MOST_WALKED = 10_000
 LAST_INDEX = 2**63 - 1
-
 _read_callback = msgspec.json.Decoder(NewJob).decode
 
 

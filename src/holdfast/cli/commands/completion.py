@@ -1,0 +1,28 @@
+"""`holdfast completion`: the script that teaches a shell to complete Holdfast's commands."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from ..options import example
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_HOLDFAST_COMPLETE"
+
+
+@click.command(
+    epilog=example(
+        """eval "$(holdfast completion bash)"     # in ~/.bashrc""",
+        """eval "$(holdfast completion zsh)"      # in ~/.zshrc""",
+        "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script for tab completion.
+
+    Names and ids are completed from the database, if --db stands before them or HOLDFAST_URL is set.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "holdfast", VARIABLE).source())

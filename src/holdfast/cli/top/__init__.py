@@ -1,0 +1,1 @@
+"""`holdfast top`: a live view in the terminal."""

@@ -1,0 +1,344 @@
+"""The values that move through Holdfast. Pure data: no I/O, no threads, no clock.
+
+States, and how a job moves between them:
+
+    enqueue ──▶ blocked ──blockers done──▶ ┐
+    enqueue ──▶ scheduled ──────due──────▶ ready ──claim──▶ running ──▶ succeeded
+    enqueue ─────────────────────────────▶ ▲                  │ │ └───▶ failed     attempts spent, or Fail
+                      retry, snooze,       │                  │ └─────▶ cancelled
+                      release, recover     └──────────────────┘
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from enum import Flag, StrEnum, auto
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from msgspec import Struct
+
+from ..failure import Failure
+from .workflow import Links
+
+
+class Status(StrEnum):
+    """The states of a job. Each member is the text that the database has."""
+
+    BLOCKED = "blocked"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+STATUSES: frozenset[str] = frozenset(Status)
+TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+OnConflict = Literal["return", "replace"]
+T = TypeVar("T")
+Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
+_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
+
+
+class Redacted(Struct, frozen=True):
+    """Its repr shows no payload: a log may be read by more people than the database."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        names = self.__struct_fields__
+        return [(name, "…" if name in _PAYLOADS else getattr(self, name)) for name in names]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({fields})"
+
+
+class NewJob(Redacted, frozen=True):
+    """What enqueue and send hand to the store. Times are microseconds."""
+
+    queue: str
+    task: str | None  # None: a message
+    args: str  # JSON
+    delay: int = 0
+    run_at: int | None = None  # wins over delay
+    priority: int = 0
+    max_attempts: int = 5
+    timeout: int | None = None
+    key: str | None = None
+    key_window: int | None = None
+    on_conflict: OnConflict = "return"
+    tags: str | None = None  # a JSON array
+    history: bool = True
+    actor: str | None = None  # None: this process
+    links: Links | None = None  # None: it stands alone
+    trace: str | None = None  # of whoever enqueues it: see app/tracing.py
+    args_blob: str | None = None  # where `args` is kept by reference
+
+    def due(self, now: int) -> int:
+        """Microseconds. What was due in the first months of 1970 is taken for a wrong unit by the database."""
+        return now + self.delay if self.run_at is None else max(self.run_at, now // 100)
+
+    def first_status(self, now: int) -> Status:
+        if self.links is not None and self.links.holds:
+            return Status.BLOCKED
+        return Status.SCHEDULED if self.due(now) > now else Status.READY
+
+
+class JobRecord(Redacted, frozen=True):
+    """A row of the jobs table, as it was read. Times are microseconds, `args` and `result` JSON."""
+
+    id: int
+    queue: str
+    task: str | None
+    args: bytes
+    status: Status
+    priority: int
+    run_at: int
+    created_at: int
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    heartbeat_at: int | None
+    attempt: int
+    max_attempts: int
+    timeout: int | None
+    worker: str | None
+    error_code: str | None
+    error_detail: str | None
+    result: bytes | None
+    key: str | None
+    tags: str | None
+    progress: float | None
+    progress_text: str | None
+    history: int
+    chain_id: int | None = None  # None: it is the root of its chain
+    chain_index: int = 0
+    continued: int = 0
+    on_blocker_failure: str | None = None
+    batch_id: int | None = None
+    external: int = 0
+    timeout_at: int | None = None
+    args_blob: str | None = None  # see blobs.py
+    result_blob: str | None = None
+
+    @property
+    def chain(self) -> int:
+        """The id of its chain, which is that of the root."""
+        return self.id if self.chain_id is None else self.chain_id
+
+
+class Inserted(Struct, frozen=True):
+    """The job that exists after an enqueue: new, or the one that had the key already."""
+
+    id: int
+    now: int
+    existing: JobRecord | None = None
+    linked: JobRecord | None = None  # a new job whose first state depended on others
+
+    def record(self, job: NewJob) -> JobRecord:
+        """The row of the job, without reading it again."""
+        if self.existing is not None:
+            return self.existing
+        if self.linked is not None:
+            return self.linked
+        run_at = job.due(self.now)
+        return JobRecord(
+            id=self.id,
+            queue=job.queue,
+            task=job.task,
+            args=job.args.encode(),
+            status=job.first_status(self.now),
+            priority=job.priority,
+            run_at=run_at,
+            created_at=self.now,
+            claimed_at=None,
+            started_at=None,
+            finished_at=None,
+            heartbeat_at=None,
+            attempt=0,
+            max_attempts=job.max_attempts,
+            timeout=job.timeout,
+            worker=None,
+            error_code=None,
+            error_detail=None,
+            result=None,
+            key=job.key,
+            tags=job.tags,
+            progress=None,
+            progress_text=None,
+            history=int(job.history),
+        )
+
+
+class Claimed(Redacted, frozen=True, gc=False):
+    """A job that this process may run, as long as `attempt` is the newest."""
+
+    id: int
+    attempt: int
+    max_attempts: int
+    queue: str
+    task: str | None
+    args: bytes
+    timeout: int | None
+    history: int
+    uncounted: int = 0
+    error_code: str | None = None
+    error_detail: str | None = None
+    run_at: int = 0
+    trace: bytes | None = None  # of whoever enqueued it; not decoded, since anybody may have written it
+    args_blob: str | None = None  # where `args` is kept by reference
+
+    @property
+    def origin(self) -> str | None:
+        """The trace of whoever enqueued it, as text."""
+        return None if self.trace is None else self.trace.decode("utf-8", "replace")
+
+    @property
+    def lease(self) -> "Lease":
+        return Lease(self.id, self.attempt, bool(self.history), self.queue if self.task is None else None)
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """The right to settle one attempt. `attempt` is the fencing token: a newer claim makes this one void."""
+
+    id: int
+    attempt: int
+    history: bool = True  # a guess that saves a statement; the row decides
+    queue: str | None = None  # of a message: it must be one of this queue
+
+
+class ClaimRequest(Struct, frozen=True):
+    """What a worker asks for: jobs of tasks that it knows, from these queues in this order, or from all of them."""
+
+    tasks: Collection[str]
+    limit: int
+    lease: int
+    worker: str
+    queues: Sequence[tuple[str, int]] | None = None  # each with the most to take from it
+    job_id: int | None = None  # only this job
+
+
+class Sweep(Flag):
+    """What the clock, or the end of another job or worker, brings about."""
+
+    DUE = auto()  # scheduled -> ready
+    LEASES = auto()  # running -> ready or failed, where the lease has ended
+    WORKERS = auto()  # running -> ready or failed, for all that dead workers held
+    ENDINGS = auto()  # blocked -> ready, scheduled, failed or cancelled, where what they wait for has ended
+    ALL = DUE | LEASES | WORKERS | ENDINGS
+
+
+class Settlement(Redacted, frozen=True, gc=False):
+    """How one attempt ended: a transition and what belongs to it. Times are microseconds."""
+
+    lease: Lease
+    transition: Transition
+    started_at: int | None
+    finished_at: int
+    result: str | None = None  # JSON
+    delay: int = 0
+    failure: Failure | None = None
+    reason: str = ""
+    then: NewJob | None = None  # what the chain goes on with, after a success
+    result_blob: str | None = None  # where `result` is kept by reference
+
+
+class SettledAndClaimed(Struct, frozen=True):
+    """What came of settling and claiming in one transaction."""
+
+    lost: list[Settlement]  # their leases were lost: nothing of these was recorded
+    claimed: list[Claimed]
+    otherwise: list[tuple[Settlement, Settlement]] = []  # what could not be as it was asked for, and what was instead
+
+    def instead_of(self, asked: Settlement) -> Settlement:
+        """As which it was settled."""
+        return next((instead for one, instead in self.otherwise if one is asked), asked)
+
+
+class LeaseRenewal(Struct, frozen=True):
+    """What is to be known of an attempt that goes on."""
+
+    lease: Lease
+    started_at: int | None = None
+    progress: float | None = None
+    progress_text: str | None = None
+
+
+class Criteria(Struct, frozen=True):
+    """Which jobs. Each field is empty for any; several values mean any of them."""
+
+    ids: tuple[int, ...] | None = None
+    status: tuple[str, ...] = ()
+    queue: tuple[str, ...] = ()
+    task: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    error_code: tuple[str, ...] = ()
+    tag: tuple[str, ...] = ()
+    created_from: int | None = None
+    created_before: int | None = None
+    finished_from: int | None = None
+    finished_before: int | None = None
+    messages: bool | None = None  # True: messages only, False: tasks only
+    roots: bool = False  # only those that a chain begins with
+    chain_status: tuple[str, ...] = ()  # of the chain, for its root
+
+
+class Cursor(Struct, frozen=True):
+    """A place in a listing: the jobs before (older) or after (newer than) one id."""
+
+    id: int
+    newer: bool = False
+
+
+class Listed(Struct, frozen=True):
+    """Records, newest first. A search that no index serves is stopped after a bounded number of jobs."""
+
+    records: list[JobRecord]
+    looked_at: int | None = None  # that many jobs, if it ended early; None: nothing was left out
+    resume: int | None = None  # the last id that was looked at: a cursor to go on from
+
+
+class Counted(Struct, frozen=True):
+    """How many jobs fit; or, if it was stopped before the end, how many of those that it had looked at."""
+
+    count: int
+    is_complete: bool = True
+
+
+class Page(Sequence[T], Generic[T]):
+    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
+
+    looked_at: None, or how many jobs were looked at before the search was stopped, since no index finds those that
+    were asked for. Then there may be less on the page than asked for, or nothing, and its cursor goes on from there.
+    """
+
+    def __init__(self, items: list[T], next: str | None, previous: str | None, looked_at: int | None = None) -> None:
+        self.items, self.next, self.previous, self.looked_at = items, next, previous, looked_at
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        return f"Page({self.items!r}, next={self.next!r}, previous={self.previous!r})"
+
+
+class TimelineEntry(Struct, frozen=True):
+    """One line of a job's history: an event, or the span of an attempt."""
+
+    at: int
+    kind: Literal["event", "attempt"]
+    name: str  # the event's name, or the attempt's outcome ('running' while it lasts)
+    attempt: int
+    actor: str | None
+    detail: dict[str, Any]

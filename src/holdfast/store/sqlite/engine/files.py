@@ -1,0 +1,211 @@
+"""The database as a file: where it may be, how it is created, how much room is left."""
+
+import ctypes
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ....errors import (
+    CannotOpen,
+    CannotVacuum,
+    DatabaseMissing,
+    DiskFull,
+    InvalidInput,
+    ReadOnlyDatabase,
+    UnsupportedFileSystem,
+)
+from ..migrate import DEFAULT_PREFIX
+
+# statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
+UNSAFE_FILE_SYSTEMS = {
+    0x6969: "NFS",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x517B: "SMB",
+    0x65735546: "FUSE",
+    0x01021997: "9p",
+    0x564C: "NCP",
+    0x5346414F: "AFS",
+    0x73757245: "Coda",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+}
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+SPACE_CHECK_SECONDS = 0.05
+WRITTEN_PER_BYTE = 3
+WRITTEN_PER_JOB = 16 * 1024
+
+
+def database_path(url: str) -> Path:
+    """A path, or the path in `sqlite:///relative.db` and `sqlite:////absolute.db`. No message shows a URL."""
+    text = url
+    if text.startswith("sqlite://"):
+        if not text.startswith("sqlite:///") or "?" in text:
+            raise InvalidInput("this is no SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
+        text = text.removeprefix("sqlite:///")
+    elif _SCHEME.match(text):
+        raise InvalidInput(
+            f"a URL that begins with {text.partition('://')[0]}:// is not supported by this version: "
+            "use a path to an SQLite file"
+        )
+    if text == ":memory:" or not text or text.startswith("file:"):
+        raise InvalidInput(f"a durable queue needs a file, and {text!r} names none: pass a path such as 'app.db'")
+    if "\0" in text:
+        raise InvalidInput("a path must not contain a NUL character")
+    try:
+        text.encode()
+        # SQLite keeps its log beside the file itself, not beside a link to it.
+        resolved = Path(text).resolve()
+        if os.path.islink(resolved):  # noqa: PTH114  is_symlink raises where the folder cannot be entered
+            raise OSError("it is a link that leads to itself")
+        return resolved
+    except (UnicodeEncodeError, OSError, RuntimeError) as error:
+        raise CannotOpen(f"this path cannot be used: {error}") from None
+
+
+def blob_folder(path: Path, prefix: str) -> Path:
+    """Beside the database, and one for each prefix in it: what one of them has no use for may be another's."""
+    return Path(f"{path}-{'' if prefix == DEFAULT_PREFIX else prefix}blobs")
+
+
+def prepare_file(path: Path, create: bool) -> None:
+    """Check that a database can live here, and create the file with private permissions if there is none."""
+    with _explained(path):
+        _require_place(path, create)
+        _require_writable(path)
+
+
+def require_file(path: Path) -> None:
+    """Check that there is one, for those who only read it."""
+    with _explained(path):
+        _require_place(path, create=False)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotOpen(
+            f"{path.name[:100]} cannot be opened: {error.strerror}. Check the path and its permissions"
+        ) from error
+
+
+def _require_place(path: Path, create: bool) -> None:
+    if path.is_dir():
+        raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
+    folder = path.parent
+    if not folder.is_dir():
+        raise CannotOpen(f"the folder {folder} does not exist: create it first")
+    refuse_unsafe_file_system(folder)
+    if not path.exists():
+        if not create:
+            raise DatabaseMissing(
+                f"{path} does not exist: check the path, or make it with 'holdfast migrate --create' or migrate=True"
+            )
+        _create(path)
+    elif not path.is_file():
+        raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")
+
+
+def _require_writable(path: Path) -> None:
+    for target in (path, path.parent):
+        if not os.access(target, os.W_OK):
+            raise ReadOnlyDatabase(
+                f"{target} cannot be written: SQLite needs to write both the file and its folder (for -wal and "
+                "-shm). Check the permissions and the mount"
+            )
+
+
+def _create(path: Path) -> None:
+    # O_EXCL: only a file that nobody can have open yet, since closing a descriptor drops SQLite's locks on it.
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        kind = ReadOnlyDatabase if isinstance(error, PermissionError) or error.errno == 30 else CannotOpen
+        raise kind(f"{path} cannot be created: {error.strerror}. Check the folder and its permissions") from error
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def refuse_unsafe_file_system(folder: Path) -> None:
+    name = UNSAFE_FILE_SYSTEMS.get(file_system_type(folder))
+    if name is not None:
+        raise UnsupportedFileSystem(
+            f"{folder} is on {name}, where SQLite's locks do not hold and commits can be lost: "
+            "use a local disk, or PostgreSQL for several machines"
+        )
+
+
+def file_system_type(folder: Path) -> int:
+    """The magic number of the file system, or 0 where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    # struct statfs begins with f_type, one machine word; Python's os.statvfs leaves it out.
+    buffer = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), buffer) != 0:
+        return 0
+    return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+def require_room(path: Path, size: int) -> None:
+    """Raise unless there is room to write so many bytes anew: to a temporary file first, then to the log."""
+    temporary = _temporary_folder()
+    needed = dict.fromkeys((path.parent, temporary), size)
+    if os.stat(temporary).st_dev == os.stat(path.parent).st_dev:  # noqa: PTH116
+        needed = {path.parent: 2 * size}
+    for folder, bytes_needed in needed.items():
+        usage = os.statvfs(folder)
+        free = usage.f_bavail * usage.f_frsize
+        if free < bytes_needed:
+            raise CannotVacuum(
+                f"to write {size:,} bytes anew takes {bytes_needed:,} of free space below {folder}, and there are "
+                f"{free:,}: free some, or shrink it in steps, without --full"
+            )
+
+
+def _temporary_folder() -> Path:
+    """Where SQLite puts temporary files."""
+    given = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")
+    for name in given:
+        if name and os.access(name, os.W_OK | os.X_OK):
+            return Path(name)
+    return Path()
+
+
+class FreeSpace:
+    """Refuses new work while the disk is nearly full, so that running work can still settle."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder, self._reserve = folder, reserve_bytes
+        self._checked_until, self._allowance = 0.0, 0
+
+    def require(self, size: int, written_per_byte: int = WRITTEN_PER_BYTE) -> None:
+        """Raise unless there is room for so many bytes of payload above the reserve."""
+        self._allowance -= written_per_byte * size + WRITTEN_PER_JOB
+        if self._allowance < 0 or time.monotonic() >= self._checked_until:
+            self._look(written_per_byte * size)
+
+    def _look(self, written: int) -> None:
+        try:
+            usage = os.statvfs(self._folder)
+        except OSError as error:
+            raise CannotOpen(f"the folder {self._folder} cannot be read any more: {error.strerror}") from error
+        free = usage.f_bavail * usage.f_frsize
+        # A payload is written to the log and, at a checkpoint, to the database.
+        room = free - self._reserve - (written if self._reserve else 0)
+        if room < 0:
+            raise DiskFull(
+                f"{free:,} bytes are free below {self._folder}, too few beside the reserve of {self._reserve:,} that "
+                "lets running jobs settle: free some space, or pass a smaller min_free_bytes"
+            )
+        self._checked_until, self._allowance = time.monotonic() + SPACE_CHECK_SECONDS, room // 4

@@ -1,0 +1,128 @@
+"""Looking at jobs, and waiting for something to look at."""
+
+import math
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from ...clock import SECOND
+from ...model.job import JobRecord, TimelineEntry
+from ...model.stats import EventRecord
+from ..statements import Statements
+from .database import Database
+
+EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
+
+# Events whose states go without saying.
+PLAIN = frozenset({"enqueued", "claimed", "succeeded", "removed"})
+
+
+def event_record(
+    id: int, job_id: int | None, at: int, event: str, attempt: int | None, actor: str | None, *rest: Any
+) -> EventRecord:
+    return EventRecord(id, job_id, at, event, attempt, actor, _detail(event, *rest))
+
+
+def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:
+    """In the order in which things happened; an attempt stands right after the event of its claim."""
+    spans = {row[0]: _attempt(row) for row in attempts}
+    entries: list[TimelineEntry] = []
+    for one in events:
+        entries.append(TimelineEntry(one.at, "event", one.event, one.attempt or 0, one.actor, one.detail))
+        if one.event == "claimed" and one.attempt in spans:
+            entries.append(spans.pop(one.attempt))
+    return entries + list(spans.values())  # what is left was inserted by hand, without its event
+
+
+def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
+    attempt, worker, claimed_at, started_at, finished_at, outcome, code, error_detail, fingerprint = row
+    known = {
+        "started_at": started_at,
+        "finished_at": finished_at,
+        "error_code": code,
+        "error_detail": error_detail,
+        "fingerprint": fingerprint,
+    }
+    detail = {name: value for name, value in known.items() if value is not None}
+    return TimelineEntry(claimed_at or 0, "attempt", outcome or "running", attempt, worker, detail)
+
+
+def _detail(
+    event: str,
+    old: str | None,
+    new: str | None,
+    run_at: int | None,
+    error_code: str | None,
+    reason: str | None,
+    text: str | None,
+) -> dict[str, Any]:
+    if text is not None:
+        return read_detail(text)
+    detail: dict[str, Any] = {} if event in PLAIN else {"from": old, "to": new, "run_at": run_at}
+    detail |= {"error_code": error_code, "reason": reason}
+    return {name: value for name, value in detail.items() if value is not None}
+
+
+def read_detail(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:  # inserted by hand
+        return {"text": text}
+
+
+LONGEST_WAIT_SECONDS = 1.0
+COLUMNS = ", ".join(
+    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+)
+
+
+def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
+    row = connection.execute(sql.get.replace("{columns}", COLUMNS), (job_id,)).fetchone()
+    return None if row is None else JobRecord(*row)
+
+
+class ReadJobs:
+    def __init__(self, db: Database) -> None:
+        self._db, self._sql, self._clock = db, db.sql, db.clock
+
+    def get(self, job_id: int) -> JobRecord | None:
+        return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
+
+    def history(self, job_id: int) -> list[TimelineEntry]:
+        def work(connection: sqlite3.Connection) -> list[TimelineEntry]:
+            events = connection.execute(self._sql.events_of.replace("{columns}", EVENT_COLUMNS), (job_id,)).fetchall()
+            attempts = connection.execute(self._sql.attempts_of, (job_id,)).fetchall()
+            return timeline([event_record(*row) for row in events], attempts)
+
+        return self._db.read_snapshot(work)
+
+    def traceback(self, fingerprint: str) -> str | None:
+        row = self._db.read(lambda connection: connection.execute(self._sql.traceback, (fingerprint,)).fetchone())
+        return None if row is None else row[0]
+
+    # --- waiting ---
+
+    def commits_seen(self) -> int:
+        return self._db.engine().watcher.count()
+
+    def wait_for_commit(self, seen: int, timeout: float, *, until_due: bool = False) -> int:
+        watcher = self._db.engine().watcher
+        if until_due:
+            timeout = min(timeout, self._seconds_until_due())
+        if timeout > 0:
+            watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+        return watcher.endings
+
+    def wake_waiting(self) -> None:
+        self._db.engine().watcher.notify()
+
+    def _seconds_until_due(self) -> float:
+        run_at, timeout_at, lease = self._db.read(
+            lambda connection: connection.execute(self._sql.next_due).fetchone()
+        )
+        moments = [math.inf]
+        moments += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
+        if lease is not None:
+            moments.append((lease - self._clock.boot_now()) / SECOND)
+        return min(moments)

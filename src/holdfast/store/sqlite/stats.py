@@ -1,0 +1,117 @@
+"""How it is doing: counts, rates, failures, the log. Short reads, by an index or of a table that stays small."""
+
+import sqlite3
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from shutil import disk_usage
+from typing import Any, TypeVar
+
+from ...errors import StoreError
+from ...model.stats import CountsRecord, EventRecord, FailureRecord, MinuteRecord, StorageRecord, Totals, WaitingJob
+from ..statements import as_json
+from ..statistics import Statistics
+from .database import Database
+from .engine.checkpoint import size_of
+from .read import EVENT_COLUMNS, event_record
+
+T = TypeVar("T")
+LAST_EVENT = 2**63 - 1
+MOST_RUNNING = 20_000
+
+# Of the ready jobs, so many in line of each priority, and so many priorities, are looked at.
+LONGEST_READY = {"each": 100, "most": 1000}
+EVERY = -1
+STUCK = ("running", "ready", "scheduled", "blocked")
+
+
+class Observing:
+    def __init__(self, db: Database, statistics: Statistics) -> None:
+        self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
+
+    def fold(self) -> int:
+        return self._statistics.fold() + self._statistics.delete_removed()
+
+    def fold_quietly(self) -> None:
+        with suppress(StoreError):  # what was asked for is done; there will be another time
+            self.fold()
+
+    def _read_sums(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return self._statistics.read(work)
+
+    # --- counts ---
+
+    def counts(self, queue: str | None = None) -> CountsRecord:
+        def work(connection: sqlite3.Connection) -> CountsRecord:
+            rows = connection.execute(self._sql.queues_ever_paused).fetchall()
+            return CountsRecord(
+                self._statistics.counts(connection, queue), {name: bool(is_paused) for name, is_paused in rows}
+            )
+
+        return self._read_sums(work)
+
+    def oldest(self, limit: int, statuses: Collection[str] = STUCK, queue: str | None = None) -> list[WaitingJob]:
+        def work(connection: sqlite3.Connection) -> list[WaitingJob]:
+            counts = self._statistics.counts(connection, queue)
+            found: list[WaitingJob] = []
+            for status in statuses:
+                places = as_json([(one.queue, one.task or "") for one in counts if one.status == status])
+                given = {"places": places, "limit": limit, "now": self._clock.now()}
+                rows = self._oldest(connection, status, given)
+                found += [WaitingJob(id, queue, task, since, status) for id, queue, task, since in rows]
+            return found
+
+        return self._read_sums(work)
+
+    def _oldest(self, connection: sqlite3.Connection, status: str, given: dict[str, Any]) -> list[Any]:
+        if status == "running":
+            return connection.execute(self._sql.longest_running, given | {"most": MOST_RUNNING}).fetchall()
+        statement = {"ready": "longest_ready", "blocked": "longest_blocked", "scheduled": "longest_due"}[status]
+        return connection.execute(getattr(self._sql, statement), given | LONGEST_READY).fetchall()
+
+    # --- rates and failures ---
+
+    def minutes(
+        self, since_minute: int, step: int = 1, task: str | None = None, queue: str | None = None
+    ) -> list[MinuteRecord]:
+        return self._read_sums(
+            lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue)
+        )
+
+    def failures(
+        self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
+    ) -> list[FailureRecord]:
+        return self._read_sums(
+            lambda connection: self._statistics.failures(connection, since_minute, limit, task, queue)
+        )
+
+    def totals(self) -> Totals:
+        def work(connection: sqlite3.Connection) -> Totals:
+            table = f"{self._db.options.prefix}jobs"
+            enqueued = connection.execute(self._sql.ever_enqueued, (table,)).fetchone()
+            return self._statistics.totals(connection, enqueued[0] if enqueued else 0)
+
+        return self._read_sums(work)
+
+    def size(self) -> StorageRecord:
+        def work(connection: sqlite3.Connection) -> StorageRecord:
+            pages, free, size = (
+                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            path = self._db.options.path
+            log = size_of(path.with_name(f"{path.name}-wal"))
+            return StorageRecord(pages * size, log, free * size, size, disk_usage(path.parent).free)
+
+        return self._db.read(work)
+
+    # --- the log ---
+
+    def events(
+        self, limit: int, *, after: int | None = None, before: int | None = None, job_id: int | None = None
+    ) -> list[EventRecord]:
+        name = "events" if job_id is None else "events_of_job"
+        statement: str = getattr(self._sql, f"{name}_after" if after is not None else f"last_{name}")
+        given = {"limit": limit, "job": job_id, "after": after, "before": LAST_EVENT if before is None else before}
+        rows = self._db.rows(statement.replace("{columns}", EVENT_COLUMNS), given)
+        found = [event_record(*row) for row in rows]
+        return found if after is not None else found[::-1]
