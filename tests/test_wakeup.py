@@ -193,15 +193,15 @@ def let_it_calm_down(watcher: Watcher) -> None:
 
 def test_waiting_for_nothing_costs_next_to_nothing(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_calm_down(watcher)
-    looks, sleep = [], watcher.Alarm.sleep
+    looks, sleep = [], watching.Alarm.sleep
 
-    def look_and_sleep(self: watcher.Alarm, longest: float) -> bool:
+    def look_and_sleep(self: watching.Alarm, longest: float) -> bool:
         looks.append(longest)
         return sleep(self, longest)
 
-    monkeypatch.setattr(watcher.Alarm, "sleep", look_and_sleep)
+    monkeypatch.setattr(watching.Alarm, "sleep", look_and_sleep)
     assert not watcher.wait(watcher.count(), 1.5)
-    assert len(looks) <= len(watcher.LOOK_AGAIN_SECONDS) + 2
+    assert len(looks) <= len(watching.LOOK_AGAIN_SECONDS) + 2
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="without inotify nobody tells of it")
