@@ -38,15 +38,12 @@ WITH RECURSIVE numbers (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM numbers WHER
 INSERT INTO holdfast_jobs ({names})
 SELECT {expressions} FROM (SELECT i, {status} AS status, {created_at} AS created_at FROM numbers)
 """
-# One attempt, and the events of its claim and its end, as a job that succeeded has them.
-_ATTEMPTS = """
-INSERT INTO holdfast_attempts (job_id, attempt, worker, claimed_at, started_at, finished_at, outcome)
-SELECT id, 1, 'bench', claimed_at, started_at, finished_at, 'succeeded' FROM holdfast_jobs
-"""
+# The events of one attempt, its claim and its end, as a job that succeeded has them.
 _EVENTS = """
-INSERT INTO holdfast_events (job_id, at, event, attempt, actor)
-SELECT id, finished_at, event, 1, 'bench'
-FROM holdfast_jobs, (SELECT 'claimed' AS event UNION ALL SELECT 'succeeded')
+INSERT INTO holdfast_events (job_id, at, event, attempt, actor, claimed_at, started_at)
+SELECT job.id, job.finished_at, event.name, 1, 'bench', CASE WHEN event.ends THEN job.claimed_at END,
+       CASE WHEN event.ends THEN job.started_at END
+FROM holdfast_jobs AS job, (SELECT 'claimed' AS name, 0 AS ends UNION ALL SELECT 'succeeded', 1) AS event
 """
 
 
@@ -74,7 +71,6 @@ def build_file(path: Path, rows: int, columns: Mapping[str, str], age: int = AGE
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(statement, values)
         if history:
-            connection.execute(_ATTEMPTS)
             connection.execute(_EVENTS)
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL")

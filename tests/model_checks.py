@@ -81,7 +81,7 @@ def counts_are_as_in_the_model(app: Holdfast, model: Model) -> None:
 def attempts_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
     found: dict[int, dict[int, str | None]] = {}
     for id, attempt, outcome, finished_at in raw.execute(
-        "SELECT job_id, attempt, nullif(outcome, 'running'), finished_at FROM holdfast_all_attempts"
+        "SELECT job_id, attempt, nullif(outcome, 'running'), finished_at FROM holdfast_attempts"
     ).fetchall():
         found.setdefault(id, {})[attempt] = outcome
         assert (outcome is None) == (finished_at is None)

@@ -199,7 +199,7 @@ def test_one_with_a_very_long_history_goes_in_pieces(
     sql("UPDATE holdfast_jobs SET attempt = 4000, max_attempts = 5000 WHERE id = ?", [job])
     sql(
         """WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
-        INSERT INTO holdfast_attempts (job_id, attempt, claimed_at, outcome) SELECT ?, i, 0, 'released' FROM n""",
+        INSERT INTO holdfast_events (job_id, attempt, at, claimed_at, event) SELECT ?, i, 0, 0, 'released' FROM n""",
         [job],
     )
     clock.advance(31 * DAY)

@@ -142,7 +142,7 @@ def _check_soundness(connection: sqlite3.Connection, report: Report) -> None:
         "SELECT * FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
         "SELECT * FROM pragma_foreign_key_check",
         "SELECT id FROM holdfast_jobs WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)",
-        "SELECT job_id FROM holdfast_all_attempts WHERE outcome = 'running' OR finished_at IS NULL",
+        "SELECT job_id FROM holdfast_attempts WHERE outcome = 'running' OR finished_at IS NULL",
         """SELECT id FROM holdfast_jobs WHERE attempt <>
            (SELECT count(*) FROM holdfast_events WHERE job_id = holdfast_jobs.id AND event = 'claimed')""",
         """SELECT id FROM holdfast_jobs WHERE status <>

@@ -26,7 +26,7 @@ QUESTIONS = {
     # --- attempts and events ---
     "an attempt that was not counted": """SELECT id FROM holdfast_jobs
         WHERE attempt <> (SELECT count(*) FROM holdfast_attempts WHERE job_id = id)""",
-    "an attempt without an end": """SELECT job_id FROM holdfast_all_attempts
+    "an attempt without an end": """SELECT job_id FROM holdfast_attempts
         WHERE outcome = 'running' OR finished_at IS NULL""",
     "more attempts than it may have": "SELECT id FROM holdfast_jobs WHERE attempt > max_attempts",
     "a success by another attempt than the last": """SELECT job_id FROM holdfast_attempts

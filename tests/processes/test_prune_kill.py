@@ -30,8 +30,8 @@ def fill(app: Holdfast, database: Path) -> None:
             {"jobs": JOBS, "now": now},
         )
         connection.execute(
-            """INSERT INTO holdfast_attempts (job_id, attempt, claimed_at, outcome)
-            SELECT id, 1, finished_at, status FROM holdfast_jobs"""
+            """INSERT INTO holdfast_events (job_id, attempt, at, claimed_at, event)
+            SELECT id, 1, finished_at, finished_at, status FROM holdfast_jobs"""
         )
         connection.execute(
             "INSERT INTO holdfast_blockers SELECT id, 0, id - 1, 'succeeded' FROM holdfast_jobs WHERE id % 7 = 5"

@@ -26,7 +26,6 @@ NAMES = [
     "chain_may_go",
     "end_of_chain",
     "trim_events",
-    "trim_attempts",
     "old_audit",
     "prune_audit",
     "whole_jobs",

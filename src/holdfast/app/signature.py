@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from ..codec import checker, decoder, encode
 from ..context import Context
@@ -39,6 +40,7 @@ class Signature:
         kinds = {one.name: one.kind for one in parameters}
         by_name = self.context_parameter is not None and inspect.Parameter.POSITIONAL_ONLY not in kinds.values()
         self.context_by_name = self.context_parameter if by_name else None
+        self._has_defaults = any(one.default is not _EMPTY for one in self._parameters)
         self._struct = self._make_struct(hints)
         self._decode = self._make_decoder(self._struct)
         self._check = checker(self._struct)
@@ -66,9 +68,11 @@ class Signature:
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with. Raises msgspec.DecodeError (or its ValidationError)."""
-        bound = self._decode(data)
-        fields = self._struct.__struct_fields__
-        values = {field: value for field in fields if (value := getattr(bound, field)) is not UNSET}
+        values = asdict(self._decode(data))
+        if self._has_defaults:
+            values = {name: value for name, value in values.items() if value is not UNSET}
+        if not self._positional_only:
+            return (), values
         # What goes by position cannot be left out in the middle: there the default is passed along.
         return tuple(values.pop(one.name, one.default) for one in self._positional_only), values
 

@@ -338,8 +338,7 @@ class Prune:
 
     def _delete_history(self, connection: Any, doomed: PartOfHistory) -> Pruned:
         values = {"job": doomed.job, "status": doomed.status, "until": doomed.ended_at, "limit": doomed.limit}
-        both = (self._sql.trim_events, self._sql.trim_attempts)
-        return Pruned({}, rows=sum(connection.execute(statement, values).rowcount for statement in both))
+        return Pruned({}, rows=connection.execute(self._sql.trim_events, values).rowcount)
 
     # --- deleting what belongs to no job ---
 

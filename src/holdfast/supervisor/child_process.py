@@ -26,11 +26,10 @@ Places = Mapping[str, tuple[str, str]]
 """Where each task is: the names of its module and of what it is called there."""
 
 
-class _Told(Attempt):
+class _Told(Attempt, eq=False):
     """An attempt whose progress goes through the pipe to the worker."""
 
-    __slots__ = ("pipe",)
-    pipe: Connection
+    pipe: Any = None
 
     def report_progress(self, fraction: float | None, text: str | None) -> None:
         self.pipe.send_bytes(encode(Progress(fraction, text)))
@@ -80,8 +79,7 @@ def _run(
         return Unknown(shorten(f"{name} cannot be loaded in a process: {error!r}"))
     task = tasks[name]
     app = task.app
-    attempt = _Told(claimed, task, 0)
-    attempt.pipe = pipe
+    attempt = _Told(claimed, task, 0, pipe=pipe)
     executor = Executor(
         OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app.backing
     )

@@ -55,11 +55,10 @@ class _Witness(OutcomeMapper):
         return super().of_error(attempt, error)
 
 
-class _AttemptHere(Attempt):
+class _AttemptHere(Attempt, eq=False):
     """On the app's clock, if that is a fake one; and nobody watches over it, so it looks for itself."""
 
-    __slots__ = ("app",)
-    app: App
+    app: Any = None
 
     def finished_at(self) -> int:
         clock = self.app.clock
@@ -78,8 +77,7 @@ def run_claimed(app: App, claimed: Claimed) -> Ran:
     """Run the attempt and settle it. What is meant for the test, such as a Ctrl-C, is raised after that."""
     witness = _Witness(app.error_table, app.random)
     executor = Executor(witness, app.clock, app._layers(), app.store, app.backing)
-    attempt = _AttemptHere(claimed, app.tasks[claimed.task or ""], monotonic_ns())
-    attempt.app = app
+    attempt = _AttemptHere(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
     settlement = _execute(executor, attempt)
     if attempt.touched:
         progress = LeaseRenewal(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)

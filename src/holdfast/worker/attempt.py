@@ -4,6 +4,8 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
+from msgspec import Struct
+
 from ..clock import SECOND, Clock
 from ..context import Backing, Complete, Context, LastError
 from ..model.job import Claimed, NewJob, Settlement
@@ -43,40 +45,24 @@ class Handler(Protocol):
         ...
 
 
-class Attempt:
-    """Its fields are written by the thread that runs it, and read by the one that watches over it."""
+class Attempt(Struct, eq=False):
+    """One attempt that a worker has claimed. The thread that runs it writes its fields; housekeeping reads them."""
 
-    __slots__ = (
-        "began",
-        "cancelled",
-        "claimed",
-        "completed",
-        "completing",
-        "deadline",
-        "handler",
-        "progress",
-        "progress_text",
-        "reported_at",
-        "short",
-        "started_at",
-        "stop",
-        "taken",
-        "touched",
-    )
-
-    def __init__(self, claimed: Claimed, handler: Handler, taken: int) -> None:
-        self.claimed, self.handler = claimed, handler
-        self.taken = taken  # monotonic nanoseconds
-        self.began = 0  # 0: not yet
-        self.started_at = 0
-        self.deadline = 0  # 0: none
-        self.cancelled = self.touched = self.short = False
-        self.completing = 0  # monotonic nanoseconds: since when it is in ctx.complete()
-        self.completed: Settlement | None = None  # with ctx.complete(): it is settled, whatever its handler does next
-        self.progress: float | None = None
-        self.progress_text: str | None = None
-        self.reported_at = 0  # 0: nothing was stored since the claim
-        self.stop: Any = None  # stops the handler, where that can be done
+    claimed: Claimed
+    handler: Handler
+    taken: int  # when it was claimed, monotonic nanoseconds
+    short: bool = False  # its task has been quick so far
+    began: int = 0  # monotonic nanoseconds; 0: not yet
+    started_at: int = 0
+    deadline: int = 0  # 0: none
+    cancelled: bool = False
+    touched: bool = False
+    completing: int = 0  # monotonic nanoseconds: since when it is in ctx.complete()
+    completed: Settlement | None = None  # by ctx.complete(): it is settled, whatever its handler does next
+    progress: float | None = None
+    progress_text: str | None = None
+    reported_at: int = 0  # 0: nothing was stored since the claim
+    stop: Any = None  # stops the handler, where that can be done
 
     def begin(self, clock: Clock) -> None:
         self.started_at = clock.now()

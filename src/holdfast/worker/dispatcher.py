@@ -119,7 +119,8 @@ class Dispatcher:
             self._settle_and_claim(None)
 
     def _settle_and_claim(self, claimed_by: object) -> bool | None:
-        batch = [self.done.popleft() for _ in range(len(self.done))]
+        done = self.done
+        batch = [done.popleft() for _ in range(len(done))]
         try:
             exchanged = self._store.jobs.settle_and_claim(*_unsettled(batch, self._wants()))
         except StoreError as error:
@@ -133,10 +134,9 @@ class Dispatcher:
         self._recovered()
         if batch:
             self._run_times.measure(batch)
-            ended = [(attempt, attempt.completed or settlement) for attempt, settlement in batch]
             if exchanged.otherwise:
-                ended = [(attempt, exchanged.instead_of(settlement)) for attempt, settlement in ended]
-            self._job_log.settled(ended, set(map(id, exchanged.lost)))
+                batch = [(attempt, exchanged.instead_of(settlement)) for attempt, settlement in batch]
+            self._job_log.settled(batch, set(map(id, exchanged.lost)))
         return self._take(exchanged.claimed, claimed_by)
 
     def _take(self, claimed: list[Claimed], claimed_by: object) -> bool:
@@ -144,7 +144,8 @@ class Dispatcher:
             now = monotonic_ns()
             self.was_idle = now - self._claimed_ns > IDLE_NS
             self._claimed_ns = now
-            self._hand_out([Attempt(one, self._handlers[one.task or ""], now) for one in claimed], claimed_by)
+            handlers = self._handlers
+            self._hand_out([Attempt(one, handlers[one.task or ""], now) for one in claimed], claimed_by)
         return bool(claimed)
 
     def put_off(self, error: StoreError) -> None:

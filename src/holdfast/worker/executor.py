@@ -35,18 +35,17 @@ class Executor:
         self._middleware, self._store, self._backing = middleware, store, backing
 
     def run(self, attempt: Attempt) -> Settlement:
-        settlement = self._run(attempt)
-        return self._keep_apart(attempt, settlement) if self._is_large(attempt, settlement) else settlement
-
-    def _run(self, attempt: Attempt) -> Settlement:
         try:
             call = self._prepare(attempt)
             if isinstance(call, Settlement):
                 return call
             # In a context of its own: what a handler sets in a ContextVar is not there for the next one.
-            return self._of_value(attempt, copy_context().run(call))
+            settlement = self._of_value(attempt, copy_context().run(call))
         except BaseException as error:  # noqa: BLE001  user code: whatever it raises is how this attempt ended
-            return self._of_error(attempt, error)
+            settlement = self._of_error(attempt, error)
+        if settlement.result is None and settlement.then is None:
+            return settlement
+        return self._keep_apart(attempt, settlement) if self._is_large(attempt, settlement) else settlement
 
     async def run_async(self, attempt: Attempt) -> Settlement:
         try:
@@ -142,10 +141,10 @@ class Executor:
 
     def _prepare(self, attempt: Attempt) -> Callable[[], Any] | Settlement:
         attempt.begin(self._clock)
-        handler = attempt.handler
+        handler, claimed = attempt.handler, attempt.claimed
         wanted = handler.wants_context or self._middleware
         context = attempt.context(self._backing, partial(self._complete, attempt)) if wanted else None
-        claimed, data = attempt.claimed, attempt.claimed.args
+        data = claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
                 data = self._store.jobs.fetch(claimed.args_blob)
@@ -154,7 +153,7 @@ class Executor:
             return self._outcome_mapper.of_unreadable(attempt, error)
         except Exception as error:  # noqa: BLE001  the types of the parameters may be the user's
             return self._outcome_mapper.of_bad_payload(attempt, error)
-        call = partial(handler.function, *args, **kwargs)
+        call = partial(handler.function, *args, **kwargs) if args or kwargs else handler.function
         if context is None or not self._middleware:
             return call
         return partial(

@@ -11,7 +11,6 @@ from threading import Lock
 from time import monotonic
 
 from ..clock import SECOND
-from ..histogram import BUCKETS, bucket_of, percentile
 from ..model.job import Settlement, Transition
 from .attempt import Attempt
 
@@ -88,9 +87,7 @@ class JobLog:
                 self._sums[attempt.handler.name] = _Sum()
             self._lines += 1
             return False
-        started = settlement.started_at
-        ran = 0 if started is None else settlement.finished_at - started
-        one.ran[bucket_of(ran)] += 1
+        one.ran.append(settlement.finished_at - (settlement.started_at or settlement.finished_at))
         one.queues.add(attempt.claimed.queue)
         return True
 
@@ -102,7 +99,7 @@ class JobLog:
         seconds = min(SUM_SECONDS, self._clock() - self._began)
         sums, self._sums, self._lines = self._sums, {}, 0
         for task, one in sums.items():
-            if any(one.ran):
+            if one.ran:
                 _write_sum(task, one, seconds)
 
     def _tell(self, attempt: Attempt, settlement: Settlement, outcome: str) -> None:
@@ -146,13 +143,13 @@ class _Sum:
     __slots__ = ("queues", "ran")
 
     def __init__(self) -> None:
-        self.ran = [0] * BUCKETS  # how many ran for how long: a histogram
+        self.ran: list[int] = []  # microseconds
         self.queues: set[str] = set()
 
 
 def _write_sum(task: str, one: _Sum, seconds: float) -> None:
-    count, histogram = sum(one.ran), dict(enumerate(one.ran))
-    p50, p95 = (percentile(histogram, share) or 0 for share in (0.5, 0.95))
+    count, ran = len(one.ran), sorted(one.ran)
+    p50, p95 = (max(0, ran[int(count * share)]) for share in (0.5, 0.95))
     about = {
         "task": task,
         "queue": next(iter(one.queues)) if len(one.queues) == 1 else None,

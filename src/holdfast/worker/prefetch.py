@@ -18,6 +18,7 @@ SHORT_SECONDS = 0.001
 WORK_AHEAD_SECONDS = 0.05
 UNKNOWN_SECONDS = 1.0
 WEIGHT = 0.1  # of the newest measurement
+SAMPLES = 20  # measurements of a batch
 
 
 class RunTimes:
@@ -25,8 +26,8 @@ class RunTimes:
         self._seconds: dict[str, float] = {}
         self._mean = UNKNOWN_SECONDS
 
-    def measure(self, batch: Iterable[tuple[Attempt, Settlement]]) -> None:
-        for attempt, settlement in batch:
+    def measure(self, batch: Sequence[tuple[Attempt, Settlement]]) -> None:
+        for attempt, settlement in batch[:: 1 + len(batch) // SAMPLES]:
             if attempt.began:
                 took = (settlement.finished_at - attempt.started_at) / 1e6
                 name = attempt.handler.name
@@ -36,8 +37,8 @@ class RunTimes:
                 if attempt.handler.kind != "process":
                     self._mean += WEIGHT * (took - self._mean)
 
-    def is_short(self, attempt: Attempt) -> bool:
-        return self._seconds.get(attempt.handler.name, UNKNOWN_SECONDS) < SHORT_SECONDS
+    def is_short(self, task: str) -> bool:
+        return self._seconds.get(task, UNKNOWN_SECONDS) < SHORT_SECONDS
 
     def ahead(self, runners: int) -> int:
         """How many jobs so many free runners do in the time that a job may wait after it was taken."""
@@ -114,7 +115,7 @@ def _limit(limit: object, name: object) -> int | None:
     raise InvalidInput(f"the limit of queue {name!r} is at least 1, not {shorten(repr(limit), 100)}")
 
 
-LARGEST_BATCH = 200
+LARGEST_BATCH = 400
 NO_LIMIT = 2**31
 
 

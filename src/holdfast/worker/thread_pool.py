@@ -14,8 +14,6 @@ from .dispatcher import Dispatcher
 from .prefetch import RunTimes
 
 LONGEST_UNSETTLED_NS = 25_000_000
-PREFETCH_FROM = 50
-LOW_WATER = 100
 LONGEST_WAIT_SECONDS = 1.0
 CLOSE_LOOK_SECONDS = 0.01
 LONGEST_CLOSE_SECONDS = 5.0
@@ -60,17 +58,18 @@ class ThreadPool:
         self._deaths = -1
         self._closed = False
         self._ended = threading.Semaphore(0)
-        self._refill = threading.Event()
-        self._low = 0  # while so few are ready, more are claimed beside them; 0: nothing is prefetched
 
     def put(self, attempts: list[Attempt], from_inside: bool) -> None:
         """Taken jobs. from_inside: the thread that took them is one of this pool, and goes on with the first."""
+        short = {attempt.handler.name for attempt in attempts}
+        short = {task for task in short if self._run_times.is_short(task)}
         long = 0
         for attempt in attempts:
-            attempt.short = self._run_times.is_short(attempt)
-            long += not attempt.short
+            if attempt.handler.name in short:
+                attempt.short = True
+            else:
+                long += 1
         self.ready.extend(attempts)
-        self._prefetch_if(not long and len(attempts) >= PREFETCH_FROM)
         self.call_up((len(attempts) if long else 1) - from_inside)
 
     def call_up(self, count: int) -> int:
@@ -85,22 +84,6 @@ class ThreadPool:
                     return number
         return max(0, count)
 
-    def _prefetch_if(self, many_short: bool) -> None:
-        """Where there are many short jobs, a thread of its own settles and claims while another one runs them."""
-        if many_short and not self._low and self._watches and not self._closed:
-            threading.Thread(target=self._prefetch, name=f"holdfast-{self._name}-prefetch", daemon=True).start()
-        self._low = LOW_WATER if many_short and self._watches else 0
-
-    def _prefetch(self) -> None:
-        try:
-            while self._low and self._refill.wait(LONGEST_WAIT_SECONDS) and not self._closed:
-                self._refill.clear()
-                self._dispatcher.settle_and_claim(None)
-        except StoreError as error:
-            self._dispatcher.put_off(error)
-        finally:
-            self._low = 0
-
     def is_watched(self) -> bool:
         """Whether a thread waits for commits."""
         return self._watching.locked()
@@ -111,7 +94,6 @@ class ThreadPool:
     def close(self) -> None:
         """No more attempts are begun. Returns when all threads have ended but those that were given up."""
         self.stop_beginning()
-        self._refill.set()
         with self._lock:
             for runner in self._idle:
                 runner.gate.release()
@@ -198,13 +180,11 @@ class ThreadPool:
             attempt = self.ready.popleft()
         except IndexError:
             return None
-        if len(self.ready) == self._low and self._low:
-            self._refill.set()
         dispatcher = self._dispatcher
-        dispatcher.begin(attempt)  # at once, so that it is counted as running or as waiting at every moment
+        dispatcher.active.add(attempt)  # at once, so that it is counted as running or as waiting at every moment
         if dispatcher.done and (not attempt.short or dispatcher.unsettled_ns() > LONGEST_UNSETTLED_NS):
             dispatcher.settle_and_claim(self)
-        if self._watches and not self.ready and not self.is_watched() and (not attempt.short or dispatcher.was_idle):
+        if not self.ready and self._watches and not self.is_watched() and (not attempt.short or dispatcher.was_idle):
             self.call_up(1)  # to wait for what comes next
         return attempt
 

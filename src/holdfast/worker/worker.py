@@ -139,6 +139,7 @@ class WorkerRun:
             self._process_pool.execute,
             watches=False,
         )
+        self._kinds = {name: handler.kind for name, handler in parts.handlers.items()}
         self._pools: dict[str, ThreadPool | EventLoop] = {
             "thread": self._threads,
             "async": self._loop,
@@ -217,8 +218,9 @@ class WorkerRun:
 
     def _hand_out(self, attempts: list[Attempt], claimed_by: object) -> None:
         by_kind: dict[str, list[Attempt]] = {}
+        kinds = self._kinds
         for attempt in attempts:
-            by_kind.setdefault(attempt.handler.kind, []).append(attempt)
+            by_kind.setdefault(kinds[attempt.handler.name], []).append(attempt)
         for kind, some in by_kind.items():
             pool = self._pools[kind]
             pool.put(some, from_inside=pool is claimed_by)

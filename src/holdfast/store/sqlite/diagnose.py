@@ -58,7 +58,7 @@ SLACK = 60 * SECOND  # between the clocks of two machines
 FAR = 10 * 365 * 86_400 * SECOND
 FIRST_TIME = 1_000_000_000 * SECOND  # 2001: nobody made a job before
 MOST_DUE = 1000  # jobs that are due and scheduled still; those of paused queues among them
-TABLES = ("attempts", "events", "tags", "blockers")
+TABLES = ("events", "tags", "blockers")
 
 
 class Look:

@@ -75,7 +75,7 @@ class File:
     def left_behind(self) -> int:
         def work(connection: sqlite3.Connection) -> int:
             found: set[int] = set()
-            for table in ("attempts", "events", "tags", "blockers"):
+            for table in ("events", "tags", "blockers"):
                 rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), LOOK_AT_EACH_END).fetchall()
                 found.update(row[0] for row in rows)
             return len(found)

@@ -3,6 +3,8 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from ...model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
@@ -12,8 +14,10 @@ from .database import Database
 from .settle import Settle, as_row
 from .workflow import Workflows
 
-# Above this a result is settled by a statement of its own: SQLite would parse it several times.
-LARGE_RESULT_CHARACTERS = 4096
+LARGE_RESULT_CHARACTERS = 4096  # above this a result is settled by a statement of its own
+MOST_ROWS = 400  # settled by one statement
+ROWS_STEP = 20
+NO_ROW = (None,) * 5
 
 
 class SettleAndClaim:
@@ -98,15 +102,18 @@ class SettleAndClaim:
             taken = already[share.pairs[0][0]] if wanted.queues is not None else 0
             left = min(share.limit - taken, wanted.limit - len(claimed))
             if left > 0:
-                values = {
-                    "pairs": as_json(share.pairs),
+                values: dict[str, Any] = {
                     "limit": left,
-                    "each": min(share.each, left),
                     "worker": wanted.worker,
                     "lease": self._clock.boot_now() + wanted.lease,
                     "now": self._clock.now(),
                 }
-                claimed += _in_order(connection.execute(self._sql.claim_tasks, values).fetchall())
+                if len(share.pairs) == 1:
+                    statement, (values["queue"], values["task"]) = self._sql.claim_task, share.pairs[0]
+                else:
+                    statement = self._sql.claim_tasks
+                    values |= {"pairs": as_json(share.pairs), "each": min(share.each, left)}
+                claimed += _in_order(connection.execute(statement, values).fetchall())
         return claimed
 
     def _settle_all(
@@ -117,14 +124,29 @@ class SettleAndClaim:
         for one in settlements:
             (together if _is_plain_success(one) else onward if _is_plain_continuation(one) else alone).append(one)
         lost = self._settle_part.continue_all(connection, onward) if onward else []
-        if together:
-            data = as_json(list(map(as_row, together)))
-            if connection.execute(self._sql.succeed_many, (data,)).rowcount != len(together):
-                left = {row[0] for row in connection.execute(self._sql.unsettled, (data,)).fetchall()}
-                alone += [one for one in together if one.lease.id in left]
+        if together and self._succeed_all(connection, together) != len(together):
+            rows = as_json([(one.lease.id, one.lease.attempt) for one in together])
+            left = {row[0] for row in connection.execute(self._sql.unsettled, (rows,)).fetchall()}
+            alone += [one for one in together if one.lease.id in left]
         actual = [(one, self._settle_part.settle_here(connection, one)) for one in alone]
         lost += [one for one, instead in actual if instead is None]
         return lost, [(one, instead) for one, instead in actual if instead is not None and instead is not one]
+
+    def _succeed_all(self, connection: sqlite3.Connection, some: Sequence[Settlement]) -> int:
+        """Settle plain successes by one statement for many. Returns how many of the leases were held."""
+        settled = 0
+        for begin in range(0, len(some), MOST_ROWS):
+            rows: list[tuple[Any, ...]] = [as_row(one) for one in some[begin : begin + MOST_ROWS]]
+            # The number of rows is rounded up, so that few statements are prepared. The rest matches no job.
+            rows += [NO_ROW] * (-len(rows) % (1 if len(rows) < ROWS_STEP else ROWS_STEP))
+            statement = _with_rows(self._sql.succeed_many, len(rows))
+            settled += connection.execute(statement, list(chain.from_iterable(rows))).rowcount
+        return settled
+
+
+@cache
+def _with_rows(statement: str, count: int) -> str:
+    return statement.replace("(VALUES (?, ?, ?, ?, ?))", f"(VALUES {', '.join(['(?, ?, ?, ?, ?)'] * count)})")
 
 
 def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[ClaimRequest, list[Share]]]) -> bool:
@@ -148,6 +170,6 @@ def _is_plain_continuation(one: Settlement) -> bool:
 
 
 def _in_order(rows: list[Any]) -> list[Claimed]:
-    """RETURNING gives rows in any order: by priority, then by id."""
-    rows.sort(key=lambda row: (-row[-1], row[0]))
-    return [Claimed(*row[:-1]) for row in rows]
+    """RETURNING gives rows in any order: sort by priority, which comes negated and first, then by id."""
+    rows.sort()
+    return [Claimed(*row[1:]) for row in rows]

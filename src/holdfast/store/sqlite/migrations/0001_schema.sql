@@ -1,8 +1,9 @@
 -- The tables of Holdfast. {p} is the prefix of all names, {now} the wall clock in the unit of all times:
 -- integer microseconds since 1970 UTC. The one exception is `lease`, which is a time of the boot clock.
 --
--- Three layers: `jobs` is the current state, `attempts` has one row for each try that has ended, `events` is the
--- append-only log. Statistics are sums over the log up to a cursor: see "Statistics" below.
+-- `jobs` is the current state, `events` the append-only log of its transitions. The event that ends an attempt has all
+-- there is to say of that attempt; the view `attempts` shows these events, one row for each attempt. Statistics are
+-- sums over the log up to a cursor: see "Statistics" below.
 --
 -- In checks and triggers an OR is written where IN would read better: SQLite builds a table for each list.
 
@@ -46,7 +47,9 @@ CREATE TABLE {p}jobs (
                 OR status = 'new' OR status = 'blocked' OR status = 'failed' OR status = 'cancelled'),
     attempt       INTEGER NOT NULL DEFAULT 0         -- raised by each claim
         CONSTRAINT attempt_is_within_max_attempts
-            CHECK (typeof(attempt) = 'integer' AND attempt >= 0 AND attempt <= max_attempts),
+            CHECK (typeof(attempt) = 'integer' AND attempt >= 0 AND attempt <= max_attempts)
+        CONSTRAINT ready_has_attempts_left           -- so that a claim need not look
+            CHECK (status <> 'ready' OR attempt < max_attempts),
     uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that were snoozed, interrupted or returned
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
     worker        TEXT                               -- that runs it, or ran it last
@@ -101,7 +104,7 @@ CREATE TABLE {p}jobs (
         CONSTRAINT timeout_at_is_an_integer CHECK (timeout_at IS NULL OR typeof(timeout_at) = 'integer'),
 
     -- The last transition. The trigger jobs_changed copies these into the log. Each transition of Holdfast's raises
-    -- `revision`; a change of status that does not was made by hand.
+    -- `revision`; a change of status that does not was made by plain SQL.
     transition    TEXT    NOT NULL DEFAULT 'enqueued',
     actor         TEXT,
     reason        TEXT,
@@ -151,48 +154,30 @@ CREATE INDEX {p}tags_tag ON {p}tags (tag, job_id);
 
 -- === History ===
 
--- One row per attempt, inserted when it ends. While it runs, the job's row has all there is to know.
-CREATE TABLE {p}attempts (
-    job_id       INTEGER NOT NULL,
-    attempt      INTEGER NOT NULL,
-    worker       TEXT,
-    claimed_at   INTEGER,
+-- The log. Ids are given out under the write lock, so they grow in the order of commits: an id is a cursor.
+CREATE TABLE {p}events (
+    id           INTEGER PRIMARY KEY,
+    job_id       INTEGER,                            -- NULL: about a queue, a schedule or the database
+    at           INTEGER NOT NULL,
+    event        TEXT    NOT NULL,
+    queue        TEXT,
+    task         TEXT,
+    old_status   TEXT,                               -- NULL: the job was enqueued
+    new_status   TEXT,                               -- NULL: the job was deleted
+    attempt      INTEGER,
+    actor        TEXT,
+    reason       TEXT,                               -- given by the actor
+    run_at       INTEGER,                            -- when a scheduled job is due
+    -- Of an event that ended an attempt
+    worker       TEXT,                               -- that ran the attempt; NULL: the actor
+    claimed_at   INTEGER,                            -- NULL: this event ended no attempt
     started_at   INTEGER,
-    finished_at  INTEGER,
-    outcome      TEXT    NOT NULL,
+    waited       INTEGER,                            -- microseconds from due to start; NULL: ended by someone else
+    ran          INTEGER,                            -- microseconds from start to end; NULL: ended by someone else
     error_code   TEXT,
     error_detail TEXT,
     fingerprint  TEXT,
-    CONSTRAINT one_row_per_attempt PRIMARY KEY (job_id, attempt)
-) WITHOUT ROWID;
-
--- Attempts that have ended, and those that run.
-CREATE VIEW {p}all_attempts AS
-SELECT job_id, attempt, worker, claimed_at, started_at, finished_at, outcome, error_code, error_detail, fingerprint
-FROM {p}attempts
-UNION ALL
-SELECT id, attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
-FROM {p}jobs WHERE status = 'running' AND history = 1;
-
--- The log. Ids are given out under the write lock, so they grow in the order of commits: an id is a cursor.
-CREATE TABLE {p}events (
-    id          INTEGER PRIMARY KEY,
-    job_id      INTEGER,                             -- NULL: about a queue, a schedule or the database
-    at          INTEGER NOT NULL,
-    event       TEXT    NOT NULL,
-    queue       TEXT,
-    task        TEXT,
-    old_status  TEXT,                                -- NULL: the job was enqueued
-    new_status  TEXT,                                -- NULL: the job was deleted
-    attempt     INTEGER,
-    actor       TEXT,
-    reason      TEXT,                                -- given by the actor
-    run_at      INTEGER,                             -- when a scheduled job is due
-    waited      INTEGER,                             -- of an attempt that ended by itself: microseconds from due to start
-    ran         INTEGER,                             -- and from start to end
-    error_code  TEXT,
-    fingerprint TEXT,
-    detail      TEXT                                 -- JSON object, of events that are about no job
+    detail       TEXT                                -- JSON object, of events that are about no job
 );
 CREATE INDEX {p}events_job     ON {p}events (job_id);
 CREATE INDEX {p}events_removed ON {p}events (id) WHERE event = 'removed' AND job_id IS NOT NULL;
@@ -203,6 +188,17 @@ WHEN OLD.id > (SELECT coalesce(max(id), 0) FROM {p}events)
 BEGIN
     INSERT INTO {p}events (id, at, event) VALUES (OLD.id, OLD.at, 'removed');
 END;
+
+-- One row per attempt that has ended, and one per attempt that runs.
+CREATE VIEW {p}attempts AS
+SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
+       event.at AS finished_at,
+       CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END AS outcome,
+       event.error_code, event.error_detail, event.fingerprint
+FROM {p}events AS event CROSS JOIN {p}jobs AS job ON job.id = event.job_id WHERE event.claimed_at IS NOT NULL
+UNION ALL
+SELECT id, attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
+FROM {p}jobs WHERE status = 'running' AND history = 1;
 
 CREATE TABLE {p}tracebacks (
     fingerprint TEXT    NOT NULL CONSTRAINT one_traceback_per_fingerprint PRIMARY KEY,
@@ -353,74 +349,69 @@ BEGIN
     INSERT INTO {p}tags (job_id, tag) SELECT DISTINCT NEW.id, value FROM json_each(NEW.tags);
 END;
 
--- Every transition is an event, and the end of an attempt is a row of its own. A change by hand is an event 'edited';
--- a job that was moved to another queue or task by hand leaves one place and enters another.
-CREATE TRIGGER {p}jobs_changed AFTER UPDATE OF status, revision, queue, task ON {p}jobs
-WHEN NEW.history AND OLD.status <> 'new'
-  AND (NEW.revision <> OLD.revision OR NEW.status <> OLD.status OR NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task)
+-- Every transition of Holdfast's is an event. If it ends an attempt, the event is the record of that attempt.
+CREATE TRIGGER {p}jobs_changed AFTER UPDATE OF revision ON {p}jobs
+WHEN NEW.revision <> OLD.revision AND NEW.history
 BEGIN
-    INSERT INTO {p}events (job_id, at, event, queue, task, old_status, attempt, actor)
-    SELECT NEW.id, {now}, 'edited', OLD.queue, OLD.task, OLD.status, NEW.attempt, 'sql'
-    WHERE NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task;
     INSERT INTO {p}events (job_id, at, event, queue, task, old_status, new_status, attempt, actor, reason, run_at,
-                           waited, ran, error_code, fingerprint)
+                           worker, claimed_at, started_at, waited, ran, error_code, error_detail, fingerprint)
     VALUES (
-        NEW.id,
-        CASE WHEN NEW.revision <> OLD.revision THEN NEW.updated_at ELSE {now} END,
-        CASE WHEN NEW.revision <> OLD.revision THEN NEW.transition ELSE 'edited' END,
-        NEW.queue,
-        NEW.task,
-        CASE WHEN NEW.queue = OLD.queue AND NEW.task IS OLD.task THEN OLD.status END,
-        NEW.status,
-        NEW.attempt,
-        CASE WHEN NEW.revision <> OLD.revision THEN NEW.actor ELSE 'sql' END,
-        CASE WHEN NEW.revision <> OLD.revision THEN NEW.reason END,
+        NEW.id, NEW.updated_at, NEW.transition, NEW.queue, NEW.task, OLD.status, NEW.status, NEW.attempt, NEW.actor,
+        NEW.reason,
         CASE WHEN NEW.status = 'scheduled' THEN NEW.run_at END,
+        CASE WHEN OLD.status = 'running' AND NEW.actor IS NOT OLD.worker THEN OLD.worker END,
+        CASE WHEN OLD.status = 'running' AND NEW.status <> 'running' THEN coalesce(OLD.claimed_at, NEW.updated_at) END,
+        CASE WHEN OLD.status = 'running' THEN NEW.started_at END,
         CASE WHEN OLD.status = 'running' AND NEW.actor = OLD.worker
              THEN max(0, coalesce(NEW.started_at, NEW.updated_at) - max(OLD.run_at, OLD.created_at)) END,
         CASE WHEN OLD.status = 'running' AND NEW.actor = OLD.worker
              THEN max(0, NEW.updated_at - coalesce(NEW.started_at, NEW.updated_at)) END,
-        CASE WHEN NEW.revision <> OLD.revision
-                  AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered')
+        CASE WHEN NEW.error_code IS NULL THEN NULL
+             WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered'
              THEN NEW.error_code END,
-        CASE WHEN NEW.revision <> OLD.revision AND (NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled')
-             THEN NEW.fingerprint END
-    );
-    INSERT INTO {p}attempts (job_id, attempt, worker, claimed_at, started_at, finished_at, outcome, error_code,
-                             error_detail, fingerprint)
-    SELECT OLD.id, OLD.attempt, OLD.worker, OLD.claimed_at, NEW.started_at, coalesce(NEW.updated_at, OLD.claimed_at),
-        CASE WHEN NEW.revision = OLD.revision THEN 'edited'
-             WHEN NEW.error_code = 'INTERNAL:WORKER_LOST'
-                  AND (NEW.transition = 'recovered' OR NEW.transition = 'failed') THEN 'lost'
-             ELSE NEW.transition END,
-        CASE WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered'
-             THEN NEW.error_code END,
-        CASE WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered'
+        CASE WHEN NEW.error_code IS NULL THEN NULL
+             WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered'
              THEN NEW.error_detail END,
-        CASE WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' THEN NEW.fingerprint END
-    WHERE OLD.status = 'running' AND NEW.status <> 'running'
-    ON CONFLICT (job_id, attempt) DO UPDATE          -- only where the status was changed by hand
-        SET finished_at = excluded.finished_at, outcome = excluded.outcome, error_code = excluded.error_code,
-            error_detail = excluded.error_detail, fingerprint = excluded.fingerprint;
+        CASE WHEN NEW.fingerprint IS NULL THEN NULL
+             WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' THEN NEW.fingerprint END
+    );
 END;
 
--- What other tables must know. The end of a job that others wait for, or that is a member of a batch, is noted; and when
--- the last job of a chain comes back, its root has not ended any more, unless its key was taken since. A job that gets
--- another id or time by plain SQL is noted in its zone.
-CREATE TRIGGER {p}jobs_noted AFTER UPDATE OF status, id, created_at, history ON {p}jobs
+-- Rare cases, so that jobs_changed stays cheap.
+-- The end of a job that others wait for, or that is a member of a batch, is noted; and when the last job of a chain comes
+-- back, its root has not ended any more, unless its key was taken since.
+-- A change by plain SQL is an event 'edited'. A job that was moved to another queue or task leaves one place and enters
+-- another. One that gets another id or time is noted in its zone.
+CREATE TRIGGER {p}jobs_noted AFTER UPDATE OF status, queue, task, id, created_at, history ON {p}jobs
 WHEN ((NEW.chain_id IS NOT NULL OR NEW.awaited OR NEW.batch_id IS NOT NULL) AND NOT NEW.continued)
-  OR NEW.created_at <> OLD.created_at OR NEW.id <> OLD.id OR NEW.history <> OLD.history
+  OR (NEW.revision = OLD.revision AND OLD.status <> 'new')
 BEGIN
     UPDATE OR IGNORE {p}jobs SET chain_ended_at =
         CASE WHEN NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled'
              THEN coalesce(NEW.finished_at, NEW.updated_at, NEW.created_at) END
-    WHERE id = NEW.chain_id
+    WHERE id = NEW.chain_id AND NOT NEW.continued
       AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
           <> (OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'cancelled');
     INSERT INTO {p}endings (chain_id, batch_id)
     SELECT coalesce(NEW.chain_id, NEW.id), NEW.batch_id
-    WHERE (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
+    WHERE (NEW.chain_id IS NOT NULL OR NEW.awaited OR NEW.batch_id IS NOT NULL) AND NOT NEW.continued
+      AND (NEW.status = 'succeeded' OR NEW.status = 'failed' OR NEW.status = 'cancelled')
       AND NOT (OLD.status = 'succeeded' OR OLD.status = 'failed' OR OLD.status = 'cancelled');
+    INSERT INTO {p}events (job_id, at, event, queue, task, old_status, attempt, actor)
+    SELECT NEW.id, {now}, 'edited', OLD.queue, OLD.task, OLD.status, NEW.attempt, 'sql'
+    WHERE NEW.revision = OLD.revision AND OLD.status <> 'new' AND NEW.history
+      AND (NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task);
+    INSERT INTO {p}events (job_id, at, event, queue, task, old_status, new_status, attempt, actor, run_at, worker,
+                           claimed_at, started_at)
+    SELECT NEW.id, {now}, 'edited', NEW.queue, NEW.task,
+        CASE WHEN NEW.queue = OLD.queue AND NEW.task IS OLD.task THEN OLD.status END,
+        NEW.status, OLD.attempt, 'sql',
+        CASE WHEN NEW.status = 'scheduled' THEN NEW.run_at END,
+        CASE WHEN OLD.status = 'running' THEN OLD.worker END,
+        CASE WHEN OLD.status = 'running' AND NEW.status <> 'running' THEN coalesce(OLD.claimed_at, {now}) END,
+        CASE WHEN OLD.status = 'running' THEN NEW.started_at END
+    WHERE NEW.revision = OLD.revision AND OLD.status <> 'new' AND NEW.history
+      AND (NEW.status <> OLD.status OR NEW.queue <> OLD.queue OR NEW.task IS NOT OLD.task);
     INSERT INTO {p}zones (zone, first_at, last_at, succeeded, cancelled)
     SELECT NEW.id / 8192, NEW.created_at, NEW.created_at, NEW.status = 'succeeded', NEW.status = 'cancelled'
     WHERE NEW.history AND (NEW.created_at <> OLD.created_at OR NEW.id <> OLD.id OR NEW.history <> OLD.history)
@@ -430,8 +421,7 @@ BEGIN
             succeeded = max(succeeded, excluded.succeeded), cancelled = max(cancelled, excluded.cancelled);
 END;
 
--- What belongs to a deleted job goes with it, whoever deletes it: its attempts and those of its events that are
--- folded. The event 'removed' stands for the others until they are, and lets them be found.
+-- What belongs to a deleted job goes with it, whoever deletes it: those of its events that are folded. The event 'removed' stands for the others until they are, and lets them be found.
 -- A batch that lost a member may be done. A chain that is awaited, and was deleted, did not end well.
 CREATE TRIGGER {p}jobs_deleted AFTER DELETE ON {p}jobs
 WHEN OLD.history OR OLD.awaited OR OLD.batch_id IS NOT NULL OR OLD.args_blob IS NOT NULL OR OLD.result_blob IS NOT NULL
@@ -439,7 +429,6 @@ BEGIN
     INSERT INTO {p}events (job_id, at, event, queue, task, old_status, actor)
     SELECT OLD.id, {now}, 'removed', OLD.queue, OLD.task, OLD.status, 'sql' WHERE OLD.history;
     DELETE FROM {p}events WHERE job_id = OLD.id AND id <= (SELECT cursor FROM {p}fold);
-    DELETE FROM {p}attempts WHERE job_id = OLD.id;
     UPDATE {p}batches SET deleted = deleted + (OLD.status <> 'succeeded') WHERE id = OLD.batch_id;
     INSERT INTO {p}endings (chain_id, batch_id) SELECT CASE WHEN OLD.awaited THEN OLD.id END, OLD.batch_id
     WHERE OLD.awaited OR OLD.batch_id IS NOT NULL;

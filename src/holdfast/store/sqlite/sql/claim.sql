@@ -36,7 +36,7 @@ UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id IN (
-    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT ?5
 )
@@ -49,7 +49,7 @@ UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id = (
-    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL AND attempt < max_attempts
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?3)
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
@@ -98,6 +98,20 @@ SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :n
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
+-- name: claim_task
+-- ready -> running, the next jobs of one queue and task; a bounded range of the index
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    progress = NULL, progress_text = NULL,
+    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+WHERE id IN (
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task = :task
+      AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
+    ORDER BY priority DESC, id LIMIT :limit
+)
+RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
+
 -- name: claim_tasks
 -- ready -> running, the next jobs of these pairs of queue and task; each pair is one bounded range of the index
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
@@ -108,14 +122,13 @@ WHERE id IN (
     SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM {p}jobs
         WHERE status = 'ready' AND queue = json_extract(pair.value, '$[0]') AND task = json_extract(pair.value, '$[1]')
-          AND attempt < max_attempts
         ORDER BY priority DESC, id LIMIT :each
     )
     WHERE json_extract(pair.value, '$[0]') NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
     ORDER BY job.priority DESC, job.id LIMIT :limit
 )
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT), priority
+RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: claim_one
 -- ready -> running, one job of a task by its id, unless its queue is paused
@@ -125,8 +138,8 @@ UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
   AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT), priority
+RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: next_due
 -- when the next scheduled job is due, or the time of an external one is over (wall clock), and when the next lease

@@ -1,15 +1,9 @@
 -- What is not as it should be. Each reads a bounded part: a window at either end of an index, or at most so many rows;
 -- a window of -1 is all of it.
 
--- name: orphaned_attempts
--- jobs that are gone, and of which this is left: somebody deleted them with foreign keys off
-SELECT DISTINCT job_id FROM (
-    SELECT * FROM (SELECT job_id FROM {p}attempts ORDER BY job_id LIMIT :window)
-    UNION ALL SELECT * FROM (SELECT job_id FROM {p}attempts ORDER BY job_id DESC LIMIT :window)
-) WHERE job_id NOT IN (SELECT id FROM {p}jobs) LIMIT :most
-
 -- name: orphaned_events
--- where the event of the deletion is missing, too: otherwise they are deleted when they are folded
+-- jobs that are gone, and of which events are left: somebody deleted them with foreign keys off. Where the event of the
+-- deletion is there, they are deleted when they are folded.
 SELECT DISTINCT job_id FROM (
     SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
     UNION ALL SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)

@@ -78,11 +78,6 @@ DELETE FROM {p}events
 WHERE id IN (SELECT id FROM {p}events WHERE job_id = :job AND id <= (SELECT cursor FROM {p}fold) LIMIT :limit)
   AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND +status = :status AND +finished_at <= :until)
 
--- name: trim_attempts
-DELETE FROM {p}attempts WHERE job_id = :job AND attempt IN (
-    SELECT attempt FROM {p}attempts WHERE job_id = :job ORDER BY attempt LIMIT :limit)
-  AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND +status = :status AND +finished_at <= :until)
-
 -- --- what belongs to no job: keys in order, and whether each may go ---
 
 -- name: old_minutes

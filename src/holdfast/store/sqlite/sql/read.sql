@@ -6,7 +6,7 @@ SELECT {columns} FROM {p}events WHERE job_id = ? ORDER BY id
 
 -- name: attempts_of
 SELECT attempt, worker, claimed_at, started_at, finished_at, outcome, error_code, error_detail, fingerprint
-FROM {p}all_attempts WHERE job_id = ? ORDER BY attempt
+FROM {p}attempts WHERE job_id = ? ORDER BY attempt
 
 -- name: traceback
 SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?

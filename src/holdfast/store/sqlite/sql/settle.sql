@@ -10,18 +10,13 @@ WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue 
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: succeed_many
--- running -> succeeded, for many at once: rows of id, attempt, result, started_at, finished_at. The + keeps SQLite
--- from walking all that is running to find them.
-UPDATE {p}jobs SET status = 'succeeded', started_at = done.started_at, finished_at = done.finished_at, lease = NULL,
-    result = done.result, error_code = NULL, error_detail = NULL, fingerprint = NULL,
-    transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.finished_at, revision = revision + 1
-FROM (
-    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
-           json_extract(value, '$[2]') AS result, json_extract(value, '$[3]') AS started_at,
-           json_extract(value, '$[4]') AS finished_at
-    FROM json_each(?1)
-) AS done
-WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.attempt
+-- running -> succeeded, for many at once: rows of id, attempt, result, started_at, finished_at, as many as are bound.
+-- The + keeps SQLite from walking all that is running to find them.
+UPDATE {p}jobs SET status = 'succeeded', started_at = done.column4, finished_at = done.column5, lease = NULL,
+    result = done.column3, error_code = NULL, error_detail = NULL, fingerprint = NULL,
+    transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.column5, revision = revision + 1
+FROM (VALUES (?, ?, ?, ?, ?)) AS done
+WHERE {p}jobs.id = done.column1 AND +status = 'running' AND {p}jobs.attempt = done.column2
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: continue_many
