@@ -184,23 +184,59 @@ def test_the_states_page_has_every_state_and_transition() -> None:
                 assert name in page, f"{name} in {file.name}"
 
 
+def without_code(page: Path) -> str:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[][()]", "", code[0]), text)
+
+
+def links(page: Path) -> Iterator[str]:
+    """Yield each relative link of a page, images included."""
+    text = without_code(page)
+    found = [*re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", text), *re.findall(r"(?:src|href)=\"([^\"]+)\"", text)]
+    yield from (link for link in found if not re.match(r"[a-z]+:", link))
+
+
 def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Return the anchors of a page that GitHub and the documentation site agree on."""
+    headings = [
+        heading.lower().replace("`", "") for heading in re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    ]
+    on_github = [re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings]
+    on_the_site = [re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings]
+    return {one for one in on_github if on_github.count(one) == 1} & set(on_the_site)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", link):
-            continue
+    for link in links(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists() or target in WRITTEN_LATER, link
         assert not anchor or anchor in anchors(target), link
 
 
+def test_no_page_of_the_site_links_to_a_file_outside_of_it() -> None:
+    outside = [
+        (str(page.relative_to(DOCS)), link)
+        for page in sorted(DOCS.rglob("*.md"))
+        for link in links(page)
+        if not (page.parent / link.partition("#")[0]).resolve().is_relative_to(DOCS)
+    ]
+    assert outside == []
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
-    linked = {(DOCS / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", read("index.md"))}
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(DOCS / "index.md")}
     assert set(DOCS.rglob("*.md")) - linked == {DOCS / "index.md"}
+
+
+def test_the_navigation_of_the_site_has_every_page_once() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE)
+    assert sorted(pages) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_targets_of_the_makefile_have_a_line_of_help() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
+    assert phony == set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
