@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types tests storm bench docs picture hooks clean
+.PHONY: help demo test lint format types tests storm bench docs modules picture hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -46,6 +46,9 @@ bench: .venv/peers  ## Run the benchmarks, also of other queues (about 20 minute
 docs: .venv/docs  ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html, or run: $(BIN)/mkdocs serve"
+
+modules: .venv/installed  ## Write the module tables of docs/internals/architecture.md from the docstrings
+	$(BIN)/python docs/internals/modules.py
 
 picture: .venv/installed  ## Make docs/images/top.svg anew, from a run of MINUTES=10
 	$(BIN)/python docs/images/top.py --minutes $(MINUTES)

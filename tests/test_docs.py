@@ -1,5 +1,6 @@
 """The documentation is complete: what the code has, the reference names, and what it links to exists."""
 
+import importlib.util
 import inspect
 import re
 import sqlite3
@@ -234,6 +235,15 @@ def test_the_navigation_of_the_site_has_every_page_once() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE)
     assert sorted(pages) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_architecture_page_has_every_module_with_its_docstring() -> None:
+    spec = importlib.util.spec_from_file_location("modules", DOCS / "internals" / "modules.py")
+    assert spec is not None and spec.loader is not None
+    modules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(modules)
+    page = read("internals/architecture.md")
+    assert modules.page_with(modules.tables(), page) == page, "run: make modules"
 
 
 def test_the_targets_of_the_makefile_have_a_line_of_help() -> None:
