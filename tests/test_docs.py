@@ -1,4 +1,4 @@
-"""The documentation is complete: what the code has, the reference names, and what it links to exists."""
+"""The documentation is complete: the reference names everything public, and every link leads somewhere."""
 
 import importlib.util
 import inspect
@@ -48,7 +48,7 @@ CLASSES += [
 ]
 CLASSES += [Retention, Rule, PruneReport, VacuumReport]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
-FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # what the parts of a worker ask of it
+FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # called by the parts of a worker
 
 
 def read(name: str) -> str:
@@ -56,7 +56,7 @@ def read(name: str) -> str:
 
 
 def words_in_code(text: str) -> set[str]:
-    """Every word that stands in backquotes or in a block of code."""
+    """Return every word in backquotes or in a block of code."""
     blocks = re.findall(r"```.*?```", text, re.DOTALL)
     inline = re.findall(r"`[^`]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return {word for part in blocks + inline for word in re.findall(r"\w+", part)}
@@ -65,7 +65,7 @@ def words_in_code(text: str) -> set[str]:
 def public_members(thing: type[Any]) -> Iterator[str]:
     known = {name for name in dir(thing) if not name.startswith("_")}
     known |= {name for name in getattr(thing, "__annotations__", {}) if not name.startswith("_")}
-    return (name for name in sorted(known) if name not in dir(tuple))  # what every sequence has
+    return (name for name in sorted(known) if name not in dir(tuple))  # members of every sequence
 
 
 def parameters(thing: type[Any]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def events_in_source() -> set[str]:
 
 def test_every_event_is_in_the_reference() -> None:
     events = events_in_source()
-    # The search finds each kind: by a statement, by a trigger, by an operator.
+    # Events come from statements, from triggers and from operators: the search must find each kind.
     assert {"claimed", "enqueued", "edited", "removed", "paused", "purged", "schedule_added"} <= events
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
     assert events - in_tables == set()
