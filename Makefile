@@ -1,48 +1,79 @@
-# Two commands for a newcomer: `make demo` and `make test`. Everything happens in .venv, made on first use.
+# `make` alone lists the targets. Everything happens in .venv, which is made on first use.
 PYTHON ?= python3
 BIN := .venv/bin
 MINUTES ?= 10
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Tests start many processes: without its bytecode each of them would compile the whole package.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint types tests storm bench clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format types tests storm bench docs modules picture hooks clean
 
-demo: .venv/installed
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
+		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+
+demo: .venv/installed  ## Run two workers on a sample app, live for half a minute
 	$(BIN)/python examples/demo.py
 
-test: lint types tests
+test: lint types tests  ## Run all checks: lint, types, tests (what continuous integration runs)
 
-lint: .venv/installed
+lint: .venv/installed  ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: .venv/installed
+format: .venv/installed  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/installed  ## Check types
 	$(BIN)/mypy
 
-# Three at a time, for two processors: they often wait, for a disk, a clock or another process.
-tests: .venv/installed
+# Three at a time on two processors: tests often wait for a disk, a clock or another process.
+tests: .venv/installed  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
 
-# What the test suite tries only a part of: make storm MINUTES=10, which is how long each of its two storms lasts
-storm: .venv/installed
+# The test suite tries only a part of this. MINUTES is how long each of the two storms lasts.
+storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
 		$(BIN)/python -m pytest -q -s tests/processes tests/test_state_machine.py
 
-# About 20 minutes, and 10 GB in the folder for temporary files. A part: .venv/bin/python -m benchmarks --only trips
-bench: .venv/peers
+# Needs 10 GB in the folder for temporary files. For a part: .venv/bin/python -m benchmarks --only trips
+bench: .venv/peers  ## Run the benchmarks, also of other queues (about 20 minutes)
 	$(BIN)/python -m benchmarks
+
+docs: .venv/docs  ## Build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html, or run: $(BIN)/mkdocs serve"
+
+modules: .venv/installed  ## Write the module tables of docs/internals/architecture.md from the docstrings
+	$(BIN)/python docs/internals/modules.py
+
+picture: .venv/installed  ## Make docs/images/top.svg anew, from a run of MINUTES=10
+	$(BIN)/python docs/images/top.py --minutes $(MINUTES)
+
+hooks: .venv/hooks  ## Run the checks before each git commit (optional, uses pre-commit)
+	$(BIN)/pre-commit install
+
+clean:  ## Remove .venv, caches and the site
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
 .venv/installed: requirements-dev.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Holdfast needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(PIP) -r requirements-dev.txt
+	$(PIP) --no-build-isolation --no-deps -e .
 	touch $@
 
 .venv/peers: .venv/installed requirements-peers.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-peers.txt
+	$(PIP) -r requirements-peers.txt
 	touch $@
 
-clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+.venv/docs: .venv/installed requirements-docs.txt
+	$(PIP) -r requirements-docs.txt
+	touch $@
+
+.venv/hooks: .venv/installed
+	$(PIP) pre-commit==4.7.0
+	touch $@

@@ -1,5 +1,6 @@
-"""The documentation is complete: what the code has, the reference names, and what it links to exists."""
+"""The documentation is complete: the reference names everything public, and every link leads somewhere."""
 
+import importlib.util
 import inspect
 import re
 import sqlite3
@@ -47,7 +48,7 @@ CLASSES += [
 ]
 CLASSES += [Retention, Rule, PruneReport, VacuumReport]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
-FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # what the parts of a worker ask of it
+FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # called by the parts of a worker
 
 
 def read(name: str) -> str:
@@ -55,7 +56,7 @@ def read(name: str) -> str:
 
 
 def words_in_code(text: str) -> set[str]:
-    """Every word that stands in backquotes or in a block of code."""
+    """Return every word in backquotes or in a block of code."""
     blocks = re.findall(r"```.*?```", text, re.DOTALL)
     inline = re.findall(r"`[^`]+`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return {word for part in blocks + inline for word in re.findall(r"\w+", part)}
@@ -64,7 +65,7 @@ def words_in_code(text: str) -> set[str]:
 def public_members(thing: type[Any]) -> Iterator[str]:
     known = {name for name in dir(thing) if not name.startswith("_")}
     known |= {name for name in getattr(thing, "__annotations__", {}) if not name.startswith("_")}
-    return (name for name in sorted(known) if name not in dir(tuple))  # what every sequence has
+    return (name for name in sorted(known) if name not in dir(tuple))  # members of every sequence
 
 
 def parameters(thing: type[Any]) -> Iterator[str]:
@@ -148,7 +149,7 @@ def events_in_source() -> set[str]:
 
 def test_every_event_is_in_the_reference() -> None:
     events = events_in_source()
-    # The search finds each kind: by a statement, by a trigger, by an operator.
+    # Events come from statements, from triggers and from operators: the search must find each kind.
     assert {"claimed", "enqueued", "edited", "removed", "paused", "purged", "schedule_added"} <= events
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE))
     assert events - in_tables == set()
@@ -184,23 +185,68 @@ def test_the_states_page_has_every_state_and_transition() -> None:
                 assert name in page, f"{name} in {file.name}"
 
 
+def without_code(page: Path) -> str:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[][()]", "", code[0]), text)
+
+
+def links(page: Path) -> Iterator[str]:
+    """Yield each relative link of a page, images included."""
+    text = without_code(page)
+    found = [*re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", text), *re.findall(r"(?:src|href)=\"([^\"]+)\"", text)]
+    yield from (link for link in found if not re.match(r"[a-z]+:", link))
+
+
 def anchors(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """Return the anchors of a page that GitHub and the documentation site agree on."""
+    headings = [
+        heading.lower().replace("`", "") for heading in re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    ]
+    on_github = [re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings]
+    on_the_site = [re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in headings]
+    return {one for one in on_github if on_github.count(one) == 1} & set(on_the_site)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", link):
-            continue
+    for link in links(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists() or target in WRITTEN_LATER, link
         assert not anchor or anchor in anchors(target), link
 
 
+def test_no_page_of_the_site_links_to_a_file_outside_of_it() -> None:
+    outside = [
+        (str(page.relative_to(DOCS)), link)
+        for page in sorted(DOCS.rglob("*.md"))
+        for link in links(page)
+        if not (page.parent / link.partition("#")[0]).resolve().is_relative_to(DOCS)
+    ]
+    assert outside == []
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
-    linked = {(DOCS / link.partition("#")[0]).resolve() for link in re.findall(r"\]\(([^)\s]+)\)", read("index.md"))}
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(DOCS / "index.md")}
     assert set(DOCS.rglob("*.md")) - linked == {DOCS / "index.md"}
+
+
+def test_the_navigation_of_the_site_has_every_page_once() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages = re.findall(r"^ +- [^:]+: (\S+\.md)$", navigation, re.MULTILINE)
+    assert sorted(pages) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_architecture_page_has_every_module_with_its_docstring() -> None:
+    spec = importlib.util.spec_from_file_location("modules", DOCS / "internals" / "modules.py")
+    assert spec is not None and spec.loader is not None
+    modules = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(modules)
+    page = read("internals/architecture.md")
+    assert modules.page_with(modules.tables(), page) == page, "run: make modules"
+
+
+def test_the_targets_of_the_makefile_have_a_line_of_help() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
+    assert phony == set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))

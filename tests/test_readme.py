@@ -1,8 +1,8 @@
-"""The README, the tutorial and the guides are programs: their blocks run, and print what they say they print.
+"""The README, the tutorial and the guides are programs: their blocks run, and print what the page says.
 
-The blocks of a page run in order, in an empty folder: Python in one namespace, but where its first line is a comment
-that names a file, which it then becomes; and the commands of `console` blocks. A `text` block that follows a Python
-block is what the Python block prints; `…` in it stands for anything.
+The blocks of a page run in order, in an empty folder. Python blocks share one namespace; a block whose first line is
+a comment with a file name is written to that file instead. The commands of `console` blocks are run. A `text` block
+right after a Python block is the expected output; `…` in it matches anything.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def steps(page: Path) -> Iterator[Step]:
         if block[1] in ("python", "console"):
             expected = following[2] if following is not None and following[1] == "text" else None
             if expected is not None and text[block.end() : following.start()].strip():
-                expected = None  # something stands between: it is not this block's output
+                expected = None  # there is text in between: it is not this block's output
             yield Step(text[: block.start()].count("\n") + 2, block[1], block[2], expected)
 
 
@@ -76,7 +76,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
 
 
 def run_python(page: Path, step: Step, names: dict[str, Any]) -> None:
-    # The empty lines before it give errors the line numbers of the page.
+    # Leading empty lines give errors the line numbers of the page.
     code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(code, names)
