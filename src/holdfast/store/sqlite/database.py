@@ -23,7 +23,7 @@ from .engine.writer import EngineGone, Work
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
 FORK_PATIENCE_SECONDS = 1.0
-CHANGES_PER_FOLD = 8000  # by programs without a worker
+CHANGES_PER_FOLD = 32_000  # by programs without a worker
 
 
 class _ThisThread(threading.local):
