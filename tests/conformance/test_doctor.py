@@ -1,4 +1,4 @@
-"""`app.check()`: what it finds about jobs, workers and times, what that means, and what a repair mends."""
+"""`app.check()`: the findings about jobs, workers and times, and their repairs."""
 
 import functools
 import os
@@ -16,7 +16,7 @@ from holdfast.model.job import Claimed
 from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.doctor.findings import Finding
-from support.checkups import finding_of, problems
+from support.doctor import finding_of, problems
 from support.transitions import succeed
 
 Sql = Callable[..., list[Any]]
@@ -27,14 +27,13 @@ DAY = 86_400
 
 @pytest.fixture
 def found(app: Holdfast) -> Callable[..., Finding]:
-    """The finding of this code, and of this severity."""
-
+    """The finding with this code and severity."""
     return functools.partial(finding_of, app)
 
 
 @pytest.fixture
 def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
-    """A worker of this process, which does nothing."""
+    """Register a worker of this process that does nothing."""
     made: list[WorkerRecord] = []
 
     def one(tasks: tuple[str, ...] = ("known",), queues: tuple[str, ...] | None = None) -> WorkerRecord:
@@ -55,7 +54,9 @@ def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
 def test_a_new_database_is_well(app: Holdfast) -> None:
     checkup = app.check()
     assert checkup.ok and checkup.severity in ("ok", "note") and checkup.repaired == []
-    assert "checks are fine." in checkup.summary
+    assert "checks passed." in checkup.summary
+    passed = {finding.code for finding in checkup.findings if finding.severity == "ok"}
+    assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS", "WORKERS", "CLOCK"} <= passed
 
 
 def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
@@ -98,8 +99,8 @@ def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock,
     assert found("STUCK_JOBS", "ok"), "a sweep may be late by some seconds"
     clock.advance(10)
     one = found("STUCK_JOBS", "warning")
-    assert one.detail == {"jobs": 1, "ids": (job.id,)} and "1 job (1) is running past the lease" in one.meaning
-    assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and "not held by a live worker: 1 job (1)." in one.meaning
+    assert "Recovered 1 job that no live worker held." in app.check(repair=True).repaired
     assert found("STUCK_JOBS", "ok") and job.refresh().status == "ready"
 
 
@@ -110,7 +111,7 @@ def test_a_job_past_its_lease_beside_a_live_worker_is_worse(
     claim(lease=30)
     enlist()
     clock.advance(60)
-    assert "should have taken it back" in found("STUCK_JOBS", "error").meaning
+    assert "should have recovered them" in found("STUCK_JOBS", "error").meaning
 
 
 def test_a_live_worker_that_is_late_is_not_stuck(app: Holdfast, clock: FakeClock, claim: Claim, enlist: Any) -> None:
@@ -126,7 +127,7 @@ def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: An
     assert found("BLOCKED_JOBS", "ok")
     sql("DELETE FROM holdfast_blockers")
     one = found("STUCK_BLOCKED", "error")
-    assert one.detail["ids"] == [waits.id] and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
+    assert one.detail["ids"] == (waits.id,) and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
 
 
 def test_an_external_job_is_not_stuck(app: Holdfast) -> None:
@@ -145,7 +146,7 @@ def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
     assert "STUCK_BLOCKED" not in problems(app), "the next worker sees to it"
     sql("DELETE FROM holdfast_endings")
     assert found("STUCK_BLOCKED", "error").detail["ids"] == [waits.id]
-    assert "Told those who waited for something that has ended." in app.check(repair=True).repaired
+    assert "Released jobs whose blockers have finished." in app.check(repair=True).repaired
     assert waits.refresh().status == "ready"
 
 
@@ -174,7 +175,7 @@ def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock
     clock.advance(60)
     assert "LATE_JOBS" not in problems(app)
     clock.advance(60)
-    assert "1 job (1) was due more than a minute ago and is still scheduled" in found("LATE_JOBS", "warning").meaning
+    assert "still scheduled: 1 job (1)." in found("LATE_JOBS", "warning").meaning
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock
 def test_ready_jobs_without_any_worker(app: Holdfast, found: Any) -> None:
     app.task(name="known")(lambda: None).enqueue_many([{}, {}])
     one = found("NO_WORKERS", "warning")
-    assert one.meaning == "2 jobs are ready, and no worker is running." and one.mend == "holdfast worker module:app"
+    assert one.meaning == "Ready, and no worker is running: 2 jobs." and one.mend == "holdfast worker module:app"
 
 
 def test_messages_need_no_worker(app: Holdfast) -> None:
@@ -198,7 +199,7 @@ def test_a_task_that_no_live_worker_has(app: Holdfast, found: Any, enlist: Any) 
     app.task(name="renamed")(lambda: None).enqueue()
     one = found("UNKNOWN_TASKS", "warning")
     assert one.detail == {"waiting": [{"queue": "default", "task": "renamed", "count": 1}]}
-    assert "1 job is ready, of tasks that no running worker has: renamed." in one.meaning
+    assert "no running worker has the task: 1 job of renamed." in one.meaning
 
 
 def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, enlist: Any) -> None:
@@ -217,8 +218,8 @@ def test_a_worker_that_is_dead_and_what_it_held(open_app: Callable[..., Holdfast
         process.wait()
         one = app.check().of("DEAD_WORKERS")
         assert one is not None and one.severity == "warning" and one.detail["jobs"] == 1
-        assert f"process {process.pid} on" in one.meaning and "still holds 1 job" in one.meaning
-        assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+        assert f"process {process.pid} on" in one.meaning and "still hold 1 job." in one.meaning
+        assert "Recovered 1 job that no live worker held." in app.check(repair=True).repaired
     assert app.check().of("DEAD_WORKERS") is None and job.refresh().status == "ready"
 
 
@@ -236,7 +237,7 @@ def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: A
     clock.advance(170)
     assert "SILENT_WORKERS" not in problems(app)
     clock.advance(20)
-    assert "has not been heard of for 3m 10s" in found("SILENT_WORKERS", "warning").meaning
+    assert "without a heartbeat for up to 3m 10s" in found("SILENT_WORKERS", "warning").meaning
 
 
 # --- queues ---------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: A
 def test_a_queue_that_has_been_paused_for_long(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.queue("mail").pause()
     app.queue("mail").send(1)
-    assert found("PAUSED_QUEUE", "note").meaning == "1 queue is paused: mail."
+    assert found("PAUSED_QUEUE", "note").meaning == "Paused queues: mail."
     clock.advance(2 * DAY)
     one = found("PAUSED_QUEUE", "warning")
     assert "mail has been paused for 2d" in one.meaning
@@ -264,7 +265,7 @@ def test_a_queue_that_is_paused_and_empty_is_a_note(app: Holdfast, clock: FakeCl
 def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.queue("inbox").send(1)
     clock.step(-3600)
-    assert "1 job (1) was made later than it is now" in found("CREATED_IN_FUTURE", "warning").meaning
+    assert "Created in the future: 1 job (1)." in found("CREATED_IN_FUTURE", "warning").meaning
 
 
 @pytest.mark.parametrize(
@@ -278,8 +279,8 @@ def test_a_job_that_ended_later_than_now_or_at_no_time(
     succeed(app.store, claim().lease)
     sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
     one = found(code, "warning")
-    assert one.detail == {"ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
-    assert "Let 1 job have ended now." in app.check(repair=True).repaired
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
+    assert "Set the finish time of 1 job to now." in app.check(repair=True).repaired
     assert app.check().of(code) is None
     assert app.jobs.get(job.id).finished_at == as_datetime(clock.now())
 
@@ -287,7 +288,7 @@ def test_a_job_that_ended_later_than_now_or_at_no_time(
 def test_a_worker_that_was_heard_of_later_than_now(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.step(-3600)
-    assert "1h from now" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
+    assert "1h in the future" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
 
 
 def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
