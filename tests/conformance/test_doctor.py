@@ -156,7 +156,7 @@ def test_a_job_that_waits_for_a_failed_one_is_a_note(app: Holdfast, found: Any, 
     waits = work.using(after=first).enqueue()
     app.jobs.cancel(first.id)
     one = found("BLOCKED_BY_FAILED", "note")
-    assert one.detail == {"ids": [waits.id], "causes": [first.id]}
+    assert one.detail == {"jobs": 1, "ids": [waits.id], "causes": [first.id]}
     assert one.mend is not None and one.mend.startswith(f"holdfast retry {first.id} ")
 
 

@@ -74,7 +74,7 @@ def test_orphaned_rows_are_found_and_deleted(app: Holdfast, sql: Sql, found: Any
 def test_a_chain_without_its_root_can_be_deleted(app: Holdfast, sql: Sql, found: Any) -> None:
     sql("INSERT INTO holdfast_jobs (task, chain_id, chain_index) VALUES ('known', 77, 1), ('known', 77, 2)")
     one = found("CHAINS_WITHOUT_ROOT", "warning")
-    assert one.detail == {"ids": (1,)} and "deleted by hand of 1 chain (1)." in one.meaning
+    assert one.detail == {"jobs": 1, "ids": (1,)} and "continue with 1 job (1)." in one.meaning
     assert one.mend is not None and one.mend.startswith("holdfast delete 1 --chain ")
     app.chains.delete(1)
     assert "CHAINS_WITHOUT_ROOT" not in problems(app)

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..blobs import BlobReference
 from ..errors import StoreError
-from .worker import Attendance
+from .worker import Attendance, Presence
 
 
 class FileUser(Struct, frozen=True):
@@ -186,9 +186,12 @@ class Diagnosis(Struct):
     clock: ClockHistory = ClockHistory()
     large_payloads: BlobReferences = BlobReferences()
 
+    def workers_that_are(self, *presence: Presence) -> list[Attendance]:
+        return [worker for worker in self.workers if worker.presence in presence]
+
     @property
     def live_workers(self) -> list[Attendance]:
-        return [worker for worker in self.workers if worker.presence in ("alive", "unknown")]
+        return self.workers_that_are("alive", "unknown")
 
 
 class HealthMetrics(Struct, frozen=True):

@@ -80,10 +80,10 @@ def render(case: Case, evidence: Evidence, diagnosis: Diagnosis) -> Finding:
 
 
 def _evidence(case: Case, diagnosis: Diagnosis) -> list[Evidence]:
-    found = from_sample(diagnosis, case.find) if isinstance(case.find, str) else case.find(diagnosis)
-    if isinstance(found, Evidence):
-        return [found]
-    return found if isinstance(found, list) else [Evidence()] if found else []
+    result = from_sample(diagnosis, case.find) if isinstance(case.find, str) else case.find(diagnosis)
+    if isinstance(result, Evidence):
+        return [result]
+    return result if isinstance(result, list) else [Evidence()] if result else []
 
 
 def _common_values(diagnosis: Diagnosis) -> dict[str, str]:

@@ -150,6 +150,7 @@ LOG_GROWN = "The write-ahead log has grown to {size}."
 LOG_GUIDE = "guides/operating.md#the-log-grows"
 CHECKPOINTS = "A connection that is not Holdfast's own, and was not passed as conn=, runs checkpoints by itself, and"
 
+# A new check needs a query, a row here and a test: see check.py.
 # fmt: off
 CHECKS = (
     Check("Is there a database file at the path?", cases=(

@@ -24,7 +24,7 @@ def _blocked(chosen: Callable[[BlockedJob], bool]) -> Callable[[Diagnosis], Foun
             return None
         causes = list(dict.fromkeys(cause for job in jobs for cause in job.failed_ids))
         return found(
-            {"ids": [job.id for job in jobs], "causes": causes},
+            {"jobs": len(jobs), "ids": [job.id for job in jobs], "causes": causes},
             jobs=f"{plural(len(jobs), 'job')} ({_ids([job.id for job in jobs])})",
             id=str(jobs[0].id),
             causes=f"{plural(len(causes), 'job')} ({_ids(causes)})",
@@ -59,17 +59,7 @@ def from_workers(workers: list[Attendance], detail: dict[str, object] | None = N
 
 def _dead_workers(diagnosis: Diagnosis) -> Evidence | None:
     held = diagnosis.samples.get("jobs_of_dead_workers", Sample())
-    dead = [worker for worker in diagnosis.workers if worker.presence == "dead"]
-    return from_workers(dead, {"jobs": held.count}, jobs=counted(held, "job"))
-
-
-def _stopped_workers(diagnosis: Diagnosis) -> Evidence | None:
-    return from_workers([worker for worker in diagnosis.workers if worker.presence == "stopped"])
-
-
-def _live_workers(diagnosis: Diagnosis) -> Evidence:
-    count = len(diagnosis.live_workers)
-    return found({"alive": count}, count=str(count))
+    return from_workers(diagnosis.workers_that_are("dead"), {"jobs": held.count}, jobs=counted(held, "job"))
 
 
 def _silent_workers(diagnosis: Diagnosis) -> Evidence | None:
@@ -138,6 +128,7 @@ START = "holdfast worker module:app"
 LEASES = ("expired_leases", "jobs_of_dead_workers")
 BLOCKED = ("blocked_jobs", "blocked_without_blockers", "endings")
 
+# A new check needs a query, a row here and a test: see check.py.
 # fmt: off
 CHECKS = (
     Check("Does every running job have a live worker or a lease?", needs=LEASES, cases=(
@@ -180,7 +171,7 @@ CHECKS = (
             "Workers that died: {workers}. They still hold {jobs}.",
             "A live worker recovers such jobs at once; none has done so.",
             REPAIR),
-        Case("STOPPED_WORKERS", "warning", _stopped_workers,
+        Case("STOPPED_WORKERS", "warning", lambda d: from_workers(d.workers_that_are("stopped")),
             "Workers stopped by a signal: {workers}.",
             "They do nothing until they are continued.",
             "kill -CONT {pids}"),
@@ -189,7 +180,8 @@ CHECKS = (
             "A handler may block the interpreter, the process may hang, or it is on another machine, which SQLite "
             "does not allow.",
             "ps -fp {pid_list}"),
-        Case("WORKERS", "ok", _live_workers, "Live workers: {count}."),
+        Case("WORKERS", "ok", lambda d: found({"alive": len(d.live_workers)}, count=str(len(d.live_workers))),
+            "Live workers: {count}."),
     )),
     Check("Does every ready job have a worker that can run it?", needs=("ready_jobs", "workers"), cases=(
         Case("NO_WORKERS", "warning", lambda d: _ready(d, "no worker"),
