@@ -48,10 +48,10 @@ def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
         app.store.workers.retire(record.id)
 
 
-# --- as a whole -----------------------------------------------------------------------------------
+# --- the checkup -----------------------------------------------------------------------------------
 
 
-def test_a_new_database_is_well(app: Holdfast) -> None:
+def test_a_new_database_has_no_problems(app: Holdfast) -> None:
     checkup = app.check()
     assert checkup.ok and checkup.severity in ("ok", "note") and checkup.repaired == []
     assert "checks passed." in checkup.summary
@@ -59,7 +59,7 @@ def test_a_new_database_is_well(app: Holdfast) -> None:
     assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS", "WORKERS", "CLOCK"} <= passed
 
 
-def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
+def test_the_most_severe_finding_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
     app.queue("slow").pause()
     app.task(name="known")(lambda: None).enqueue()
     checkup = app.check()
@@ -69,7 +69,7 @@ def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
     assert checkup.summary.startswith("1 warning, ")
 
 
-def test_every_finding_can_be_read_aloud_and_has_a_code(app: Holdfast) -> None:
+def test_every_finding_has_a_code_and_whole_sentences(app: Holdfast) -> None:
     for one in app.check(deep=True).findings:
         assert one.code.isupper() and not one.meaning[0].islower() and one.meaning.endswith(".")
         assert str(one).startswith(f"{one.severity}: {one.code}: ")
@@ -88,10 +88,12 @@ def test_a_repair_of_a_sound_database_changes_nothing(app: Holdfast, sql: Sql) -
     assert (sql("SELECT * FROM holdfast_jobs"), sql("SELECT * FROM holdfast_events")) == before
 
 
-# --- jobs that do not move on ---------------------------------------------------------------------
+# --- jobs without progress ---------------------------------------------------------------------
 
 
-def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock, found: Any, claim: Claim) -> None:
+def test_a_job_past_its_lease_without_a_live_worker(
+    app: Holdfast, clock: FakeClock, found: Any, claim: Claim
+) -> None:
     job = app.task(name="known")(lambda: None).enqueue()
     claim(lease=30)
     assert found("STUCK_JOBS", "ok")
@@ -104,7 +106,7 @@ def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock,
     assert found("STUCK_JOBS", "ok") and job.refresh().status == "ready"
 
 
-def test_a_job_past_its_lease_beside_a_live_worker_is_worse(
+def test_a_job_past_its_lease_beside_a_live_worker_is_an_error(
     app: Holdfast, clock: FakeClock, found: Any, claim: Claim, enlist: Any
 ) -> None:
     app.task(name="known")(lambda: None).enqueue()
@@ -143,7 +145,7 @@ def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
     waits = work.using(after=first).enqueue()
     sql("UPDATE holdfast_jobs SET status = 'succeeded' WHERE id = ?", (first.id,))
     assert found("ENDINGS_LEFT", "note").detail == {"endings": 1}
-    assert "STUCK_BLOCKED" not in problems(app), "the next worker sees to it"
+    assert "STUCK_BLOCKED" not in problems(app), "the next worker releases it"
     sql("DELETE FROM holdfast_endings")
     assert found("STUCK_BLOCKED", "error").detail["ids"] == [waits.id]
     assert "Released jobs whose blockers have finished." in app.check(repair=True).repaired
@@ -170,7 +172,7 @@ def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any)
     assert one.mend is not None and one.mend.startswith(f"holdfast cancel {waits.id} ")
 
 
-def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_a_due_job_that_stays_scheduled(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.task(name="known")(lambda: None).using(delay=10).enqueue()
     clock.advance(60)
     assert "LATE_JOBS" not in problems(app)
@@ -209,7 +211,7 @@ def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, 
     assert one.mend == "holdfast worker module:app --queues slow"
 
 
-def test_a_worker_that_is_dead_and_what_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
+def test_a_dead_worker_and_the_jobs_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
     app = open_app()
     job = app.task(name="known")(lambda: None).enqueue()
     with bystander(worker(url, claims=1)) as process:
@@ -232,7 +234,7 @@ def test_a_worker_that_was_stopped_by_a_signal(open_app: Callable[..., Holdfast]
         assert one is not None and one.severity == "warning" and one.mend == f"kill -CONT {process.pid}"
 
 
-def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+def test_a_worker_without_a_heartbeat(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.advance(170)
     assert "SILENT_WORKERS" not in problems(app)
@@ -262,7 +264,7 @@ def test_a_queue_that_is_paused_and_empty_is_a_note(app: Holdfast, clock: FakeCl
 # --- times ----------------------------------------------------------------------------------------
 
 
-def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_a_job_that_was_created_in_the_future(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.queue("inbox").send(1)
     clock.step(-3600)
     assert "Created in the future: 1 job (1)." in found("CREATED_IN_FUTURE", "warning").meaning
@@ -271,10 +273,10 @@ def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, fou
 @pytest.mark.parametrize(
     ("moment", "code"), [("finished_at + 3600000000", "ENDED_IN_FUTURE"), ("NULL", "ENDED_WITHOUT_TIME")]
 )
-def test_a_job_that_ended_later_than_now_or_at_no_time(
+def test_a_job_that_finished_in_the_future_or_without_a_time(
     app: Holdfast, sql: Sql, found: Any, claim: Claim, clock: FakeClock, moment: str, code: str
 ) -> None:
-    """It would be kept for longer than the rules say, or for ever."""
+    """It would be pruned too late, or never."""
     job = app.task(name="known")(lambda: None).enqueue()
     succeed(app.store, claim().lease)
     sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
@@ -285,13 +287,13 @@ def test_a_job_that_ended_later_than_now_or_at_no_time(
     assert app.jobs.get(job.id).finished_at == as_datetime(clock.now())
 
 
-def test_a_worker_that_was_heard_of_later_than_now(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+def test_a_heartbeat_in_the_future(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.step(-3600)
     assert "1h in the future" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
 
 
-def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_events_that_go_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
     inbox = app.queue("inbox")
     inbox.send_many([1, 2])
     inbox.receive()
@@ -300,7 +302,7 @@ def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: An
     assert found("CLOCK_STEPPED_BACK", "note").detail == {"steps": 1, "largest_seconds": 600.0}
 
 
-def test_a_job_for_the_next_century(app: Holdfast, found: Any) -> None:
+def test_a_job_that_is_scheduled_decades_ahead(app: Holdfast, found: Any) -> None:
     app.task(name="known")(lambda: None).using(delay=20 * 365 * DAY).enqueue()
     assert "more than ten years from now" in found("FAR_IN_FUTURE", "note").meaning
 

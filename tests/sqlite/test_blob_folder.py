@@ -1,4 +1,4 @@
-"""The folder of large payloads, where somebody else has made it: the doctor says who can get at them."""
+"""The folder of large payloads, created by another program: the doctor reports who can read it."""
 
 import os
 import shlex
@@ -45,7 +45,7 @@ def test_a_folder_that_is_open_to_others_is_found(app: Holdfast, url: str, folde
     assert len(blob_files(url)) == 1
 
 
-def test_files_and_folder_are_mended_by_one_line(app: Holdfast, url: str, folder: Path) -> None:
+def test_files_and_folder_are_fixed_by_one_command(app: Holdfast, url: str, folder: Path) -> None:
     made(folder, 0o755)
     Path(url).chmod(0o644)
     one = findings(app)["FILE_PERMISSIONS"]
