@@ -55,12 +55,12 @@ def any_speed(request: pytest.FixtureRequest) -> Iterator[None]:
 
     A worker gives back jobs that it took and could not begin for 200 ms, as attempts that do not count: on a slow
     machine this could happen to any job, and tests count attempts. A test about it asks for `give_back_what_waits`.
-    The doctor gives up on a question that takes longer than 250 ms.
+    The doctor interrupts a query that takes longer than 250 ms.
     """
     with pytest.MonkeyPatch.context() as patch:  # one of its own, since a test may undo what it has patched itself
         if "give_back_what_waits" not in request.fixturenames:
             patch.setattr("holdfast.worker.housekeeping.HOARDING_NS", 3600 * 10**9)
-        patch.setattr("holdfast.store.sqlite.diagnose.SECONDS_EACH", NEVER_SECONDS)
+        patch.setattr("holdfast.store.sqlite.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
         yield
 
 

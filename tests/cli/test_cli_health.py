@@ -1,4 +1,4 @@
-"""`holdfast health`: one line and an exit code, by what waits, what fails and who is there."""
+"""`holdfast health`: one line and an exit code, by waiting jobs, failures and workers."""
 
 import json
 import sqlite3
@@ -149,7 +149,7 @@ def test_a_database_that_cannot_be_read_is_code_3_and_one_line(run: Run, tmp_pat
     assert line.startswith("Error: ")
 
 
-def test_looking_leaves_nothing_behind(app: Holdfast, on: Run, tmp_path: Path) -> None:
+def test_a_health_check_creates_no_file(app: Holdfast, on: Run, tmp_path: Path) -> None:
     app.close()
     before = sorted(file.name for file in tmp_path.iterdir())
     assert on("health").exit_code == 1

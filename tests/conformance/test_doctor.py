@@ -1,4 +1,4 @@
-"""`app.check()`: what it finds about jobs, workers and times, what that means, and what a repair mends."""
+"""`app.check()`: the findings about jobs, workers and times, and their repairs."""
 
 import functools
 import os
@@ -16,7 +16,7 @@ from holdfast.model.job import Claimed
 from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.doctor.findings import Finding
-from support.checkups import finding_of, problems
+from support.doctor import finding_of, problems
 from support.transitions import succeed
 
 Sql = Callable[..., list[Any]]
@@ -27,14 +27,13 @@ DAY = 86_400
 
 @pytest.fixture
 def found(app: Holdfast) -> Callable[..., Finding]:
-    """The finding of this code, and of this severity."""
-
+    """The finding with this code and severity."""
     return functools.partial(finding_of, app)
 
 
 @pytest.fixture
 def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
-    """A worker of this process, which does nothing."""
+    """Register a worker of this process that does nothing."""
     made: list[WorkerRecord] = []
 
     def one(tasks: tuple[str, ...] = ("known",), queues: tuple[str, ...] | None = None) -> WorkerRecord:
@@ -49,16 +48,18 @@ def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
         app.store.workers.retire(record.id)
 
 
-# --- as a whole -----------------------------------------------------------------------------------
+# --- the checkup -----------------------------------------------------------------------------------
 
 
-def test_a_new_database_is_well(app: Holdfast) -> None:
+def test_a_new_database_has_no_problems(app: Holdfast) -> None:
     checkup = app.check()
     assert checkup.ok and checkup.severity in ("ok", "note") and checkup.repaired == []
-    assert "checks are fine." in checkup.summary
+    assert "checks passed." in checkup.summary
+    passed = {finding.code for finding in checkup.findings if finding.severity == "ok"}
+    assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS", "WORKERS", "CLOCK"} <= passed
 
 
-def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
+def test_the_most_severe_finding_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
     app.queue("slow").pause()
     app.task(name="known")(lambda: None).enqueue()
     checkup = app.check()
@@ -68,7 +69,7 @@ def test_the_worst_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:
     assert checkup.summary.startswith("1 warning, ")
 
 
-def test_every_finding_can_be_read_aloud_and_has_a_code(app: Holdfast) -> None:
+def test_every_finding_has_a_code_and_whole_sentences(app: Holdfast) -> None:
     for one in app.check(deep=True).findings:
         assert one.code.isupper() and not one.meaning[0].islower() and one.meaning.endswith(".")
         assert str(one).startswith(f"{one.severity}: {one.code}: ")
@@ -87,10 +88,12 @@ def test_a_repair_of_a_sound_database_changes_nothing(app: Holdfast, sql: Sql) -
     assert (sql("SELECT * FROM holdfast_jobs"), sql("SELECT * FROM holdfast_events")) == before
 
 
-# --- jobs that do not move on ---------------------------------------------------------------------
+# --- jobs without progress ---------------------------------------------------------------------
 
 
-def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock, found: Any, claim: Claim) -> None:
+def test_a_job_past_its_lease_without_a_live_worker(
+    app: Holdfast, clock: FakeClock, found: Any, claim: Claim
+) -> None:
     job = app.task(name="known")(lambda: None).enqueue()
     claim(lease=30)
     assert found("STUCK_JOBS", "ok")
@@ -98,19 +101,19 @@ def test_a_job_past_its_lease_that_nobody_holds(app: Holdfast, clock: FakeClock,
     assert found("STUCK_JOBS", "ok"), "a sweep may be late by some seconds"
     clock.advance(10)
     one = found("STUCK_JOBS", "warning")
-    assert one.detail == {"jobs": 1, "ids": (job.id,)} and "1 job (1) is running past the lease" in one.meaning
-    assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and "not held by a live worker: 1 job (1)." in one.meaning
+    assert "Recovered 1 job that no live worker held." in app.check(repair=True).repaired
     assert found("STUCK_JOBS", "ok") and job.refresh().status == "ready"
 
 
-def test_a_job_past_its_lease_beside_a_live_worker_is_worse(
+def test_a_job_past_its_lease_beside_a_live_worker_is_an_error(
     app: Holdfast, clock: FakeClock, found: Any, claim: Claim, enlist: Any
 ) -> None:
     app.task(name="known")(lambda: None).enqueue()
     claim(lease=30)
     enlist()
     clock.advance(60)
-    assert "should have taken it back" in found("STUCK_JOBS", "error").meaning
+    assert "should have recovered them" in found("STUCK_JOBS", "error").meaning
 
 
 def test_a_live_worker_that_is_late_is_not_stuck(app: Holdfast, clock: FakeClock, claim: Claim, enlist: Any) -> None:
@@ -126,7 +129,7 @@ def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: An
     assert found("BLOCKED_JOBS", "ok")
     sql("DELETE FROM holdfast_blockers")
     one = found("STUCK_BLOCKED", "error")
-    assert one.detail["ids"] == [waits.id] and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
+    assert one.detail["ids"] == (waits.id,) and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
 
 
 def test_an_external_job_is_not_stuck(app: Holdfast) -> None:
@@ -142,10 +145,10 @@ def test_a_blocked_job_whose_blocker_ended_unnoticed_is_released(
     waits = work.using(after=first).enqueue()
     sql("UPDATE holdfast_jobs SET status = 'succeeded' WHERE id = ?", (first.id,))
     assert found("ENDINGS_LEFT", "note").detail == {"endings": 1}
-    assert "STUCK_BLOCKED" not in problems(app), "the next worker sees to it"
+    assert "STUCK_BLOCKED" not in problems(app), "the next worker releases it"
     sql("DELETE FROM holdfast_endings")
     assert found("STUCK_BLOCKED", "error").detail["ids"] == [waits.id]
-    assert "Told those who waited for something that has ended." in app.check(repair=True).repaired
+    assert "Released jobs whose blockers have finished." in app.check(repair=True).repaired
     assert waits.refresh().status == "ready"
 
 
@@ -155,7 +158,7 @@ def test_a_job_that_waits_for_a_failed_one_is_a_note(app: Holdfast, found: Any, 
     waits = work.using(after=first).enqueue()
     app.jobs.cancel(first.id)
     one = found("BLOCKED_BY_FAILED", "note")
-    assert one.detail == {"ids": [waits.id], "causes": [first.id]}
+    assert one.detail == {"jobs": 1, "ids": [waits.id], "causes": [first.id]}
     assert one.mend is not None and one.mend.startswith(f"holdfast retry {first.id} ")
 
 
@@ -169,12 +172,12 @@ def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any)
     assert one.mend is not None and one.mend.startswith(f"holdfast cancel {waits.id} ")
 
 
-def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_a_due_job_that_stays_scheduled(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.task(name="known")(lambda: None).using(delay=10).enqueue()
     clock.advance(60)
     assert "LATE_JOBS" not in problems(app)
     clock.advance(60)
-    assert "1 job (1) was due more than a minute ago and is still scheduled" in found("LATE_JOBS", "warning").meaning
+    assert "still scheduled: 1 job (1)." in found("LATE_JOBS", "warning").meaning
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ def test_a_scheduled_job_that_nobody_makes_ready(app: Holdfast, clock: FakeClock
 def test_ready_jobs_without_any_worker(app: Holdfast, found: Any) -> None:
     app.task(name="known")(lambda: None).enqueue_many([{}, {}])
     one = found("NO_WORKERS", "warning")
-    assert one.meaning == "2 jobs are ready, and no worker is running." and one.mend == "holdfast worker module:app"
+    assert one.meaning == "Ready, and no worker is running: 2 jobs." and one.mend == "holdfast worker module:app"
 
 
 def test_messages_need_no_worker(app: Holdfast) -> None:
@@ -198,7 +201,7 @@ def test_a_task_that_no_live_worker_has(app: Holdfast, found: Any, enlist: Any) 
     app.task(name="renamed")(lambda: None).enqueue()
     one = found("UNKNOWN_TASKS", "warning")
     assert one.detail == {"waiting": [{"queue": "default", "task": "renamed", "count": 1}]}
-    assert "1 job is ready, of tasks that no running worker has: renamed." in one.meaning
+    assert "no running worker has the task: 1 job of renamed." in one.meaning
 
 
 def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, enlist: Any) -> None:
@@ -208,7 +211,7 @@ def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, 
     assert one.mend == "holdfast worker module:app --queues slow"
 
 
-def test_a_worker_that_is_dead_and_what_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
+def test_a_dead_worker_and_the_jobs_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
     app = open_app()
     job = app.task(name="known")(lambda: None).enqueue()
     with bystander(worker(url, claims=1)) as process:
@@ -217,8 +220,8 @@ def test_a_worker_that_is_dead_and_what_it_held(open_app: Callable[..., Holdfast
         process.wait()
         one = app.check().of("DEAD_WORKERS")
         assert one is not None and one.severity == "warning" and one.detail["jobs"] == 1
-        assert f"process {process.pid} on" in one.meaning and "still holds 1 job" in one.meaning
-        assert "Took back 1 job that no living worker held." in app.check(repair=True).repaired
+        assert f"process {process.pid} on" in one.meaning and "still hold 1 job." in one.meaning
+        assert "Recovered 1 job that no live worker held." in app.check(repair=True).repaired
     assert app.check().of("DEAD_WORKERS") is None and job.refresh().status == "ready"
 
 
@@ -231,12 +234,12 @@ def test_a_worker_that_was_stopped_by_a_signal(open_app: Callable[..., Holdfast]
         assert one is not None and one.severity == "warning" and one.mend == f"kill -CONT {process.pid}"
 
 
-def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+def test_a_worker_without_a_heartbeat(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.advance(170)
     assert "SILENT_WORKERS" not in problems(app)
     clock.advance(20)
-    assert "has not been heard of for 3m 10s" in found("SILENT_WORKERS", "warning").meaning
+    assert "without a heartbeat for up to 3m 10s" in found("SILENT_WORKERS", "warning").meaning
 
 
 # --- queues ---------------------------------------------------------------------------------------
@@ -245,7 +248,7 @@ def test_a_worker_that_is_not_heard_of(app: Holdfast, clock: FakeClock, found: A
 def test_a_queue_that_has_been_paused_for_long(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.queue("mail").pause()
     app.queue("mail").send(1)
-    assert found("PAUSED_QUEUE", "note").meaning == "1 queue is paused: mail."
+    assert found("PAUSED_QUEUE", "note").meaning == "Paused queues: mail."
     clock.advance(2 * DAY)
     one = found("PAUSED_QUEUE", "warning")
     assert "mail has been paused for 2d" in one.meaning
@@ -261,36 +264,36 @@ def test_a_queue_that_is_paused_and_empty_is_a_note(app: Holdfast, clock: FakeCl
 # --- times ----------------------------------------------------------------------------------------
 
 
-def test_a_job_that_was_made_later_than_now(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_a_job_that_was_created_in_the_future(app: Holdfast, clock: FakeClock, found: Any) -> None:
     app.queue("inbox").send(1)
     clock.step(-3600)
-    assert "1 job (1) was made later than it is now" in found("CREATED_IN_FUTURE", "warning").meaning
+    assert "Created in the future: 1 job (1)." in found("CREATED_IN_FUTURE", "warning").meaning
 
 
 @pytest.mark.parametrize(
     ("moment", "code"), [("finished_at + 3600000000", "ENDED_IN_FUTURE"), ("NULL", "ENDED_WITHOUT_TIME")]
 )
-def test_a_job_that_ended_later_than_now_or_at_no_time(
+def test_a_job_that_finished_in_the_future_or_without_a_time(
     app: Holdfast, sql: Sql, found: Any, claim: Claim, clock: FakeClock, moment: str, code: str
 ) -> None:
-    """It would be kept for longer than the rules say, or for ever."""
+    """It would be pruned too late, or never."""
     job = app.task(name="known")(lambda: None).enqueue()
     succeed(app.store, claim().lease)
     sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
     one = found(code, "warning")
-    assert one.detail == {"ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
-    assert "Let 1 job have ended now." in app.check(repair=True).repaired
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
+    assert "Set the finish time of 1 job to now." in app.check(repair=True).repaired
     assert app.check().of(code) is None
     assert app.jobs.get(job.id).finished_at == as_datetime(clock.now())
 
 
-def test_a_worker_that_was_heard_of_later_than_now(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
+def test_a_heartbeat_in_the_future(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
     enlist()
     clock.step(-3600)
-    assert "1h from now" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
+    assert "1h in the future" in found("HEARTBEAT_IN_FUTURE", "warning").meaning
 
 
-def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
+def test_events_that_go_back_in_time(app: Holdfast, clock: FakeClock, found: Any) -> None:
     inbox = app.queue("inbox")
     inbox.send_many([1, 2])
     inbox.receive()
@@ -299,7 +302,7 @@ def test_a_log_that_goes_back_in_time(app: Holdfast, clock: FakeClock, found: An
     assert found("CLOCK_STEPPED_BACK", "note").detail == {"steps": 1, "largest_seconds": 600.0}
 
 
-def test_a_job_for_the_next_century(app: Holdfast, found: Any) -> None:
+def test_a_job_that_is_scheduled_decades_ahead(app: Holdfast, found: Any) -> None:
     app.task(name="known")(lambda: None).using(delay=20 * 365 * DAY).enqueue()
     assert "more than ten years from now" in found("FAR_IN_FUTURE", "note").meaning
 

@@ -1,4 +1,4 @@
-"""The folder of large payloads, where somebody else has made it: the doctor says who can get at them."""
+"""The folder of large payloads, created by another program: the doctor reports who can read it."""
 
 import os
 import shlex
@@ -12,10 +12,9 @@ import pytest
 
 from blobs import blob_files, collect, large
 from holdfast import Holdfast
-from holdfast.clock import SystemClock
-from holdfast.store.sqlite.diagnose import Patient
 from holdfast.upkeep.doctor.doctor import diagnose
 from holdfast.upkeep.doctor.findings import Finding
+from support.doctor import diagnosis_of
 
 
 @pytest.fixture
@@ -39,15 +38,14 @@ def test_a_folder_that_is_open_to_others_is_found(app: Holdfast, url: str, folde
     app.queue("inbox").send(large())
     assert stat.S_IMODE(folder.stat().st_mode) == mode, "they may share it on purpose"
     one = findings(app)["FILE_PERMISSIONS"]
-    assert one.severity == "warning" and f"{folder.name} can be opened by more than its owner" in one.meaning
-    assert f"mode {mode:o}" in one.meaning and "the folder of large payloads with mode 700" in one.meaning
+    assert one.severity == "warning" and f"Other users can open {folder.name} (mode {mode:o})." in one.meaning
     assert one.mend == f"chmod 700 {shlex.quote(str(folder))}"
     subprocess.run(one.mend, shell=True, check=True)
     assert findings(app)["FILE_PERMISSIONS"].severity == "ok"
     assert len(blob_files(url)) == 1
 
 
-def test_files_and_folder_are_mended_by_one_line(app: Holdfast, url: str, folder: Path) -> None:
+def test_files_and_folder_are_fixed_by_one_command(app: Holdfast, url: str, folder: Path) -> None:
     made(folder, 0o755)
     Path(url).chmod(0o644)
     one = findings(app)["FILE_PERMISSIONS"]
@@ -63,7 +61,7 @@ def test_a_folder_that_is_a_link_is_noted(app: Holdfast, url: str, folder: Path,
     folder.symlink_to(elsewhere)
     app.queue("inbox").send(large())
     one = findings(app)["BLOBS_ELSEWHERE"]
-    assert one.severity == "note" and f"kept elsewhere, in {elsewhere}" in one.meaning
+    assert one.severity == "note" and f"is a link to {elsewhere}." in one.meaning
     assert one.mend == f"ls -ld {folder} '{elsewhere}'"
     elsewhere.chmod(0o755)
     assert f"chmod 700 {folder}" in str(findings(app)["FILE_PERMISSIONS"].mend), "of where it leads to"
@@ -71,14 +69,12 @@ def test_a_folder_that_is_a_link_is_noted(app: Holdfast, url: str, folder: Path,
 
 def test_a_folder_of_another_owner_is_found(app: Holdfast, url: str, folder: Path) -> None:
     folder.mkdir(0o700)
-    found = Patient(url, "holdfast_", SystemClock()).examine(0)
-    blobs = found.surroundings.blob_folder
-    assert blobs is not None and blobs.owner == blobs.owner_of_database == os.getuid()
-    found.surroundings = msgspec.structs.replace(
-        found.surroundings, blob_folder=msgspec.structs.replace(blobs, owner=4711)
-    )
+    found = diagnosis_of(Path(url))
+    blobs = found.file.blob_folder
+    assert blobs is not None and blobs.owner == blobs.database_owner == os.getuid()
+    found.file = msgspec.structs.replace(found.file, blob_folder=msgspec.structs.replace(blobs, owner=4711))
     (one,) = (one for one in diagnose(found) if one.code == "BLOBS_OWNER")
-    assert one.severity == "warning" and "is of user 4711" in one.meaning
+    assert one.severity == "warning" and "belongs to user 4711" in one.meaning
     assert one.mend == f"chown -R {os.getuid()} {folder}"
 
 

@@ -1,4 +1,4 @@
-"""What the doctor and the health check read is bounded, by an index or a limit, however many rows there are."""
+"""Each query of the doctor reads a bounded number of rows, by an index or a limit, however many there are."""
 
 import re
 import sqlite3
@@ -13,9 +13,10 @@ import holdfast.store.sqlite
 from holdfast import Holdfast
 from machine_steps import machine_steps
 
-FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "examine.sql"
-NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
-REPAIRS = {"delete_leftovers", "forget_meta", "note_missed", "end_now"}
+FOLDER = Path(holdfast.store.sqlite.__file__).parent / "sql"
+TEXT = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("doctor.sql", "doctor_samples.sql"))
+NAMES = re.findall(r"^-- name: (\w+)", TEXT, re.MULTILINE)
+REPAIRS = {"delete_orphaned_rows", "delete_meta", "insert_missed_endings", "set_finished_now"}
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def conn(app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_no_question_walks_over_the_jobs_without_an_index(app: Holdfast, conn: sqlite3.Connection) -> None:
-    walks = {
+def test_no_query_scans_the_jobs_without_an_index(app: Holdfast, conn: sqlite3.Connection) -> None:
+    scans = {
         name: [
             line for line in plan(conn, statement_of(app, name)) if re.match(r"SCAN holdfast_jobs(?! USING)", line)
         ]
@@ -37,15 +38,18 @@ def test_no_question_walks_over_the_jobs_without_an_index(app: Holdfast, conn: s
         if name not in REPAIRS
     }
     # The newest jobs, by the table itself, and no more than a thousand.
-    newest = {"created_ahead", "wrong_unit", "ended_untimed"}
-    assert {name for name, lines in walks.items() if lines} == newest
+    newest = {"created_in_future", "times_in_wrong_unit", "finished_without_time"}
+    assert {name for name, lines in scans.items() if lines} == newest
     assert all(":newest" in statement_of(app, name) for name in newest)
 
 
 def steps(app: Holdfast, name: str) -> int:
-    """Of SQLite's machine, which no other load changes."""
-    values = {"window": 100, "most": 100, "newest": 100, "each": 50, "queues": None, "since": 0, "live": "[]"}
-    values |= {"now": 2**62, "before": 0, "after": 2**62, "slack": 1, "dead": "[]", "prefix": "holdfast_"}  # type: ignore[dict-item]
+    """The steps of SQLite's virtual machine, which do not depend on the load."""
+    values: dict[str, object] = dict.fromkeys(("window", "limit", "newest", "recent"), 100)
+    values |= {"live_workers": "[]", "dead_workers": "[]", "prefix": "holdfast_", "tolerance": 1}
+    values |= dict.fromkeys(("expired_before", "late_before", "earliest"), 0) | dict.fromkeys(
+        ("future", "far_future"), 2**62
+    )
     return machine_steps(app, [name], values, every=50)
 
 

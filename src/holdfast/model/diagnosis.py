@@ -1,65 +1,69 @@
-"""What a store finds when it looks itself over. Pure data; what it means is for others to say."""
+"""What the store reads from a database for the doctor and the health check. Data only; the doctor interprets it."""
 
 from typing import Literal
 
 from msgspec import Struct
 
 from ..blobs import BlobReference
-from .worker import Attendance
+from ..errors import StoreError
+from .worker import Attendance, Presence
 
 
-class Opener(Struct, frozen=True):
-    """A process that has the database open, or a file that was once at its path."""
+class FileUser(Struct, frozen=True):
+    """A process that has the database file open, or the file that was at its path before."""
 
     pid: int
     command: str
-    deleted: bool = False  # the file that it has is not the one at the path any more
-    has_holdfast: bool = False  # it seems to have Holdfast in it
-    reads: bool = False  # it was within a read transaction, each time somebody looked
-    writes: bool = False  # and in a write transaction
+    deleted: bool = False  # its file is no longer the one at the path
+    has_holdfast: bool = False  # it seems to use Holdfast
+    reads: bool = False  # it held the same read lock during the whole observation
+    writes: bool = False  # it held the write lock during the whole observation
 
 
 class BlobFolder(Struct, frozen=True):
-    """Where large payloads are, beside the database."""
+    """The folder beside the database that holds large payloads."""
 
     path: str
     mode: int
-    owner: int
-    owner_of_database: int
-    link_to: str | None = None
+    owner: int  # user ids
+    database_owner: int
+    link_target: str | None = None
 
 
-class Surroundings(Struct, frozen=True):
-    """The database as a file, without opening it."""
+FileKind = Literal["file", "missing", "no folder", "folder", "other", "unreachable"]
+
+
+class FileEnvironment(Struct, frozen=True):
+    """The database file and what surrounds it, read without opening the database."""
 
     path: str
-    kind: Literal["file", "missing", "no folder", "folder", "other", "unreachable"]
-    trouble: str  # of one that is unreachable
-    modes: dict[str, int]  # of the file and its companions, by name
-    file_system: str  # '' where the system does not tell
-    unsafe: bool  # SQLite's locks do not hold there
+    kind: FileKind
+    error: str  # why the path is unreachable
+    modes: dict[str, int]  # of the database, -wal and -shm files, by name
+    file_system: str  # '' if the system does not tell
+    unsafe: bool  # SQLite's locks do not work on this file system
     free_bytes: int
     min_free_bytes: int
     database_bytes: int
     log_bytes: int
-    not_writable: list[str]  # the file, its folder, its companions
-    openers: list[Opener]  # this process only if it reads
+    not_writable: list[str]  # the file, its folder, -wal and -shm
+    users: list[FileUser]  # includes this process only if it reads
     pid: int  # of this process
-    blob_folder: BlobFolder | None = None  # if there is one
+    blob_folder: BlobFolder | None = None
 
 
 class Settings(Struct, frozen=True):
-    journal_mode: str | None  # None: nobody has it open, and it shows only then
-    page_size: int
-    pages: int
-    free_pages: int
-    auto_vacuum: int
-    encoding: str
-    foreign_keys: bool  # this SQLite can enforce them
+    journal_mode: str | None = None  # None: unknown, because no process has the database open
+    page_size: int = 0
+    pages: int = 0
+    free_pages: int = 0
+    auto_vacuum: int = 0
+    encoding: str = ""
+    foreign_keys: bool = False  # whether this SQLite can enforce them
 
 
-class Drift(Struct, frozen=True):
-    """Something of the schema that is not as the migrations make it."""
+class SchemaDifference(Struct, frozen=True):
+    """A part of the schema that differs from what the migrations create."""
 
     how: Literal["missing", "changed", "extra"]
     kind: str  # table, index, trigger, view
@@ -68,142 +72,133 @@ class Drift(Struct, frozen=True):
 
 
 class Schema(Struct, frozen=True):
-    found: list[str]  # migrations that were applied
-    pending: list[str]
-    unknown: list[str]  # applied by a newer version, or by one that was never released
-    drift: list[Drift]
-    others: list[str] = []  # prefixes of other sets of Holdfast's tables, where there is none of this one
-    unreleased: bool = False  # made by a version before the first release: it cannot be migrated
+    applied: list[str] = []  # migrations
+    pending: list[str] = []
+    unknown: list[str] = []  # applied by a newer version, or by an unreleased one
+    differences: list[SchemaDifference] = []
+    other_prefixes: list[str] = []  # of other Holdfast tables in the file, if there are none with this prefix
+    unreleased: bool = False  # created before the first release: cannot be migrated
+
+    @property
+    def state(self) -> Literal["unreleased", "too new", "absent", "outdated", "current"]:
+        if self.unreleased:
+            return "unreleased"
+        if self.unknown:
+            return "too new"
+        if not self.applied:
+            return "absent"
+        return "outdated" if self.pending else "current"
 
 
-class Integrity(Struct, frozen=True):
-    problems: list[str]
-    thorough: bool
-    seconds: float
-
-
-class Some(Struct, frozen=True):
-    """How many, up to a bound, and the first of them."""
+class Sample(Struct, frozen=True):
+    """The result of one query of `doctor_samples.sql`: how many rows it found, and the first ids."""
 
     count: int = 0
     ids: tuple[int, ...] = ()
-    more: bool = False  # than were counted
+    more: bool = False  # the query stopped at its limit
 
     def __bool__(self) -> bool:
         return self.count > 0
 
 
-class StuckReady(Struct, frozen=True):
+class ReadyJobs(Struct, frozen=True):
     """Ready jobs of one queue and task."""
 
     queue: str
-    task: str | None
+    task: str
     count: int
     more: bool
 
 
-class Pause(Struct, frozen=True):
-    queue: str
+class PausedQueue(Struct, frozen=True):
+    name: str
     paused_at: int
-    ready: bool  # something waits there
+    has_ready_jobs: bool
 
 
-class Held(Struct, frozen=True):
-    """A blocked job whose blockers have all ended, or are gone; how many of each."""
+class BlockedJob(Struct, frozen=True):
+    """A blocked job whose blockers have all finished or been deleted, and how many of each there are."""
 
     id: int
-    policy: str | None  # on_blocker_failure; None is hold
+    on_blocker_failure: str | None  # None: the job stays blocked
     succeeded: int
     failed: int
-    gone: int
-    retryable: tuple[int, ...]  # jobs that failed or were cancelled
+    deleted: int
+    failed_ids: tuple[int, ...]  # blockers that failed or were cancelled
 
-
-class Miscount(Struct, frozen=True):
-    """A count of the statistics, and how many jobs there are."""
-
-    queue: str
-    task: str
-    status: str
-    counted: int
-    real: int
+    @property
+    def can_be_released(self) -> bool:
+        return self.on_blocker_failure is not None or not (self.failed or self.deleted)
 
 
 class BlobReferences(Struct, frozen=True):
-    """Large payloads and results, which are kept by reference."""
+    """Large payloads and results, which jobs refer to by name."""
 
-    missing: list[BlobReference]
-    orphaned: int  # that are there, and nobody refers to
-    folder: str | None = None  # in which they are; None: elsewhere
-
-
-class Times(Struct, frozen=True):
-    boot_id: str | None  # as stored
-    current_boot_id: str
-    created_ahead: Some  # made later than now
-    far_ahead: Some  # scheduled for years
-    ended_ahead: Some  # ended later than now
-    ended_untimed: Some  # ended at no time
-    wrong_unit: Some  # before anybody made a job: seconds or milliseconds, most likely
-    steps_back: int  # how often the log went back in time, of late
-    largest_step: int  # microseconds
+    missing: list[BlobReference] = []
+    orphaned: int = 0  # files that no job refers to
+    folder: str | None = None  # None: they are not in files
 
 
-Why = Literal["slow", "large", "schema", "busy", "damaged", "elsewhere", "other"]
+class ClockHistory(Struct, frozen=True):
+    """Signs that the wall clock was set back or that the machine was restarted. Steps are microseconds."""
+
+    stored_boot_id: str | None = None
+    boot_id: str = ""
+    steps_back: int = 0  # in the newest events
+    largest_step: int = 0
 
 
-class Question(Struct, frozen=True):
-    """What could not be answered, and why."""
+SkipReason = Literal["slow", "large", "schema", "busy", "damaged", "elsewhere", "other"]
+
+
+class SkippedPart(Struct, frozen=True):
+    """A part of the diagnosis that could not be read."""
 
     name: str
-    why: Why
+    reason: SkipReason
     detail: str = ""
 
 
-class Unopened(Struct, frozen=True):
-    """Why the database could not be read at all, by the name of Holdfast's exception."""
-
-    kind: str
-    message: str
-
-
-class Examination(Struct):
-    """Each part is None where it was not, or could not be, looked at."""
+class Diagnosis(Struct):
+    """Everything the doctor's checks look at. A part that is not in `examined` was not read and is empty."""
 
     prefix: str
     now: int
     sqlite_version: str
     sqlite_version_info: tuple[int, ...]
-    surroundings: Surroundings
+    file: FileEnvironment
     deep: bool = False
-    unopened: Unopened | None = None
-    unanswered: list[Question] = []
-    settings: Settings | None = None
-    schema: Schema | None = None
-    integrity: Integrity | None = None
-    broken_keys: list[tuple[str, int]] | None = None  # rows that refer to nothing, by table
-    orphans: dict[str, Some] | None = None  # ids of jobs that are gone, by table
-    rootless: Some | None = None  # jobs of chains without their first one
-    batchless: Some | None = None  # jobs of a batch that is gone
-    miscounts: list[Miscount] | None = None
-    workers: list[Attendance] | None = None
-    overdue: Some | None = None  # run, past their lease, and no live worker holds them
-    abandoned: Some | None = None  # run in the name of a worker that is dead
-    unheld: Some | None = None  # blocked by nothing
-    held: list[Held] | None = None
-    endings: int | None = None
-    waiting: list[StuckReady] | None = None
-    late: Some | None = None  # scheduled, due for a while, and not ready yet
-    pauses: list[Pause] | None = None
-    times: Times | None = None
-    blobs: BlobReferences | None = None
+    open_error: StoreError | None = None
+    examined: set[str] = set()
+    skipped: list[SkippedPart] = []
+    samples: dict[str, Sample] = {}  # by the name of the query
+    settings: Settings = Settings()
+    schema: Schema = Schema()
+    integrity: list[str] = []  # problems that SQLite found
+    integrity_seconds: float = 0
+    foreign_keys: dict[str, int] = {}  # number of rows that refer to missing rows, by table
+    counts: list[tuple[str, str, str, int, int]] = []  # wrong ones: queue, task, status, counted, actual
+    workers: list[Attendance] = []
+    blocked_jobs: list[BlockedJob] = []
+    endings: int = 0  # finished jobs whose dependents were not told yet
+    ready_jobs: list[ReadyJobs] = []
+    paused_queues: list[PausedQueue] = []
+    clock: ClockHistory = ClockHistory()
+    large_payloads: BlobReferences = BlobReferences()
+
+    def workers_that_are(self, *presence: Presence) -> list[Attendance]:
+        return [worker for worker in self.workers if worker.presence in presence]
+
+    @property
+    def live_workers(self) -> list[Attendance]:
+        return self.workers_that_are("alive", "unknown")
 
 
-class Vitals(Struct, frozen=True):
-    """What a health check asks, all of it at once. Times are microseconds."""
+class HealthMetrics(Struct, frozen=True):
+    """What a health check needs, read at one moment. Times are microseconds."""
 
     now: int
     oldest_ready_since: int | None
     oldest_ready_id: int | None
-    ended: dict[str, int]  # attempts since a minute, by how they ended
+    attempts: dict[str, int]  # recent attempts, by how they ended
     workers: list[Attendance]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import Struct
 
 from ..failure import Failure
-from ..model.diagnosis import Examination, Vitals
+from ..model.diagnosis import Diagnosis, HealthMetrics
 from ..model.job import Sweep
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ class StoreFile(Protocol):
 
     # --- checks ---
 
-    def examine(self, deep: bool = False) -> Examination:
-        """Look for problems; nothing is written. deep: look at all rows, however long it takes."""
+    def diagnose(self, deep: bool = False) -> Diagnosis:
+        """Read what the doctor checks; writes nothing. deep: read all rows, however long it takes."""
         ...
 
-    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
-        """What a health check needs: what waits longest, how attempts ended since a minute, and the live workers."""
+    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics:
+        """Return the longest-waiting job, how attempts ended since a minute, and the workers."""
         ...
 
     def left_behind(self) -> int:
@@ -119,11 +119,11 @@ class StoreFile(Protocol):
         """Create missing indexes and triggers; returns their names. What was changed is left as it is."""
         ...
 
-    def delete_leftovers(self) -> int:
+    def delete_orphaned_rows(self) -> int:
         """Delete some orphaned rows of deleted jobs. Returns how many, 0 if none is left."""
         ...
 
-    def mend_ends(self) -> int:
+    def repair_finish_times(self) -> int:
         """Set `finished_at` to now where it is missing or lies ahead, of some jobs. Returns how many, 0 if none is
         left."""
         ...
@@ -132,8 +132,9 @@ class StoreFile(Protocol):
         """Correct wrong counts; returns how many."""
         ...
 
-    def note_missed_endings(self) -> int:
-        """Note again what has ended and is still waited for, so that a sweep of endings sees it. Returns how many."""
+    def insert_missed_endings(self) -> int:
+        """Record finished jobs that others still wait for, so that a sweep of endings releases those. Returns how
+        many."""
         ...
 
 

@@ -1,7 +1,4 @@
-"""A database that may be in any state, looked over without an app: nothing is made, migrated or written.
-
-An app opens its database to use it, and cannot open one that is damaged, locked, or of another version.
-"""
+"""Check a database without an app: it may be damaged, locked or outdated, and nothing is created or migrated."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from ..errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model.diagnosis import Vitals
+    from ..model.diagnosis import HealthMetrics
     from ..upkeep.doctor.findings import Checkup
 
 
-MIN_FREE_BYTES = 16 * 1024 * 1024  # what an app has by default
+MIN_FREE_BYTES = 16 * 1024 * 1024  # the default of an app
 
 
 def check_database(
@@ -32,14 +29,13 @@ def check_database(
     reason: str = "",
     clock: Clock | None = None,
 ) -> Checkup:
-    """As `app.check()`. To repair, the database is opened as an app does."""
-    from ..store.sqlite.diagnose import Patient
-    from ..upkeep.doctor.doctor import diagnose, refuse_repair
-    from ..upkeep.doctor.findings import Checkup, Finding, in_order
+    """Do what `app.check()` does. A repair opens the database as an app does."""
+    from ..store.sqlite.diagnose import OfflineDatabase
+    from ..upkeep.doctor.doctor import diagnose, not_repaired, refuse_repair
+    from ..upkeep.doctor.findings import Checkup, most_severe_first
 
-    began, time_source = time.monotonic(), clock or SystemClock()
-    patient = Patient(url, validate.prefix(prefix), time_source)
-    findings = diagnose(patient.examine(MIN_FREE_BYTES, deep))
+    began, clock = time.monotonic(), clock or SystemClock()
+    findings = diagnose(OfflineDatabase(url, validate.prefix(prefix), clock).diagnose(MIN_FREE_BYTES, deep))
     if not repair:
         return Checkup(findings, [], time.monotonic() - began)
     from .holdfast import Holdfast
@@ -47,19 +43,20 @@ def check_database(
     refusal = refuse_repair(findings)
     if refusal is None:
         try:
-            with Holdfast(url, prefix=prefix, migrate=False, clock=time_source) as app:
+            with Holdfast(url, prefix=prefix, migrate=False, clock=clock) as app:
                 return app.check(deep=deep, repair=True, actor=actor, reason=reason)
         except StoreError as error:
-            refusal = Finding("error", "NOT_REPAIRED", f"Nothing was repaired: {error}.")
-    return Checkup(in_order([*findings, refusal]), [], time.monotonic() - began)
+            refusal = not_repaired(str(error).rstrip("."))
+    return Checkup(most_severe_first([*findings, refusal]), [], time.monotonic() - began)
 
 
-def vitals_of(
+def read_health_metrics(
     url: str, *, prefix: str, window: float, queues: Sequence[str] | None = None, clock: Clock | None = None
-) -> Vitals:
-    """What a health check asks, of the last so many seconds."""
-    from ..store.sqlite.diagnose import Patient
+) -> HealthMetrics:
+    """Return what a health check needs, of the last `window` seconds."""
+    from ..store.sqlite.diagnose import OfflineDatabase
     from ..upkeep.doctor.health import since_minute
 
-    time_source = clock or SystemClock()
-    return Patient(url, validate.prefix(prefix), time_source).vitals(since_minute(time_source.now(), window), queues)
+    clock = clock or SystemClock()
+    database = OfflineDatabase(url, validate.prefix(prefix), clock)
+    return database.health_metrics(since_minute(clock.now(), window), queues)

@@ -9,7 +9,7 @@ from ..options import DatabaseOption, complete_queues, duration, example, share,
 from ..output import document, json_option, say
 
 if TYPE_CHECKING:
-    from ...model.diagnosis import Vitals
+    from ...model.diagnosis import HealthMetrics
 
 
 @click.command(
@@ -64,12 +64,12 @@ def health(
     """
     import socket
 
-    from ...upkeep.doctor.health import Limits, judge
+    from ...upkeep.doctor.health import Limits, assess
 
     limits = Limits(
         max_oldest_ready, max_failure_rate, min_attempts, min_workers, socket.gethostname() if here else None
     )
-    found = judge(_vitals(database, window, list(queue) or None), limits)
+    found = assess(_metrics(database, window, list(queue) or None), limits)
     if as_json:
         document(found)
     else:
@@ -77,13 +77,13 @@ def health(
     ctx.exit(Exit.DONE if found.healthy else Exit.NOT_DONE)
 
 
-def _vitals(database: DatabaseOption, window: float, queues: list[str] | None) -> "Vitals":
-    from ...supervisor.offline_doctor import vitals_of
+def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) -> "HealthMetrics":
+    from ...supervisor.offline_doctor import read_health_metrics
     from ...upkeep.doctor.health import since_minute
 
     place = database.place()
     if place is None:
         with database.open() as app:
-            return app.store.file.vitals(since_minute(app.clock.now(), window), queues)
+            return app.store.file.health_metrics(since_minute(app.clock.now(), window), queues)
     url, prefix = place
-    return vitals_of(url, prefix=prefix, window=window, queues=queues)
+    return read_health_metrics(url, prefix=prefix, window=window, queues=queues)

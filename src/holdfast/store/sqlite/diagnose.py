@@ -1,10 +1,12 @@
-"""A store looks itself over, on a connection of its own for reading."""
+"""Read what the doctor and the health check need, on a connection that only reads."""
 
+import re
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -16,53 +18,53 @@ from ...clock import SECOND, Clock
 from ...errors import HoldfastError, StoreBusy, StoreError
 from ...model.diagnosis import (
     BlobReferences,
-    Examination,
-    Held,
-    Integrity,
-    Miscount,
-    Pause,
-    Question,
+    BlockedJob,
+    ClockHistory,
+    Diagnosis,
+    HealthMetrics,
+    PausedQueue,
+    ReadyJobs,
+    Sample,
     Settings,
-    Some,
-    StuckReady,
-    Times,
-    Unopened,
-    Vitals,
-    Why,
+    SkippedPart,
+    SkipReason,
 )
 from ...model.stats import WaitingJob
-from ...model.worker import Attendance
 from ..blob_store import Vault
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
 from .database import Database
 from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
 from .engine.errors import code_of, is_busy, translate
-from .engine.file_users import Holders, has_companion, openers_of, survey
+from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
 from .migrate import Migrations
 from .stats import EVERY, LONGEST_READY
 from .workers import present_workers
 
 T = TypeVar("T")
-MOST = 1000  # that are counted of anything
-NAMED = 10  # that are named
-WINDOW = 20_000  # rows at either end of an index
-NEWEST = 1000
+SQL = Path(__file__).parent / "sql"
+SAMPLES = re.findall(r"^-- name: (\w+)", (SQL / "doctor_samples.sql").read_text(encoding="utf-8"), re.MULTILINE)
+LIMIT = 1000  # rows that a query returns
+IDS_IN_SAMPLE = 10
+WINDOW = 20_000  # rows read at either end of an index
+NEWEST = 1000  # jobs or events
 MOST_BLOBS = 2000
-SECONDS_EACH = 0.25  # for one question
+MOST_DUE = 1000  # jobs that are due and still scheduled, those of paused queues included
+MOST_PROBLEMS = 10  # that SQLite's integrity check reports
+SECONDS_PER_QUERY = 0.25  # unless the diagnosis is deep
+INSTRUCTIONS_PER_TICK = 10_000  # of SQLite's virtual machine, between two looks at the clock
 LARGEST_CHECKED_BYTES = 64 * 1024 * 1024
-STEPS_PER_LOOK = 10_000  # of SQLite's machine
-GRACE = 10 * SECOND  # a sweep may come that late
-SLACK = 60 * SECOND  # between the clocks of two machines
-FAR = 10 * 365 * 86_400 * SECOND
-FIRST_TIME = 1_000_000_000 * SECOND  # 2001: nobody made a job before
-MOST_DUE = 1000  # jobs that are due and scheduled still; those of paused queues among them
-TABLES = ("events", "tags", "blockers")
+SWEEP_TOLERANCE = 10 * SECOND  # how late a worker may be to recover a job
+CLOCK_TOLERANCE = 60 * SECOND  # between the clocks of two machines
+FAR_FUTURE = 10 * 365 * 86_400 * SECOND
+EARLIEST = 1_000_000_000 * SECOND  # 2001
+BUSY_SECONDS = 2.0
+RETRY_SECONDS = 0.01
 
 
-class Look:
-    """One look at the database, on a connection that nobody else uses meanwhile."""
+class DiagnosisReader:
+    """Reads a diagnosis or the health metrics on a connection that no other thread uses meanwhile."""
 
     def __init__(
         self,
@@ -70,81 +72,110 @@ class Look:
         sql: Statements,
         path: Path,
         clock: Clock,
-        kept: ListedBlobs | None = None,
+        blobs: ListedBlobs | None = None,
     ) -> None:
-        """kept: what keeps large payloads, if that can be asked."""
-        self._connection, self._sql, self._path, self._clock, self._kept = connection, sql, path, clock, kept
+        """blobs: what stores large payloads, if it can list them."""
+        self._connection, self._sql, self._path, self._clock, self._blobs = connection, sql, path, clock, blobs
         self._statistics = StatisticsReader(sql)
         self._deadline = float("inf")
 
-    def examine(self, found: Examination, is_open: bool) -> None:
-        """Fills in what can be known. is_open: whether the journal mode shows."""
+    def read(self, diagnosis: Diagnosis, *, is_open: bool) -> None:
+        """Fill in every part that can be read. is_open: other connections exist, so the journal mode is visible."""
+        self._connection.set_progress_handler(
+            lambda: int(time.monotonic() > self._deadline), INSTRUCTIONS_PER_TICK
+        )  # interrupts a query that takes too long
+        try:
+            self._read_parts(diagnosis, is_open)
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+    def _read_parts(self, diagnosis: Diagnosis, is_open: bool) -> None:
         from .migrate import compare
 
-        deep = found.deep
-        window = -1 if deep else WINDOW
-        with self._watched():
-            found.settings = self._ask(found, "settings", lambda: self._settings(is_open))
-            found.schema = self._ask(found, "schema", lambda: compare(self._connection, self._sql, found.prefix))
-            self._look_at_rows(found, window)
-            self._look_at_jobs(found, window)
-            found.times = self._ask(found, "times", lambda: self._times(deep))
-            found.blobs = self._ask(found, "large payloads", lambda: self._blobs(found))
-            found.integrity = self._integrity(found)
+        part = partial(self._part, diagnosis)
+        with part("settings"):
+            diagnosis.settings = self._settings(is_open)
+        with part("schema"):
+            diagnosis.schema = compare(self._connection, self._sql, diagnosis.prefix)
+        with part("workers"):
+            diagnosis.workers = present_workers(self._connection, self._sql, self._path)
+        values = self._parameters(diagnosis)
+        for name in SAMPLES:
+            with part(name):
+                diagnosis.samples[name] = self._sample(name, values)
+        with part("blocked_jobs"):
+            rows = self._rows("blocked_by_finished", values)
+            diagnosis.blocked_jobs = [
+                BlockedJob(id, policy, succeeded, failed, deleted, tuple(msgspec.json.decode(ids or "[]")))
+                for id, policy, succeeded, failed, deleted, ids in rows
+            ]
+        with part("endings"):
+            diagnosis.endings = self._rows("count_endings", values)[0][0]
+        with part("ready_jobs"):
+            rows = self._rows("ready_by_queue_and_task", values)
+            diagnosis.ready_jobs = [ReadyJobs(queue, task, count, count >= LIMIT) for queue, task, count in rows]
+        with part("paused_queues"):
+            rows = self._rows("paused_queues", values)
+            diagnosis.paused_queues = [PausedQueue(name, at, bool(has_ready)) for name, at, has_ready in rows]
+        with part("clock"):
+            steps = self._rows("clock_steps", values)[0]
+            diagnosis.clock = ClockHistory(self._meta("boot_id"), self._clock.boot_id(), *steps)
+        with part("counts"), self._one_transaction():
+            diagnosis.counts = self._statistics.recount(self._connection)[:LIMIT]
+        with part("large_payloads"):
+            diagnosis.large_payloads = self._blob_references(diagnosis.deep)
+        if diagnosis.deep:
+            with part("foreign_keys"):
+                rows = self._connection.execute("PRAGMA foreign_key_check").fetchmany(LIMIT)
+                diagnosis.foreign_keys = dict(sorted(Counter(row[0] for row in rows).items()))
+        with part("integrity"):
+            self._check_integrity(diagnosis)
 
-    def vitals(self, since_minute: int, queues: Sequence[str] | None) -> Vitals:
+    def health_metrics(self, since_minute: int, queues: Sequence[str] | None) -> HealthMetrics:
         now = self._clock.now()
-        paused = {name for name, is_paused in self._all("queues_ever_paused", {}) if is_paused}
-        with self._in_one_transaction():
+        paused = {name for name, is_paused in self._rows("queues_ever_paused", {}) if is_paused}
+        with self._one_transaction():
             counts = self._statistics.counts(self._connection)
             minutes = self._statistics.minutes(self._connection, since_minute)
-        places = as_json([(one.queue, one.task or "") for one in counts if one.status == "ready"])
-        ready = self._all("longest_ready", {"places": places, "limit": EVERY} | LONGEST_READY)
-        due = self._all("longest_due", {"now": now, "limit": MOST_DUE})
+        places = as_json([(count.queue, count.task or "") for count in counts if count.status == "ready"])
+        ready = self._rows("longest_ready", {"places": places, "limit": EVERY} | LONGEST_READY)
+        due = self._rows("longest_due", {"now": now, "limit": MOST_DUE})
         waiting = [
             WaitingJob(id, queue, task, since, status)
             for status, rows in (("ready", ready), ("scheduled", due))
             for id, queue, task, since in rows
+            if queue not in paused and (queues is None or queue in queues)
         ]
-        counted = [one for one in waiting if one.queue not in paused and (queues is None or one.queue in queues)]
-        first = min(counted, key=lambda one: one.since, default=None)
-        ended = Counter[str]()
-        for one in minutes:
-            if queues is None or one.queue in queues:
-                ended[one.measure] += one.count
-        return Vitals(now, first.since if first else None, first.id if first else None, ended, self._workers())
+        oldest = min(waiting, key=lambda job: job.since, default=None)
+        attempts = Counter[str]()
+        for minute in minutes:
+            if queues is None or minute.queue in queues:
+                attempts[minute.measure] += minute.count
+        workers = present_workers(self._connection, self._sql, self._path)
+        since, id = (None, None) if oldest is None else (oldest.since, oldest.id)
+        return HealthMetrics(now, since, id, attempts, workers)
 
-    # --- the questions ---
+    # --- parts ---
 
-    def _look_at_rows(self, found: Examination, window: int) -> None:
-        values = {"window": window, "most": MOST}
-        found.orphans = self._ask(
-            found, "orphaned rows", lambda: {table: self._some(f"orphaned_{table}", values) for table in TABLES}
-        )
-        found.rootless = self._ask(found, "chains", lambda: self._some("rootless_chains", values))
-        found.batchless = self._ask(found, "batches", lambda: self._some("batchless_jobs", values))
-        found.miscounts = self._ask(found, "counts", self._miscounts)
-        if found.deep:
-            found.broken_keys = self._ask(found, "foreign keys", self._broken_keys)
-
-    def _look_at_jobs(self, found: Examination, window: int) -> None:
-        now, boot_now = self._clock.now(), self._clock.boot_now()
-        found.workers = self._ask(found, "workers", self._workers)
-        dead = [one.record.id for one in found.workers or () if one.presence == "dead"]
-        live = [one.record.id for one in found.workers or () if one.presence != "dead"]
-        values = {"window": window, "most": MOST, "live": as_json(live), "dead": as_json(dead)}
-        found.overdue = self._ask(
-            found, "leases", lambda: self._some("overdue", values | {"before": boot_now - GRACE})
-        )
-        found.abandoned = self._ask(found, "leases", lambda: self._some("abandoned", values))
-        found.unheld = self._ask(found, "blocked jobs", lambda: self._some("unheld", values))
-        found.held = self._ask(found, "blocked jobs", lambda: self._held(values))
-        found.endings = self._ask(found, "endings", lambda: int(self._all("endings_left", values)[0][0]))
-        found.waiting = self._ask(found, "ready jobs", lambda: self._waiting(values))
-        found.late = self._ask(found, "scheduled jobs", lambda: self._some("late", values | {"before": now - SLACK}))
-        found.pauses = self._ask(
-            found, "queues", lambda: [Pause(name, at, bool(ready)) for name, at, ready in self._all("pauses", values)]
-        )
+    def _parameters(self, diagnosis: Diagnosis) -> dict[str, Any]:
+        """Return the parameters of all queries of the doctor."""
+        now = self._clock.now()
+        dead = [worker.record.id for worker in diagnosis.workers_that_are("dead")]
+        live = [worker.record.id for worker in diagnosis.workers_that_are("alive", "stopped", "unknown")]
+        return {
+            "limit": LIMIT,
+            "window": -1 if diagnosis.deep else WINDOW,
+            "newest": -1 if diagnosis.deep else NEWEST,
+            "recent": NEWEST,
+            "live_workers": as_json(live),
+            "dead_workers": as_json(dead),
+            "expired_before": self._clock.boot_now() - SWEEP_TOLERANCE,
+            "late_before": now - CLOCK_TOLERANCE,
+            "future": now + CLOCK_TOLERANCE,
+            "far_future": now + FAR_FUTURE,
+            "earliest": EARLIEST,
+            "tolerance": CLOCK_TOLERANCE,
+        }
 
     def _settings(self, is_open: bool) -> Settings:
         self._connection.execute("PRAGMA foreign_keys = ON")
@@ -158,13 +189,43 @@ class Look:
             foreign_keys=bool(self._pragma("foreign_keys")),
         )
 
-    def _miscounts(self) -> list[Miscount]:
-        with self._in_one_transaction():
-            rows = self._statistics.recount(self._connection)
-        return [Miscount(*row) for row in rows[:MOST]]
+    def _blob_references(self, deep: bool) -> BlobReferences:
+        from .blobs import look_at_blobs
+
+        store = self._meta("blob_store")
+        if store is None:
+            return BlobReferences()
+        if self._blobs is None or store != type(self._blobs).__qualname__:
+            raise _Skip("elsewhere", store)
+        return look_at_blobs(self._connection, self._sql, self._blobs, -1 if deep else MOST_BLOBS, self._deadline)
+
+    def _check_integrity(self, diagnosis: Diagnosis) -> None:
+        size = diagnosis.file.database_bytes + diagnosis.file.log_bytes
+        if not diagnosis.deep and size > LARGEST_CHECKED_BYTES:
+            raise _Skip("large", str(size))
+        began = time.monotonic()
+        check = "integrity_check" if diagnosis.deep else "quick_check"
+        rows = self._connection.execute(f"PRAGMA {check}({MOST_PROBLEMS})").fetchmany(MOST_PROBLEMS)
+        diagnosis.integrity = [str(row[0]) for row in rows if row[0] != "ok"]
+        diagnosis.integrity_seconds = time.monotonic() - began
+
+    # --- reading ---
 
     @contextmanager
-    def _in_one_transaction(self) -> Iterator[None]:
+    def _part(self, diagnosis: Diagnosis, name: str) -> Iterator[None]:
+        """Read one part within the time limit; if that fails, note why and go on."""
+        self._deadline = float("inf") if diagnosis.deep else time.monotonic() + SECONDS_PER_QUERY
+        try:
+            yield
+        except _Skip as skip:
+            diagnosis.skipped.append(SkippedPart(name, skip.reason, skip.detail))
+        except (sqlite3.Error, HoldfastError, msgspec.DecodeError) as error:
+            diagnosis.skipped.append(SkippedPart(name, _skip_reason(error), str(error)))
+        else:
+            diagnosis.examined.add(name)
+
+    @contextmanager
+    def _one_transaction(self) -> Iterator[None]:
         begun = not self._connection.in_transaction
         if begun:
             self._connection.execute("BEGIN")
@@ -174,212 +235,134 @@ class Look:
             if begun and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _broken_keys(self) -> list[tuple[str, int]]:
-        """Rows of whatever table, the user's own too, that refer to nothing."""
-        counts: dict[str, int] = {}
-        for table, *_ in self._connection.execute("PRAGMA foreign_key_check").fetchmany(MOST):
-            counts[table] = counts.get(table, 0) + 1
-        return sorted(counts.items())
+    def _sample(self, query: str, values: dict[str, Any]) -> Sample:
+        ids = [row[0] for row in self._rows(query, values)]
+        return Sample(len(ids), tuple(sorted(ids[:IDS_IN_SAMPLE])), len(ids) >= LIMIT)
 
-    def _workers(self) -> list[Attendance]:
-        return present_workers(self._connection, self._sql, self._path)
+    def _rows(self, query: str, values: dict[str, Any]) -> list[Any]:
+        return self._connection.execute(getattr(self._sql, query), values).fetchall()
 
-    def _held(self, values: dict[str, Any]) -> list[Held]:
-        return [
-            Held(id, policy, succeeded, failed, gone, tuple(msgspec.json.decode(ids)) if ids else ())
-            for id, policy, succeeded, failed, gone, ids in self._all("held_by_ended", values)
-        ]
-
-    def _waiting(self, values: dict[str, Any]) -> list[StuckReady]:
-        rows = self._all("waiting_pairs", values)
-        return [StuckReady(queue, task, count, count >= MOST) for queue, task, count in rows]
-
-    def _times(self, deep: bool) -> Times:
-        now = self._clock.now()
-        values = {"most": MOST, "newest": NEWEST, "slack": SLACK}
-        stored = self._connection.execute(self._sql.get_meta, ("boot_id",)).fetchone()
-        steps, largest = self._all("steps_back", values)[0]
-        return Times(
-            boot_id=None if stored is None else stored[0],
-            current_boot_id=self._clock.boot_id(),
-            created_ahead=self._some("created_ahead", values | {"after": now + SLACK}),
-            far_ahead=self._some("far_ahead", values | {"after": now + FAR}),
-            ended_ahead=self._some("ended_ahead", values | {"after": now + SLACK}),
-            ended_untimed=self._some("ended_untimed", values | {"newest": -1 if deep else NEWEST}),
-            wrong_unit=self._some("wrong_unit", values | {"before": FIRST_TIME}),
-            steps_back=steps,
-            largest_step=largest,
-        )
-
-    def _blobs(self, found: Examination) -> BlobReferences | None:
-        from .blobs import look_at_blobs
-
-        kept_by = self._connection.execute(self._sql.get_meta, ("blob_store",)).fetchone()
-        if kept_by is None:
-            return None
-        if self._kept is None or kept_by[0] != type(self._kept).__qualname__:
-            found.unanswered.append(Question("large payloads", "elsewhere", str(kept_by[0])))
-            return None
-        most = -1 if found.deep else MOST_BLOBS
-        return look_at_blobs(self._connection, self._sql, self._kept, most, self._deadline)
-
-    def _integrity(self, found: Examination) -> Integrity | None:
-        size = found.surroundings.database_bytes + found.surroundings.log_bytes
-        if not found.deep and size > LARGEST_CHECKED_BYTES:
-            found.unanswered.append(Question("integrity", "large", str(size)))
-            return None
-        began = time.monotonic()
-        check = "integrity_check" if found.deep else "quick_check"
-        rows = self._ask(
-            found, "integrity", lambda: self._connection.execute(f"PRAGMA {check}({NAMED})").fetchmany(NAMED)
-        )
-        if rows is None:
-            return None
-        problems = [str(row[0]) for row in rows if row[0] != "ok"]
-        return Integrity(problems, found.deep, time.monotonic() - began)
-
-    # --- how they are asked ---
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """A question that takes too long is ended."""
-        self._connection.set_progress_handler(lambda: int(time.monotonic() > self._deadline), STEPS_PER_LOOK)
-        try:
-            yield
-        finally:
-            self._connection.set_progress_handler(None, 0)
-
-    def _ask(self, found: Examination | None, name: str, question: Callable[[], T]) -> T | None:
-        self._deadline = time.monotonic() + SECONDS_EACH if found is not None and not found.deep else float("inf")
-        try:
-            return question()
-        except (sqlite3.Error, HoldfastError, msgspec.DecodeError) as error:
-            if found is not None:
-                found.unanswered.append(Question(name, _why(error), str(error)))
-            return None
-
-    def _some(self, statement: str, values: dict[str, Any]) -> Some:
-        ids = [row[0] for row in self._all(statement, values)]
-        return Some(len(ids), tuple(sorted(ids[:NAMED])), len(ids) >= MOST)
-
-    def _all(self, statement: str, values: dict[str, Any]) -> list[Any]:
-        return self._connection.execute(getattr(self._sql, statement), values).fetchall()
+    def _meta(self, name: str) -> str | None:
+        row = self._connection.execute(self._sql.get_meta, (name,)).fetchone()
+        return None if row is None else str(row[0])
 
     def _pragma(self, name: str) -> Any:
         return self._connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
-def _why(error: Exception) -> Why:
-    if isinstance(error, sqlite3.Error):
-        code = code_of(error)
-        if code == sqlite3.SQLITE_INTERRUPT:
-            return "slow"
-        if is_busy(error):
-            return "busy"
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return "damaged"
-        return "schema" if code == sqlite3.SQLITE_ERROR else "other"
-    return "busy" if isinstance(error, StoreBusy) else "other"
+class _Skip(Exception):
+    def __init__(self, reason: SkipReason, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
 
 
-def blank(path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, holders: Holders) -> Examination:
-    """An examination of which only what is around the file is known."""
-    return Examination(
-        prefix=prefix,
-        now=clock.now(),
-        sqlite_version=sqlite3.sqlite_version,
-        sqlite_version_info=sqlite3.sqlite_version_info,
-        surroundings=survey(path, blob_folder(path, prefix), min_free_bytes, holders),
-        deep=deep,
-        unanswered=[],
-    )
+def _skip_reason(error: Exception) -> SkipReason:
+    if not isinstance(error, sqlite3.Error):
+        return "busy" if isinstance(error, StoreBusy) else "other"
+    if is_busy(error):
+        return "busy"
+    reasons: dict[int | None, SkipReason] = {
+        sqlite3.SQLITE_INTERRUPT: "slow",
+        sqlite3.SQLITE_CORRUPT: "damaged",
+        sqlite3.SQLITE_NOTADB: "damaged",
+        sqlite3.SQLITE_ERROR: "schema",
+    }
+    return reasons.get(code_of(error), "other")
 
 
-BUSY_SECONDS = 2.0
-NAP_SECONDS = 0.01
+def _new_diagnosis(
+    path: Path, prefix: str, min_free_bytes: int, clock: Clock, deep: bool, locks: LockObserver
+) -> Diagnosis:
+    """Return a diagnosis that has only what is known without opening the database."""
+    file = read_file_environment(path, blob_folder(path, prefix), min_free_bytes, locks)
+    return Diagnosis(prefix, clock.now(), sqlite3.sqlite_version, sqlite3.sqlite_version_info, file, deep)
 
 
-class Patient:
+class OfflineDatabase:
+    """A database file that is read without opening it as an app does: it may be damaged, locked or outdated."""
+
     def __init__(self, url: str, prefix: str, clock: Clock) -> None:
         self.path, self._prefix, self._clock = database_path(url), prefix, clock
-        self._sql = Statements(Path(__file__).parent / "sql", prefix)
+        self._sql = Statements(SQL, prefix)
 
-    def examine(self, min_free_bytes: int, deep: bool = False) -> Examination:
+    def diagnose(self, min_free_bytes: int, deep: bool = False) -> Diagnosis:
         from ..blob_store import FileBlobs
 
-        found = blank(self.path, self._prefix, min_free_bytes, self._clock, deep, Holders(self.path))
-        if found.surroundings.kind != "file" or found.surroundings.unsafe:
-            return found
-        try:
-            files = FileBlobs(blob_folder(self.path, self._prefix))
-            self._look(lambda look, is_open: look.examine(found, is_open), files)
-        except StoreError as error:
-            found.unopened = Unopened(type(error).__name__, str(error))
-        return found
+        diagnosis = _new_diagnosis(
+            self.path, self._prefix, min_free_bytes, self._clock, deep, LockObserver(self.path)
+        )
+        if diagnosis.file.kind == "file" and not diagnosis.file.unsafe:
+            blobs = FileBlobs(blob_folder(self.path, self._prefix))
+            try:
+                self._read(lambda reader, is_open: reader.read(diagnosis, is_open=is_open), blobs)
+            except StoreError as error:
+                diagnosis.open_error = error
+        return diagnosis
 
-    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
+    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics:
         require_file(self.path)
-        return self._look(lambda look, _: look.vitals(since_minute, queues))
+        return self._read(lambda reader, _: reader.health_metrics(since_minute, queues))
 
-    def _look(self, use: Callable[[Look, bool], T], kept: ListedBlobs | None = None) -> T:
+    def _read(self, use: Callable[[DiagnosisReader, bool], T], blobs: ListedBlobs | None = None) -> T:
         require_usable_sqlite()
-        # A connection that may not write would leave a log and its index behind, if there are none. Without them
-        # nobody has the database open, and it can be read as a file that does not change.
-        at_rest = not has_companion(self.path) and not openers_of(self.path)
+        # A read-only connection would create -wal and -shm files and leave them behind. If there are none, no
+        # process has the database open, and it can be read as a file that does not change.
+        is_open = has_log(self.path) or bool(users_of(self.path))
         try:
-            with closing(_open(self.path, at_rest)) as connection:
+            with closing(_connect(self.path, immutable=not is_open)) as connection:
                 try:
-                    return use(Look(connection, self._sql, self.path, self._clock, kept), not at_rest)
+                    return use(DiagnosisReader(connection, self._sql, self.path, self._clock, blobs), is_open)
                 except sqlite3.OperationalError as error:
-                    if code_of(error) == sqlite3.SQLITE_ERROR:  # a table is missing, most likely
+                    if code_of(error) == sqlite3.SQLITE_ERROR:  # most likely a missing table
                         Migrations(connection, self._prefix).require_current()
                     raise
         except sqlite3.Error as error:
             raise translate(error, self.path) from error
 
 
-def _open(path: Path, at_rest: bool) -> sqlite3.Connection:
-    uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if at_rest else ''}"
+def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
+    uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
     connection = sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
     connection.text_factory = READ_TEXT
     deadline = time.monotonic() + BUSY_SECONDS
     try:
         for pragma in ("trusted_schema = OFF", "mmap_size = 0", f"cache_size = -{READER_CACHE_KIB}"):
             connection.execute(f"PRAGMA {pragma}")
-        while True:  # until it can be read at all
+        while True:
             try:
                 connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
                 return connection
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > deadline:
                     raise
-            time.sleep(NAP_SECONDS)
+            time.sleep(RETRY_SECONDS)
     except BaseException:
         connection.close()
         raise
 
 
-class Examining:
+class Diagnostics:
+    """Reads diagnosis and health metrics of a database that an app has open."""
+
     def __init__(self, db: Database, vault: Vault) -> None:
-        self._db, self._sql, self._clock, self._vault = db, db.sql, db.clock, vault
+        self._db, self._vault = db, vault
 
-    def examine(self, deep: bool = False) -> Examination:
-        """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
+    def diagnose(self, deep: bool = False) -> Diagnosis:
         options = self._db.options
-        holders = Holders(options.path)
+        locks = LockObserver(options.path)  # before this process begins to read
 
-        def work(connection: sqlite3.Connection) -> Examination:
-            found = blank(options.path, options.prefix, options.min_free_bytes, self._clock, deep, holders)
-            look = Look(connection, self._sql, options.path, self._clock, self._vault.listed)
-            look.examine(found, is_open=True)
-            return found
+        def work(connection: sqlite3.Connection) -> Diagnosis:
+            diagnosis = _new_diagnosis(
+                options.path, options.prefix, options.min_free_bytes, self._db.clock, deep, locks
+            )
+            self._reader(connection).read(diagnosis, is_open=True)
+            return diagnosis
 
         return self._db.read(work)
 
-    def vitals(self, since_minute: int, queues: Sequence[str] | None = None) -> Vitals:
-        """What a health check asks: what waits longest, how attempts ended since a minute, and who is there."""
-        return self._db.read(
-            lambda connection: Look(connection, self._sql, self._db.options.path, self._clock).vitals(
-                since_minute, queues
-            )
-        )
+    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics:
+        return self._db.read(lambda connection: self._reader(connection).health_metrics(since_minute, queues))
+
+    def _reader(self, connection: sqlite3.Connection) -> DiagnosisReader:
+        db = self._db
+        return DiagnosisReader(connection, db.sql, db.options.path, db.clock, self._vault.listed)

@@ -8,22 +8,22 @@ from typing import Any
 from ..protocol import Pages
 from ..statements import as_json
 from .database import Database
-from .diagnose import Examining
+from .diagnose import Diagnostics
 from .engine.checkpoint import size_of
 from .engine.files import require_room
-from .repair import Mending
+from .repair import TABLES_OF_JOBS, Repairs
 
 STEPS_OF_VACUUM = 10_000  # of SQLite's virtual machine, between two calls of `tick`
-LOOK_AT_EACH_END = {"window": 250, "most": 100}
+LOOK_AT_EACH_END = {"window": 250, "limit": 100}
 
 
 class File:
-    def __init__(self, db: Database, examining: Examining, mending: Mending) -> None:
+    def __init__(self, db: Database, diagnostics: Diagnostics, repairs: Repairs) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
-        self.examine, self.vitals = examining.examine, examining.vitals
-        self.restore_schema, self.delete_leftovers = mending.restore_schema, mending.delete_leftovers
-        self.mend_ends, self.recount = mending.mend_ends, mending.recount
-        self.note_missed_endings = mending.note_missed_endings
+        self.diagnose, self.health_metrics = diagnostics.diagnose, diagnostics.health_metrics
+        self.restore_schema, self.delete_orphaned_rows = repairs.restore_schema, repairs.delete_orphaned_rows
+        self.repair_finish_times, self.recount = repairs.repair_finish_times, repairs.recount
+        self.insert_missed_endings = repairs.insert_missed_endings
 
     def checkpoint(self) -> tuple[int, int]:
         return self._db.with_engine(lambda engine: engine.writer.checkpoint())
@@ -75,7 +75,7 @@ class File:
     def left_behind(self) -> int:
         def work(connection: sqlite3.Connection) -> int:
             found: set[int] = set()
-            for table in ("events", "tags", "blockers"):
+            for table in TABLES_OF_JOBS:
                 rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), LOOK_AT_EACH_END).fetchall()
                 found.update(row[0] for row in rows)
             return len(found)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
-from ...model.diagnosis import Drift, Schema
+from ...model.diagnosis import Schema, SchemaDifference
 from ..statements import Statements, with_prefix
 from .engine.errors import Patience, is_busy
 
@@ -158,17 +158,19 @@ def expected(sql: Statements, prefix: str) -> dict[str, SchemaPart]:
         fresh.close()
 
 
-def drift_from(wanted: dict[str, SchemaPart], there: dict[str, SchemaPart], prefix: str) -> list[Drift]:
-    missing = [Drift("missing", part.kind, name, part.table) for name, part in wanted.items() if name not in there]
+def drift_from(wanted: dict[str, SchemaPart], there: dict[str, SchemaPart], prefix: str) -> list[SchemaDifference]:
+    missing = [
+        SchemaDifference("missing", part.kind, name, part.table) for name, part in wanted.items() if name not in there
+    ]
     changed = [
-        Drift("changed", part.kind, name, part.table)
+        SchemaDifference("changed", part.kind, name, part.table)
         for name, part in wanted.items()
         if name in there and _plain(there[name].sql) != _plain(part.sql)
     ]
     tables = {part.table for part in wanted.values()}
     others = _other_prefixes(there, prefix)
     extra = [
-        Drift("extra", part.kind, name, part.table)
+        SchemaDifference("extra", part.kind, name, part.table)
         for name, part in there.items()
         if name not in wanted and (part.table in tables or not part.table.startswith(others))
     ]

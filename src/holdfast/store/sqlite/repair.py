@@ -1,83 +1,77 @@
-"""Repairs that lose nothing: what is left over is removed, what is missing is made, what is wrong is recounted."""
+"""The doctor's repairs. None of them loses data, and each may run while the database is in use, or twice."""
 
 import secrets
 import sqlite3
-from typing import Any
 
 from ..statements import as_json
 from ..statistics import Statistics
 from .database import Database
-from .diagnose import MOST, SLACK, TABLES
+from .diagnose import CLOCK_TOLERANCE, LIMIT
 from .migrate import compare, expected
 
-RECOUNT = "recount"  # in the table `meta`: who recounts
+TABLES_OF_JOBS = ("events", "tags", "blockers")
+RECOUNT = "recount"  # in the table `meta`: the token of the process that recounts
 
 
-class Mending:
+class Repairs:
     def __init__(self, db: Database, statistics: Statistics) -> None:
         self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
 
     def restore_schema(self) -> list[str]:
-        """Make the indexes and triggers that are missing; returns their names. What was changed is left as it is."""
+        """Create missing indexes and triggers and return their names. Changed ones are left as they are."""
 
         def work(connection: sqlite3.Connection) -> list[str]:
             wanted = expected(self._sql, self._db.options.prefix)
-            drift = compare(connection, self._sql, self._db.options.prefix).drift
-            names = [one.name for one in drift if one.how == "missing" and one.kind in ("index", "trigger")]
+            differences = compare(connection, self._sql, self._db.options.prefix).differences
+            names = [part.name for part in differences if part.how == "missing" and part.kind in ("index", "trigger")]
             for name in names:
                 connection.execute(wanted[name].sql)
             return names
 
         return self._db.run(work)
 
-    def delete_leftovers(self) -> int:
-        """Attempts, events, tags and blockers of jobs that are gone, as the cascade would have: some of them. Returns
-        how many rows, 0 if none is left."""
-        self._statistics.fold_all()  # what these events count for stays
-        for table in TABLES:
-            ids = self._left_over(table)
-            if ids and (deleted := self._delete_leftovers(table, ids)):
+    def delete_orphaned_rows(self) -> int:
+        """Delete some events, tags or blockers of deleted jobs. Return how many rows; 0: none is left."""
+        self._statistics.fold_all()  # orphaned events still count
+        for table in TABLES_OF_JOBS:
+            orphaned = self._db.rows(getattr(self._sql, f"orphaned_{table}"), {"window": -1, "limit": LIMIT})
+            statement = self._sql.delete_orphaned_rows.replace("{table}", f"{self._db.options.prefix}{table}")
+            if orphaned and (deleted := self._change(statement, {"jobs": as_json([row[0] for row in orphaned])})):
                 return deleted
         return 0
 
-    def _left_over(self, table: str) -> list[int]:
-        statement = getattr(self._sql, f"orphaned_{table}")
-        values = {"window": -1, "most": MOST}
-        return [row[0] for row in self._db.read(lambda connection: connection.execute(statement, values).fetchall())]
-
-    def _delete_leftovers(self, table: str, ids: list[int]) -> int:
-        statement = self._sql.delete_leftovers.replace("{table}", f"{self._db.options.prefix}{table}")
-        return self._db.run(lambda connection: connection.execute(statement, {"jobs": as_json(ids)}).rowcount)
-
-    def mend_ends(self) -> int:
-        """Let jobs that ended at no time, or later than now, have ended now: some of them. Returns how many, 0 if
-        none is left."""
+    def repair_finish_times(self) -> int:
+        """Set `finished_at` to now where it is missing or in the future, of some jobs. Return how many; 0: none is
+        left."""
         now = self._clock.now()
-        values: dict[str, Any] = {"after": now + SLACK, "newest": -1, "most": MOST}
-        rows = self._db.rows(self._sql.ended_untimed, values) or self._db.rows(self._sql.ended_ahead, values)
-        if not rows:
-            return 0
-        values |= {"now": now, "batch": as_json([row[0] for row in rows])}
-        return self._db.run(lambda connection: connection.execute(self._sql.end_now, values).rowcount)
+        values = {"future": now + CLOCK_TOLERANCE, "newest": -1, "limit": LIMIT}
+        jobs = self._db.rows(self._sql.finished_without_time, values) or self._db.rows(
+            self._sql.finished_in_future, values
+        )
+        batch = as_json([row[0] for row in jobs])
+        return self._change(self._sql.set_finished_now, values | {"now": now, "batch": batch}) if jobs else 0
 
     def recount(self) -> int:
-        """Correct the counts that are wrong; returns how many. Jobs end meanwhile: only differences are added."""
+        """Correct wrong counts and return how many. Adds differences only, because jobs may finish meanwhile."""
         token = secrets.token_hex(8)
         self._db.run(lambda connection: connection.execute(self._sql.set_meta, (RECOUNT, token)) and None)
         rows = self._db.read_snapshot(self._statistics.recount)
-        changes = [(queue, task, status, real - counted) for queue, task, status, counted, real in rows]
+        changes = [(queue, task, status, actual - counted) for queue, task, status, counted, actual in rows]
 
         def work(connection: sqlite3.Connection) -> int:
-            # Of two who recount at once, one must not add to what the other has corrected.
+            # Of two processes that recount at once, only the last to begin may apply its changes.
             if connection.execute(self._sql.get_meta, (RECOUNT,)).fetchone() != (token,):
                 return 0
-            connection.execute(self._sql.forget_meta, (RECOUNT,))
+            connection.execute(self._sql.delete_meta, (RECOUNT,))
             connection.executemany(self._sql.add_counts, changes)
             connection.execute(self._sql.delete_empty_counts)
             return len(changes)
 
         return self._db.run(work)
 
-    def note_missed_endings(self) -> int:
-        """Note again what has ended, for those that still wait for it; `resolve` sees to the rest."""
-        return self._db.run(lambda connection: connection.execute(self._sql.note_missed, {"most": MOST}).rowcount)
+    def insert_missed_endings(self) -> int:
+        """Record finished jobs that others still wait for, so that a sweep of endings releases those."""
+        return self._change(self._sql.insert_missed_endings, {"limit": LIMIT})
+
+    def _change(self, statement: str, values: dict[str, object]) -> int:
+        return self._db.run(lambda connection: connection.execute(statement, values).rowcount)

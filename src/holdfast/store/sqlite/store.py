@@ -11,7 +11,7 @@ from ..statistics import Statistics
 from .blobs import Blobs
 from .claim import Claim
 from .database import Database
-from .diagnose import Examining
+from .diagnose import Diagnostics
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
@@ -22,7 +22,7 @@ from .listing import Listing
 from .migrate import DEFAULT_PREFIX
 from .operate import Operate
 from .read import ReadJobs
-from .repair import Mending
+from .repair import Repairs
 from .schedules import SqliteSchedules
 from .settle import Settle
 from .settle_and_claim import SettleAndClaim
@@ -82,7 +82,7 @@ class SqliteStore:
         observing = Observing(db, statistics)
         self.statistics = _Statistics(observing)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
-        self.file = File(db, Examining(db, vault), Mending(db, statistics))
+        self.file = File(db, Diagnostics(db, vault), Repairs(db, statistics))
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}

@@ -1,266 +1,259 @@
-"""The file and what is around it: place, room, rights, and who has it open."""
+"""Checks of the database file: its place, disk, permissions, and the processes that have it open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 
-from ...model.diagnosis import BlobFolder, Examination, Opener, Surroundings
+from ...model.diagnosis import Diagnosis, FileUser
 from ...text import clean, listed, size
-from .findings import Finding, agree, command, words
+from .check import Case, Check, Evidence, Found, always, first_of, found, quoted
 
-PRIVATE = 0o077  # what others must not have
-LARGE_LOG_BYTES = 32 * 1024 * 1024  # a log that was started anew is cut to half of that
-ENOUGH = 4  # times the reserve
-MOST_NAMED = 5
+OTHER_USERS = 0o077  # the bits of a mode that give rights to users other than the owner
+LARGE_LOG_BYTES = 32 * 1024 * 1024  # twice the size to which SQLite truncates it
+LOW_SPACE_FACTOR = 4  # times min_free_bytes
+MOST_PROCESSES = 5
 FIXED_SQLITE = (3, 51, 3)
 BACKPORTS = ((3, 44, 6), (3, 50, 7))
 FIRST_AFFECTED = (3, 7, 0)
+NOT_A_FILE = {
+    "no folder": "its folder does not exist",
+    "folder": "it is a folder",
+    "other": "it is not a regular file",
+    "unreachable": "it cannot be reached",
+}
 
 
-def about_file(found: Examination) -> Iterator[Finding]:
-    there = found.surroundings
-    yield from _place(found)
-    yield from _file_system(there)
-    if there.kind in ("file", "missing"):
-        yield _space(there)
-    yield from _replaced(there)
-    if there.kind == "file":
-        yield _rights(found)
-        if there.blob_folder is not None:
-            yield from _blob_place(there.blob_folder)
-        yield _writable(there)
-        yield _log(found)
-        yield from _writers(there)
-    yield from _sqlite(found)
-
-
-def is_affected(version: tuple[int, ...]) -> bool:
-    """By the bug that loses commits when one connection checkpoints while another starts the log anew."""
-    fixed = any(version[:2] == one[:2] and version >= one for one in BACKPORTS)
+def has_wal_reset_bug(version: tuple[int, ...]) -> bool:
+    """Return whether this SQLite can lose commits when one connection checkpoints while another resets the log."""
+    fixed = any(version[:2] == backport[:2] and version >= backport for backport in BACKPORTS)
     return FIRST_AFFECTED <= version < FIXED_SQLITE and not fixed
 
 
-def _place(found: Examination) -> Iterator[Finding]:
-    there = found.surroundings
-    if there.kind == "missing":
-        yield Finding(
-            "error",
-            "DATABASE_MISSING",
-            f"There is no file {there.path}: check the path, or make a new database.",
-            command(found, "migrate --create"),
-        )
-    elif there.kind != "file":
-        what = {
-            "no folder": f"The folder of {there.path} does not exist",
-            "folder": f"{there.path} is a folder, and not a file",
-            "unreachable": f"{there.path} cannot be reached: {there.trouble}",
-        }.get(there.kind, f"{there.path} is not a regular file")
-        folder = str(Path(there.path).parent)
-        yield Finding("error", "NOT_A_FILE", f"{what}. Pass the path of a database.", f"ls -ld {words(folder)}")
+def processes(users: list[FileUser]) -> str:
+    """Return `process 12 (python app.py) and process 13 (…)`."""
+    names = [f"process {user.pid}" + (f" ({clean(user.command)})" if user.command else "") for user in users]
+    return first_of(names, MOST_PROCESSES)
 
 
-def _file_system(there: Surroundings) -> Iterator[Finding]:
-    if there.unsafe:
-        yield Finding(
-            "error",
-            "UNSAFE_FILE_SYSTEM",
-            f"The database is on {there.file_system}, where SQLite's locks do not hold: commits can be lost, and "
-            "Holdfast refuses to open it. It was not looked at any further. Move it to a local disk, while nothing "
-            "has it open.",
-            f"sqlite3 {words(there.path)} \"VACUUM INTO '/a/local/disk/app.db'\"",
-            {"file_system": there.file_system},
-        )
-    elif there.kind in ("file", "missing"):
-        name = there.file_system or "unknown to this check"
-        yield Finding("ok", "FILE_SYSTEM", f"The file system is {name}.", None, {"file_system": there.file_system})
+def _open_in(chosen: Callable[[FileUser], bool]) -> Callable[[Diagnosis], Found]:
+    return lambda diagnosis: _from_processes([user for user in diagnosis.file.users if chosen(user)])
 
 
-def _space(there: Surroundings) -> Finding:
-    free, reserve = there.free_bytes, there.min_free_bytes
-    folder = str(Path(there.path).parent)
-    detail = {"free_bytes": free, "min_free_bytes": reserve}
-    if free < reserve:
-        return Finding(
-            "error",
-            "DISK_FULL",
-            f"{size(free)} are free below {folder}, less than the reserve of {size(reserve)} (min_free_bytes): "
-            "nothing can be enqueued, so that what runs can still settle. Free some space.",
-            f"df -h {words(folder)}",
-            detail,
-        )
-    if free < ENOUGH * reserve + there.log_bytes:
-        return Finding(
-            "warning",
-            "DISK_LOW",
-            f"{size(free)} are free below {folder}. Below {size(reserve)} (min_free_bytes) nothing can be enqueued.",
-            f"df -h {words(folder)}",
-            detail,
-        )
-    return Finding("ok", "DISK_SPACE", f"{size(free)} are free.", None, detail)
+def _from_processes(users: list[FileUser]) -> Evidence | None:
+    pids = [user.pid for user in users]
+    return found({"pids": pids}, processes=processes(users), pids=" ".join(map(str, pids))) if pids else None
 
 
-def _replaced(there: Surroundings) -> Iterator[Finding]:
-    gone = [one for one in there.openers if one.deleted]
-    if gone:
-        yield Finding(
-            "error",
-            "FILE_REPLACED",
-            f"{named(gone)} {agree(len(gone), 'has', 'have')} a file open that was at {there.path} and was "
-            "deleted or replaced since. Whatever is written there is lost when the process ends: restart it.",
-            f"kill {' '.join(str(one.pid) for one in gone)}",
-            {"pids": [one.pid for one in gone]},
-        )
+def _not_a_file(diagnosis: Diagnosis) -> Evidence | None:
+    file = diagnosis.file
+    if file.kind in ("file", "missing"):
+        return None
+    return found(reason=NOT_A_FILE[file.kind] + (f" ({file.error})" if file.error else ""))
 
 
-def _rights(found: Examination) -> Finding:
-    there = found.surroundings
-    place, blobs = Path(there.path).parent, there.blob_folder
-    modes = {str(place / name): mode for name, mode in there.modes.items() if mode & PRIVATE}
-    mends = [f"chmod 600 {words(*modes)}"] if modes else []
-    made = "its files with mode 600"
-    if blobs is not None and blobs.mode & PRIVATE:
+def _file_system(diagnosis: Diagnosis, unsafe: bool) -> Evidence | None:
+    file = diagnosis.file
+    if file.unsafe != unsafe or (not unsafe and file.kind not in ("file", "missing")):
+        return None
+    return found({"file_system": file.file_system}, file_system=file.file_system or "unknown")
+
+
+def _space(diagnosis: Diagnosis, state: str) -> Evidence | None:
+    file = diagnosis.file
+    free, reserve = file.free_bytes, file.min_free_bytes
+    low = free < LOW_SPACE_FACTOR * reserve + file.log_bytes
+    if file.kind not in ("file", "missing") or state != ("full" if free < reserve else "low" if low else "enough"):
+        return None
+    return found({"free_bytes": free, "min_free_bytes": reserve}, free=size(free), reserve=size(reserve))
+
+
+def _open_to_others(diagnosis: Diagnosis) -> Evidence | None:
+    folder, blobs = Path(diagnosis.file.path).parent, diagnosis.file.blob_folder
+    modes = {str(folder / name): mode for name, mode in diagnosis.file.modes.items() if mode & OTHER_USERS}
+    fixes = [f"chmod 600 {quoted(*modes)}"] if modes else []
+    if blobs is not None and blobs.mode & OTHER_USERS:
         modes[blobs.path] = blobs.mode
-        mends.append(f"chmod 700 {words(blobs.path)}")
-        made += ", and the folder of large payloads with mode 700"
+        fixes.append(f"chmod 700 {quoted(blobs.path)}")
     if not modes:
-        return Finding("ok", "FILE_PERMISSIONS", "Only its owner can read the file.")
-    open_to_others = {Path(path).name: oct(mode) for path, mode in modes.items()}
-    count = len(open_to_others)
-    return Finding(
-        "warning",
-        "FILE_PERMISSIONS",
-        f"{listed(list(open_to_others))} can be opened by more than {agree(count, 'its', 'their')} owner (mode "
-        f"{listed(sorted({mode[2:] for mode in open_to_others.values()}))}), and with {agree(count, 'it', 'them')} "
-        f"all payloads. Holdfast makes {made}. Where several users share the database, it is as it must be.",
-        " && ".join(mends),
-        {"modes": open_to_others},
+        return None
+    return found(
+        {"modes": {Path(path).name: oct(mode) for path, mode in modes.items()}},
+        files=listed([f"{Path(path).name} (mode {mode:o})" for path, mode in modes.items()]),
+        chmod_commands=" && ".join(fixes),
     )
 
 
-def _blob_place(blobs: BlobFolder) -> Iterator[Finding]:
-    if blobs.link_to is not None:
-        yield Finding(
-            "note",
-            "BLOBS_ELSEWHERE",
-            f"{blobs.path} is a link: large payloads are kept elsewhere, in {blobs.link_to}. Whoever can write there "
-            "can take them away, and a backup of the database needs that folder too.",
-            f"ls -ld {words(blobs.path, blobs.link_to)}",
-            {"folder": blobs.link_to},
-        )
-    if blobs.owner != blobs.owner_of_database:
-        yield Finding(
-            "warning",
-            "BLOBS_OWNER",
-            f"{blobs.path} is of user {blobs.owner}, and the database of user {blobs.owner_of_database}: that other "
-            "user can open all large payloads, and take them away.",
-            f"chown -R {blobs.owner_of_database} {words(blobs.path)}",
-            {"owner": blobs.owner, "owner_of_database": blobs.owner_of_database},
-        )
+def _blobs_elsewhere(diagnosis: Diagnosis) -> Evidence | None:
+    blobs = diagnosis.file.blob_folder
+    if blobs is None or blobs.link_target is None:
+        return None
+    links = quoted(blobs.path, blobs.link_target)
+    return found({"folder": blobs.link_target}, blobs=clean(blobs.path), target=clean(blobs.link_target), links=links)
 
 
-def _writable(there: Surroundings) -> Finding:
-    if not there.not_writable:
-        return Finding("ok", "WRITABLE", "The file and its folder can be written.")
-    return Finding(
-        "error",
-        "READ_ONLY",
-        f"This user cannot write {listed(there.not_writable)}. SQLite needs to write the file, its folder and its "
-        "companions (-wal and -shm): Holdfast cannot open it. Check who owns them, and how the disk is mounted.",
-        f"ls -ld {words(*there.not_writable)}",
-        {"not_writable": there.not_writable},
+def _blobs_owner(diagnosis: Diagnosis) -> Evidence | None:
+    blobs = diagnosis.file.blob_folder
+    if blobs is None or blobs.owner == blobs.database_owner:
+        return None
+    detail = {"owner": blobs.owner, "owner_of_database": blobs.database_owner}
+    owners = {"owner": str(blobs.owner), "database_owner": str(blobs.database_owner)}
+    return found(detail, blobs=quoted(blobs.path), **owners)
+
+
+def _not_writable(diagnosis: Diagnosis) -> Evidence | None:
+    files = diagnosis.file.not_writable
+    return found({"not_writable": files}, files=listed(files), quoted_files=quoted(*files)) if files else None
+
+
+def _log_size(diagnosis: Diagnosis, state: str) -> Evidence | None:
+    file = diagnosis.file
+    readers = [user for user in file.users if user.reads]
+    writers = [user for user in file.users if user.writes]
+    is_large = file.log_bytes > LARGE_LOG_BYTES
+    now = "small" if not is_large else "read" if readers else "written" if writers else "idle"
+    if file.kind != "file" or now != state:
+        return None
+    blocking = readers or writers or file.users
+    return found(
+        {"log_bytes": file.log_bytes, "readers": [user.pid for user in readers]},
+        size=size(file.log_bytes),
+        processes=processes(blocking) or "no other process that this user can see",
+        pid=str(blocking[0].pid) if blocking else "",
     )
 
 
-def _log(found: Examination) -> Finding:
-    there = found.surroundings
-    length = size(there.log_bytes)
-    detail = {"log_bytes": there.log_bytes, "readers": [one.pid for one in there.openers if one.reads]}
-    if there.log_bytes <= LARGE_LOG_BYTES:
-        return Finding("ok", "WAL_SIZE", f"The write-ahead log has {length}.", None, detail)
-    readers = [one for one in there.openers if one.reads]
-    writers = [one for one in there.openers if one.writes]
-    if readers:
-        meaning = (
-            f"{named(readers)} {agree(len(readers), 'is', 'are')} within a read transaction, which keeps the "
-            "log from being started anew: look there for a cursor that was not read to its end, or a BEGIN without "
-            "an end."
-        )
-        mend = f"kill {readers[0].pid}"
-    elif writers:
-        meaning = f"{named(writers)} has a write transaction open, which keeps it from being checkpointed."
-        mend = f"kill {writers[0].pid}"
-    elif there.openers:
-        meaning = (
-            f"{named(there.openers)} {agree(len(there.openers), 'has', 'have')} the database open, and "
-            f"{agree(len(there.openers), 'keeps', 'none of them keeps')} a transaction open now: the next checkpoint "
-            "makes it short again."
-        )
-        mend = command(found, "doctor --repair")
-    else:
-        meaning = "No other process has the database open, as far as this user can see: nobody makes it short again."
-        mend = command(found, "doctor --repair")
-    return Finding("warning", "WAL_LARGE", f"The write-ahead log has grown to {length}. {meaning}", mend, detail)
+def _affected_version(diagnosis: Diagnosis) -> Evidence | None:
+    if not has_wal_reset_bug(diagnosis.sqlite_version_info):
+        return None
+    return found({"sqlite_version": diagnosis.sqlite_version})
 
 
-def _writers(there: Surroundings) -> Iterator[Finding]:
-    writers = [one for one in there.openers if one.writes]
-    if writers:
-        yield Finding(
-            "warning",
-            "WRITE_LOCK_HELD",
-            f"{named(writers)} has had a write transaction open for all the time that this looked. Meanwhile nobody "
-            "else can write: nothing is enqueued, claimed or settled, and after busy_timeout they get StoreBusy. A "
-            "transaction must not wait for anything.",
-            f"kill {writers[0].pid}",
-            {"pids": [one.pid for one in writers]},
-        )
+def _foreign_connections(diagnosis: Diagnosis, with_holdfast: bool) -> Evidence | None:
+    """Find processes that are not workers. Those that seem to use Holdfast count only if there are no others."""
+    if not has_wal_reset_bug(diagnosis.sqlite_version_info):
+        return None
+    host = gethostname()
+    workers = {one.record.pid for one in diagnosis.workers if one.record.host == host and one.presence != "dead"}
+    ours = {*workers, diagnosis.file.pid}
+    foreign = [user for user in diagnosis.file.users if not user.deleted and user.pid not in ours]
+    without = [user for user in foreign if not user.has_holdfast]
+    return _from_processes([] if with_holdfast and without else foreign if with_holdfast else without)
 
 
-def _sqlite(found: Examination) -> Iterator[Finding]:
-    version, affected = found.sqlite_version, is_affected(found.sqlite_version_info)
-    if not affected:
-        yield Finding("ok", "SQLITE_VERSION", f"SQLite {version} is free of the WAL-reset bug.")
-        return
-    yield Finding(
-        "note",
-        "WAL_RESET_RISK",
-        f"SQLite {version} has the WAL-reset bug: two connections that checkpoint by themselves can lose commits, "
-        "and no check finds it. Holdfast avoids it on its own connections and on those passed as conn=. Any other "
-        "one must not checkpoint by itself, or be of SQLite 3.51.3 or newer (or 3.44.6, 3.50.7).",
-        "execute PRAGMA wal_autocheckpoint = 0 on every other connection",
-        {"sqlite_version": version},
-    )
-    others = _strangers(found)
-    if others:
-        without = [one for one in others if not one.has_holdfast]
-        there = without or others
-        seems = agree(len(there), "does not seem", "do not seem") if without else agree(len(there), "seems", "seem")
-        yield Finding(
-            "warning" if without else "note",
-            "FOREIGN_CONNECTIONS",
-            f"{named(there)} {agree(len(there), 'has', 'have')} the database open, "
-            f"{agree(len(there), 'is', 'are')} no worker, and "
-            f"{seems} to use Holdfast. "
-            "A connection that is not Holdfast's own, and was never passed as conn=, checkpoints by itself, and with "
-            f"SQLite {version} commits can be lost.",
-            "execute PRAGMA wal_autocheckpoint = 0 on each such connection of that program",
-            {"pids": [one.pid for one in there]},
-        )
+def _is_file(diagnosis: Diagnosis) -> bool:
+    return diagnosis.file.kind == "file"
 
 
-def _strangers(found: Examination) -> list[Opener]:
-    from socket import gethostname
+LOG_GROWN = "The write-ahead log has grown to {size}."
+LOG_GUIDE = "guides/operating.md#the-log-grows"
+CHECKPOINTS = "A connection that is not Holdfast's own, and was not passed as conn=, runs checkpoints by itself, and"
 
-    here = gethostname()
-    ours = {one.record.pid for one in found.workers or () if one.record.host == here and one.presence != "dead"}
-    known = {*ours, found.surroundings.pid}
-    return [one for one in found.surroundings.openers if not one.deleted and one.pid not in known]
-
-
-def named(openers: list[Opener]) -> str:
-    """`process 12 (python app.py)`."""
-    names = [f"process {one.pid}" + (f" ({clean(one.command)})" if one.command else "") for one in openers]
-    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    text = listed(names[:MOST_NAMED] + more)
-    return text[0].upper() + text[1:]
+# A new check needs a query, a row here and a test: see check.py.
+# fmt: off
+CHECKS = (
+    Check("Is there a database file at the path?", cases=(
+        Case("DATABASE_MISSING", "error", lambda d: d.file.kind == "missing",
+            "There is no file {path}.",
+            "Check the path, or create a new database.",
+            "holdfast migrate --create {database}"),
+        Case("NOT_A_FILE", "error", _not_a_file,
+            "{path} is not a database file: {reason}.",
+            "Pass the path of a database file.",
+            "ls -ld {folder}"),
+    )),
+    Check("Do SQLite's locks work on the file system?", cases=(
+        Case("UNSAFE_FILE_SYSTEM", "error", lambda d: _file_system(d, unsafe=True),
+            "The database is on {file_system}, where SQLite's locks do not work.",
+            "Commits can be lost, and Holdfast refuses to open it; no other check was made. Stop all processes "
+            "that use the database, and move it to a local disk.",
+            "sqlite3 {file} \"VACUUM INTO '/a/local/disk/app.db'\""),
+        Case("FILE_SYSTEM", "ok", lambda d: _file_system(d, unsafe=False), "The file system is {file_system}."),
+    )),
+    Check("Is there enough free disk space?", cases=(
+        Case("DISK_FULL", "error", lambda d: _space(d, "full"),
+            "{free} free in {folder}, less than the reserve of {reserve} (min_free_bytes).",
+            "Nothing can be enqueued, so that running jobs can still settle. Free some space.",
+            "df -h {folder}", guide="guides/operating.md#the-disk-is-full", blocks_repair=True),
+        Case("DISK_LOW", "warning", lambda d: _space(d, "low"),
+            "{free} free in {folder}.",
+            "Below {reserve} (min_free_bytes) nothing can be enqueued.",
+            "df -h {folder}", guide="guides/operating.md#the-disk-is-full"),
+        Case("DISK_SPACE", "ok", lambda d: _space(d, "enough"), "{free} free in {folder}."),
+    )),
+    Check("Does every process use the file that is at the path now?", cases=(
+        Case("FILE_REPLACED", "error", _open_in(lambda user: user.deleted),
+            "A deleted or replaced file is still open in {processes}.",
+            "It was at {path} before. What is written to it is lost when the process ends: restart the process.",
+            "kill {pids}"),
+    )),
+    Check("Can only the owner read the files?", cases=(
+        Case("FILE_PERMISSIONS", "warning", _open_to_others,
+            "Other users can open {files}.",
+            "The files contain all payloads. Holdfast creates its files with mode 600, and the folder of large "
+            "payloads with mode 700. Ignore this if several users share the database on purpose.",
+            "{chmod_commands}"),
+        Case("FILE_PERMISSIONS", "ok", _is_file, "Only the owner can read the files."),
+    )),
+    Check("Is the folder of large payloads beside the database, with the same owner?", cases=(
+        Case("BLOBS_ELSEWHERE", "note", _blobs_elsewhere,
+            "Large payloads are stored elsewhere: {blobs} is a link to {target}.",
+            "Users who can write there can delete them, and a backup of the database needs that folder too.",
+            "ls -ld {links}", guide="guides/large-payloads.md"),
+        Case("BLOBS_OWNER", "warning", _blobs_owner,
+            "{blobs} belongs to user {owner}, and the database to user {database_owner}.",
+            "That user can read and delete all large payloads.",
+            "chown -R {database_owner} {blobs}", guide="guides/large-payloads.md"),
+    )),
+    Check("Can this user write the database?", cases=(
+        Case("READ_ONLY", "error", _not_writable,
+            "This user cannot write {files}.",
+            "SQLite must be able to write the database, its folder, and its -wal and -shm files: Holdfast cannot "
+            "open it. Check their owners, and how the disk is mounted.",
+            "ls -ld {quoted_files}", blocks_repair=True),
+        Case("WRITABLE", "ok", _is_file, "This user can write the file and its folder."),
+    )),
+    Check("Is the write-ahead log small?", cases=(
+        Case("WAL_LARGE", "warning", lambda d: _log_size(d, "read"),
+            LOG_GROWN,
+            "It cannot be reset while a read transaction is open in {processes}. Look there for a cursor that was "
+            "not read to its end, or a BEGIN without a COMMIT.",
+            "kill {pid}", guide=LOG_GUIDE),
+        Case("WAL_LARGE", "warning", lambda d: _log_size(d, "written"),
+            LOG_GROWN,
+            "It cannot be reset while a write transaction is open in {processes}.",
+            "kill {pid}", guide=LOG_GUIDE),
+        Case("WAL_LARGE", "warning", lambda d: _log_size(d, "idle"),
+            LOG_GROWN,
+            "It is open in {processes}, without a long transaction: the next checkpoint resets it.",
+            "holdfast doctor --repair {database}", guide=LOG_GUIDE),
+        Case("WAL_SIZE", "ok", lambda d: _log_size(d, "small"), "The write-ahead log has {size}."),
+    )),
+    Check("Does a process keep the write lock?", cases=(
+        Case("WRITE_LOCK_HELD", "warning", _open_in(lambda user: user.writes),
+            "A write transaction stays open in {processes}.",
+            "No other process can write: nothing is enqueued, claimed or settled, and after busy_timeout they get "
+            "StoreBusy. A transaction must not wait for anything.",
+            "kill {pids}", guide="guides/operating.md#the-database-is-busy"),
+    )),
+    Check("Is this SQLite free of the WAL-reset bug?", cases=(
+        Case("WAL_RESET_RISK", "note", _affected_version,
+            "SQLite {sqlite_version} has the WAL-reset bug.",
+            "Two connections that run checkpoints by themselves can lose commits, and no check finds that. "
+            "Holdfast avoids it on its own connections and on those passed as conn=. Other connections must not "
+            "run checkpoints, or need SQLite 3.51.3 or newer (or 3.44.6, 3.50.7).",
+            "execute PRAGMA wal_autocheckpoint = 0 on every other connection",
+            guide="guides/durability.md#other-connections-to-the-same-file"),
+        Case("FOREIGN_CONNECTIONS", "warning", lambda d: _foreign_connections(d, with_holdfast=False),
+            "The database is open in {processes}, which is not a worker and does not seem to use Holdfast.",
+            CHECKPOINTS + " SQLite {sqlite_version} can then lose commits.",
+            "execute PRAGMA wal_autocheckpoint = 0 on each such connection of that program"),
+        Case("FOREIGN_CONNECTIONS", "note", lambda d: _foreign_connections(d, with_holdfast=True),
+            "The database is open in {processes}, which is not a worker and seems to use Holdfast.",
+            CHECKPOINTS + " SQLite {sqlite_version} can then lose commits.",
+            "execute PRAGMA wal_autocheckpoint = 0 on each such connection of that program"),
+        Case("SQLITE_VERSION", "ok", always, "SQLite {sqlite_version} does not have the WAL-reset bug."),
+    )),
+)
+# fmt: on

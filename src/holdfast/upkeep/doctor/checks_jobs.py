@@ -1,284 +1,215 @@
-"""Jobs that do not move on: held by nobody, blocked by nothing, waiting for a worker that does not come."""
+"""Checks of jobs that make no progress, of workers, and of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from ...clock import SECOND
-from ...model.diagnosis import Examination, Held, StuckReady
+from ...model.diagnosis import BlockedJob, Diagnosis, ReadyJobs, Sample
 from ...model.worker import Attendance
-from ...text import listed, plural, short, span, word
-from .findings import Finding, agree, command, count_of, ids_of
+from ...text import plural, short, span, word
+from .check import Case, Check, Evidence, Found, always, counted, first_of, found, from_sample, ids
 
-START = "holdfast worker module:app"
 LONG_PAUSE = 86_400 * SECOND
-SILENCE = 3  # times the lease
+SILENT_LEASES = 3  # a worker is silent after so many times its lease
 MOST_NAMED = 5
 
 
-def about_jobs(found: Examination) -> Iterator[Finding]:
-    yield from _running(found)
-    yield from _blocked(found)
-    yield from _workers(found)
-    yield from _unserved(found)
-    yield from _late(found)
-    yield from _pauses(found)
+def _blocked(chosen: Callable[[BlockedJob], bool]) -> Callable[[Diagnosis], Found]:
+    """Find blocked jobs whose blockers have all finished or been deleted."""
 
-
-def _live(found: Examination) -> list[Attendance]:
-    return [one for one in found.workers or () if one.presence in ("alive", "unknown")]
-
-
-# --- running ---
-
-
-def _running(found: Examination) -> Iterator[Finding]:
-    if found.overdue is None or found.abandoned is None:
-        return
-    if found.overdue:
-        some = found.overdue
-        them = agree(some.count, "it", "them")
-        what_next = (
-            f"A worker is there and should have taken {them} back by now: see its log."
-            if _live(found)
-            else f"The next worker, or the next receive, takes {them} back."
-        )
-        yield Finding(
-            "warning" if not _live(found) else "error",
-            "STUCK_JOBS",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'is', 'are')} running past the lease, "
-            f"and no worker that lives holds {them}. {what_next}",
-            command(found, "doctor --repair"),
-            {"jobs": some.count, "ids": some.ids},
-        )
-    if not found.overdue and not found.abandoned:
-        yield Finding("ok", "STUCK_JOBS", "Every job that runs has a worker or a lease.")
-
-
-# --- blocked ---
-
-
-def _blocked(found: Examination) -> Iterator[Finding]:
-    if found.endings:
-        yield Finding(
-            "note",
-            "ENDINGS_LEFT",
-            f"{plural(found.endings, 'job')} {agree(found.endings, 'has', 'have')} ended, and those who may wait for "
-            f"{agree(found.endings, 'it', 'them')} were not told yet. A worker does that within a second; without "
-            "one, what waits stays blocked.",
-            command(found, "doctor --repair"),
-            {"endings": found.endings},
-        )
-    if found.unheld is None or found.held is None:
-        return
-    released = [one for one in found.held if _should_be_released(one)]
-    stuck = sorted({*(found.unheld.ids), *(one.id for one in released)})
-    if stuck and not found.endings:
-        count = found.unheld.count + len(released)
-        yield Finding(
-            "error",
-            "STUCK_BLOCKED",
-            f"{plural(count, 'job')} ({_ids(stuck)}) {agree(count, 'is', 'are')} blocked, though nothing "
-            f"that {agree(count, 'it waits', 'they wait')} for is left: somebody has changed rows by hand, or an "
-            "end was never noted. The repair releases those whose blockers have ended; end the others.",
-            command(found, "doctor --repair" if released else f"cancel {stuck[0]}"),
-            {"jobs": count, "ids": stuck},
-        )
-    rest = [one for one in found.held if not _should_be_released(one)]
-    yield from _held(found, rest)
-    if not stuck and not rest:
-        yield Finding("ok", "BLOCKED_JOBS", "Every blocked job waits for something that can still happen.")
-
-
-def _should_be_released(one: Held) -> bool:
-    """Nothing holds it: all ended well, or it does not hold for those that did not."""
-    return one.policy is not None or not (one.failed or one.gone)
-
-
-def _held(found: Examination, held: list[Held]) -> Iterator[Finding]:
-    gone = [one for one in held if one.gone]
-    if gone:
-        yield Finding(
-            "warning",
-            "BLOCKED_BY_DELETED",
-            f"{plural(len(gone), 'job')} ({_ids([one.id for one in gone])}) {agree(len(gone), 'waits', 'wait')} "
-            "for a job that was deleted, and would wait for ever: end what waits.",
-            command(found, f"cancel {gone[0].id}"),
-            {"ids": [one.id for one in gone]},
-        )
-    failed = [one for one in held if not one.gone]
-    if failed:
-        causes = list(dict.fromkeys(cause for one in failed for cause in one.retryable))
-        yield Finding(
-            "note",
-            "BLOCKED_BY_FAILED",
-            f"{plural(len(failed), 'job')} ({_ids([one.id for one in failed])}) "
-            f"{agree(len(failed), 'waits', 'wait')} for {agree(len(causes), 'job', 'jobs')} {_ids(causes)}, "
-            f"which failed or {agree(len(causes), 'was', 'were')} cancelled. "
-            f"{agree(len(failed), 'It goes', 'They go')} on when {agree(len(causes), 'that has', 'those have')} "
-            "succeeded.",
-            command(found, f"retry {' '.join(map(str, causes[:MOST_NAMED]))}"),
-            {"ids": [one.id for one in failed], "causes": causes},
+    def find(diagnosis: Diagnosis) -> Found:
+        jobs = [job for job in diagnosis.blocked_jobs if chosen(job)]
+        if not jobs:
+            return None
+        causes = list(dict.fromkeys(cause for job in jobs for cause in job.failed_ids))
+        return found(
+            {"jobs": len(jobs), "ids": [job.id for job in jobs], "causes": causes},
+            jobs=f"{plural(len(jobs), 'job')} ({_ids([job.id for job in jobs])})",
+            id=str(jobs[0].id),
+            causes=f"{plural(len(causes), 'job')} ({_ids(causes)})",
+            cause_ids=" ".join(map(str, causes[:MOST_NAMED])),
         )
 
+    return find
 
-# --- workers ---
+
+def _unless_endings(find: Callable[[Diagnosis], Found]) -> Callable[[Diagnosis], Found]:
+    """Wait until the pending endings are processed, which may release the jobs."""
+    return lambda diagnosis: None if diagnosis.endings else find(diagnosis)
 
 
-def _workers(found: Examination) -> Iterator[Finding]:
-    if found.workers is None:
-        return
-    dead = [one for one in found.workers if one.presence == "dead"]
-    stopped = [one for one in found.workers if one.presence == "stopped"]
-    silent = [one for one in _live(found) if found.now - one.record.heartbeat_at > SILENCE * one.record.lease]
-    if dead:
-        held = found.abandoned
-        jobs = f", and still {agree(len(dead), 'holds', 'hold')} {count_of(held, 'job')}" if held else ""
-        yield Finding(
-            "warning",
-            "DEAD_WORKERS",
-            f"{_named(dead)} {agree(len(dead), 'is', 'are')} dead{jobs}. A worker that lives takes such jobs "
-            "back at once; none does.",
-            command(found, "doctor --repair"),
-            {"workers": [one.record.id for one in dead], "jobs": held.count if held else 0},
+def _ids(numbers: list[int]) -> str:
+    return ids(Sample(len(numbers), tuple(numbers[:MOST_NAMED])))
+
+
+def from_workers(workers: list[Attendance], detail: dict[str, object] | None = None, **text: str) -> Evidence | None:
+    if not workers:
+        return None
+    names = [f"process {worker.record.pid} on {short(worker.record.host)}" for worker in workers]
+    pids = [str(worker.record.pid) for worker in workers]
+    return found(
+        {"workers": [worker.record.id for worker in workers], **(detail or {})},
+        workers=first_of(names, MOST_NAMED),
+        pids=" ".join(pids),
+        pid_list=",".join(pids),
+        **text,
+    )
+
+
+def _dead_workers(diagnosis: Diagnosis) -> Evidence | None:
+    held = diagnosis.samples.get("jobs_of_dead_workers", Sample())
+    return from_workers(diagnosis.workers_that_are("dead"), {"jobs": held.count}, jobs=counted(held, "job"))
+
+
+def _silent_workers(diagnosis: Diagnosis) -> Evidence | None:
+    workers = [(worker, diagnosis.now - worker.record.heartbeat_at) for worker in diagnosis.live_workers]
+    silent = [(worker, age) for worker, age in workers if age > SILENT_LEASES * worker.record.lease]
+    longest = max((age for _, age in silent), default=0)
+    return from_workers([worker for worker, _ in silent], time=span(longest / SECOND))
+
+
+def _ready(diagnosis: Diagnosis, problem: str) -> Evidence | None:
+    """Find ready jobs with the given problem: none of the live workers has the task, or serves its queue."""
+    jobs = [group for group in diagnosis.ready_jobs if _problem(group, diagnosis.live_workers) == problem]
+    if not jobs:
+        return None
+    queues = list(dict.fromkeys(group.queue for group in jobs))
+    more = " or more" if any(group.more for group in jobs) else ""
+    return found(
+        {"waiting": [{"queue": group.queue, "task": group.task, "count": group.count} for group in jobs]},
+        jobs=plural(sum(group.count for group in jobs), "job") + more,
+        tasks=first_of(list(dict.fromkeys(short(group.task) for group in jobs)), MOST_NAMED),
+        queues=first_of([short(name) for name in queues], MOST_NAMED),
+        queue_list=",".join(word(name) for name in queues[:MOST_NAMED]),
+    )
+
+
+def _problem(group: ReadyJobs, workers: list[Attendance]) -> str | None:
+    if not workers:
+        return "no worker"
+    able = [worker.record for worker in workers if group.task in worker.record.tasks]
+    if not able:
+        return "unknown task"
+    served = any(worker.queues is None or group.queue in worker.queues for worker in able)
+    return None if served else "unserved queue"
+
+
+def _long_pauses(diagnosis: Diagnosis) -> list[Evidence]:
+    return [
+        found(
+            {"queue": queue.name},
+            queue=short(queue.name),
+            quoted_queue=word(queue.name),
+            time=span((diagnosis.now - queue.paused_at) / SECOND),
         )
-    if stopped:
-        yield Finding(
-            "warning",
-            "STOPPED_WORKERS",
-            f"{_named(stopped)} {agree(len(stopped), 'was', 'were')} stopped by a signal and "
-            f"{agree(len(stopped), 'does', 'do')} nothing until continued.",
-            f"kill -CONT {' '.join(str(one.record.pid) for one in stopped)}",
-            {"workers": [one.record.id for one in stopped]},
-        )
-    if silent:
-        longest = max(found.now - one.record.heartbeat_at for one in silent) / SECOND
-        yield Finding(
-            "warning",
-            "SILENT_WORKERS",
-            f"{_named(silent)} {agree(len(silent), 'has', 'have')} not been heard of for {span(longest)}. A "
-            "handler may hog the interpreter, the process may hang, or it is on another machine, which SQLite does "
-            "not allow.",
-            f"ps -fp {','.join(str(one.record.pid) for one in silent)}",
-            {"workers": [one.record.id for one in silent]},
-        )
-    if not dead and not stopped and not silent:
-        alive = len(_live(found))
-        text = f"{plural(alive, 'worker')} {agree(alive, 'lives', 'live')}." if alive else "No worker is running."
-        yield Finding("ok", "WORKERS", text, None, {"alive": alive})
+        for queue in diagnosis.paused_queues
+        if queue.has_ready_jobs and diagnosis.now - queue.paused_at > LONG_PAUSE
+    ]
 
 
-def _named(workers: list[Attendance]) -> str:
-    names = [f"process {one.record.pid} on {short(one.record.host)}" for one in workers[:MOST_NAMED]]
-    more = [f"{len(workers) - MOST_NAMED} more"] if len(workers) > MOST_NAMED else []
-    return f"{agree(len(workers), 'The worker', 'The workers')} {listed(names + more)}"
+def _other_pauses(diagnosis: Diagnosis) -> Evidence | None:
+    long = {evidence.detail["queue"] for evidence in _long_pauses(diagnosis)}
+    names = [queue.name for queue in diagnosis.paused_queues if queue.name not in long]
+    if not names:
+        return None
+    return found(
+        {"queues": names}, queues=first_of([short(name) for name in names], MOST_NAMED), queue=word(names[0])
+    )
 
 
-# --- ready, and nobody comes ---
+def _endings(diagnosis: Diagnosis) -> Evidence | None:
+    count = diagnosis.endings
+    return found({"endings": count}, jobs=plural(count, "job")) if count else None
 
 
-def _unserved(found: Examination) -> Iterator[Finding]:
-    if found.waiting is None or found.workers is None:
-        return
-    live = _live(found)
-    if found.waiting and not live:
-        yield Finding(
-            "warning",
-            "NO_WORKERS",
-            f"{_jobs(found.waiting)} {'is' if _single(found.waiting) else 'are'} ready, and no worker is running.",
-            START,
-            {"waiting": _pairs(found.waiting)},
-        )
-        return
-    unknown = [one for one in found.waiting if not any(one.task in worker.record.tasks for worker in live)]
-    if unknown:
-        yield Finding(
-            "warning",
-            "UNKNOWN_TASKS",
-            f"{_jobs(unknown)} {'is' if _single(unknown) else 'are'} ready, of tasks that no running worker has: "
-            f"{_tasks(unknown)}. They wait until one is started that has the code; was a task renamed or removed?",
-            START,
-            {"waiting": _pairs(unknown)},
-        )
-    unserved = [one for one in found.waiting if one not in unknown and not any(_serves(w, one) for w in live)]
-    if unserved:
-        queues = list(dict.fromkeys(one.queue for one in unserved))
-        yield Finding(
-            "warning",
-            "UNSERVED_QUEUES",
-            f"{_jobs(unserved)} {'is' if _single(unserved) else 'are'} ready in "
-            f"{agree(len(queues), 'the queue', 'queues')} "
-            f"{listed([short(name) for name in queues[:MOST_NAMED]])}, which no worker that has the task serves.",
-            f"{START} --queues {','.join(word(name) for name in queues[:MOST_NAMED])}",
-            {"waiting": _pairs(unserved)},
-        )
-    if not unknown and not unserved:
-        yield Finding("ok", "READY_JOBS", "Every job that is ready has a worker that can take it.")
+REPAIR = "holdfast doctor --repair {database}"
+START = "holdfast worker module:app"
+LEASES = ("expired_leases", "jobs_of_dead_workers")
+BLOCKED = ("blocked_jobs", "blocked_without_blockers", "endings")
 
-
-def _serves(worker: Attendance, one: StuckReady) -> bool:
-    queues = worker.record.queues
-    return one.task in worker.record.tasks and (queues is None or one.queue in queues)
-
-
-def _jobs(waiting: list[StuckReady]) -> str:
-    return plural(sum(one.count for one in waiting), "job") + (" or more" if any(one.more for one in waiting) else "")
-
-
-def _single(waiting: list[StuckReady]) -> bool:
-    return sum(one.count for one in waiting) == 1
-
-
-def _tasks(waiting: list[StuckReady]) -> str:
-    names = list(dict.fromkeys(short(one.task or "") for one in waiting))
-    return listed(names[:MOST_NAMED] + ([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []))
-
-
-def _pairs(waiting: list[StuckReady]) -> list[dict[str, object]]:
-    return [{"queue": one.queue, "task": one.task, "count": one.count} for one in waiting]
-
-
-# --- due, and paused ---
-
-
-def _late(found: Examination) -> Iterator[Finding]:
-    if found.late:
-        some = found.late
-        yield Finding(
-            "warning",
-            "LATE_JOBS",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'was', 'were')} due more than a minute "
-            f"ago and {agree(some.count, 'is', 'are')} still scheduled: no worker looks.",
-            START,
-            {"jobs": some.count, "ids": some.ids},
-        )
-
-
-def _pauses(found: Examination) -> Iterator[Finding]:
-    if found.pauses is None:
-        return
-    long = [one for one in found.pauses if one.ready and found.now - one.paused_at > LONG_PAUSE]
-    for one in long:
-        yield Finding(
-            "warning",
-            "PAUSED_QUEUE",
-            f"The queue {short(one.queue)} has been paused for {span((found.now - one.paused_at) / SECOND)}, and "
-            "jobs wait in it. Was it forgotten?",
-            command(found, f"queues resume {word(one.queue)}"),
-            {"queue": one.queue},
-        )
-    rest = [one for one in found.pauses if one not in long]
-    if rest:
-        yield Finding(
-            "note",
-            "PAUSED_QUEUE",
-            f"{plural(len(rest), 'queue')} {agree(len(rest), 'is', 'are')} paused: "
-            f"{listed([short(one.queue) for one in rest[:MOST_NAMED]])}.",
-            command(found, f"queues resume {word(rest[0].queue)}"),
-            {"queues": [one.queue for one in rest]},
-        )
-
-
-def _ids(ids: list[int]) -> str:
-    named = [str(id) for id in ids[:MOST_NAMED]]
-    return listed(named) if len(ids) <= MOST_NAMED else f"{', '.join(named)}, …"
+# A new check needs a query, a row here and a test: see check.py.
+# fmt: off
+CHECKS = (
+    Check("Does every running job have a live worker or a lease?", needs=LEASES, cases=(
+        Case("STUCK_JOBS", "error", lambda d: from_sample(d, "expired_leases") if d.live_workers else None,
+            "Running past the lease, and not held by a live worker: {jobs}.",
+            "A worker is running and should have recovered them by now: see its log.",
+            REPAIR),
+        Case("STUCK_JOBS", "warning", lambda d: None if d.live_workers else from_sample(d, "expired_leases"),
+            "Running past the lease, and not held by a live worker: {jobs}.",
+            "The next worker, or the next receive, recovers them.",
+            REPAIR),
+        Case("STUCK_JOBS", "ok", lambda d: not d.samples["jobs_of_dead_workers"],
+            "Every running job has a live worker or a lease."),
+    )),
+    Check("Does every blocked job wait for something that can still happen?", needs=BLOCKED, cases=(
+        Case("ENDINGS_LEFT", "note", _endings,
+            "Jobs that have finished, and whose dependents are not released yet: {jobs}.",
+            "A worker does that within a second; without a worker, the dependents stay blocked.",
+            REPAIR),
+        Case("STUCK_BLOCKED", "error", _unless_endings(_blocked(lambda job: job.can_be_released)),
+            "Blocked, though all blockers have finished: {jobs}.",
+            "Rows were changed by hand, or the end of a blocker was not recorded. `--repair` releases them.",
+            REPAIR),
+        Case("STUCK_BLOCKED", "error", _unless_endings(lambda d: from_sample(d, "blocked_without_blockers")),
+            "Blocked, though there are no blockers: {jobs}.",
+            "Rows were changed by hand. Cancel the jobs.",
+            "holdfast cancel {id} {database}"),
+        Case("BLOCKED_BY_DELETED", "warning", _blocked(lambda job: not job.can_be_released and job.deleted > 0),
+            "Blocked by a deleted job: {jobs}.",
+            "They would wait for ever: cancel them.",
+            "holdfast cancel {id} {database}"),
+        Case("BLOCKED_BY_FAILED", "note", _blocked(lambda job: not job.can_be_released and not job.deleted),
+            "Blocked by jobs that failed or were cancelled: {jobs}, by {causes}.",
+            "They continue when their blockers have succeeded.",
+            "holdfast retry {cause_ids} {database}"),
+        Case("BLOCKED_JOBS", "ok", always, "Every blocked job waits for something that can still happen."),
+    )),
+    Check("Are the workers alive?", needs=("workers",), cases=(
+        Case("DEAD_WORKERS", "warning", _dead_workers,
+            "Workers that died: {workers}. They still hold {jobs}.",
+            "A live worker recovers such jobs at once; none has done so.",
+            REPAIR),
+        Case("STOPPED_WORKERS", "warning", lambda d: from_workers(d.workers_that_are("stopped")),
+            "Workers stopped by a signal: {workers}.",
+            "They do nothing until they are continued.",
+            "kill -CONT {pids}"),
+        Case("SILENT_WORKERS", "warning", _silent_workers,
+            "Workers without a heartbeat for up to {time}: {workers}.",
+            "A handler may block the interpreter, the process may hang, or it is on another machine, which SQLite "
+            "does not allow.",
+            "ps -fp {pid_list}"),
+        Case("WORKERS", "ok", lambda d: found({"alive": len(d.live_workers)}, count=str(len(d.live_workers))),
+            "Live workers: {count}."),
+    )),
+    Check("Does every ready job have a worker that can run it?", needs=("ready_jobs", "workers"), cases=(
+        Case("NO_WORKERS", "warning", lambda d: _ready(d, "no worker"),
+            "Ready, and no worker is running: {jobs}.",
+            fix=START),
+        Case("UNKNOWN_TASKS", "warning", lambda d: _ready(d, "unknown task"),
+            "Ready, and no running worker has the task: {jobs} of {tasks}.",
+            "They wait for a worker that has the code. Was the task renamed or removed?",
+            START),
+        Case("UNSERVED_QUEUES", "warning", lambda d: _ready(d, "unserved queue"),
+            "Ready, and no worker that has the task serves the queue: {jobs} in {queues}.",
+            fix=f"{START} --queues {{queue_list}}"),
+        Case("READY_JOBS", "ok", always, "Every ready job has a worker that can run it."),
+    )),
+    Check("Do scheduled jobs become ready when they are due?", cases=(
+        Case("LATE_JOBS", "warning", "late_jobs",
+            "Due more than a minute ago, and still scheduled: {jobs}.",
+            "No worker makes them ready.",
+            START),
+    )),
+    Check("Are queues paused?", needs=("paused_queues",), cases=(
+        Case("PAUSED_QUEUE", "warning", _long_pauses,
+            "The queue {queue} has been paused for {time}, and jobs wait in it.",
+            "Was it forgotten?",
+            "holdfast queues resume {quoted_queue} {database}"),
+        Case("PAUSED_QUEUE", "note", _other_pauses,
+            "Paused queues: {queues}.",
+            fix="holdfast queues resume {queue} {database}"),
+    )),
+)
+# fmt: on

@@ -1,273 +1,192 @@
-"""Times that cannot be: a clock that jumped, a unit that was mistaken, another start of the machine."""
+"""Checks of rows that refer to each other, of statistics, and of times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import PurePath
 
 from ...clock import SECOND
-from ...model.diagnosis import Examination, Miscount, Some, Times
-from ...model.worker import Attendance
-from ...text import listed, plural, short, span
-from .findings import Finding, agree, command, count_of, ids_of, words
+from ...model.diagnosis import Diagnosis, Sample
+from ...text import clean, listed, plural, short, span
+from .check import Case, Check, Evidence, always, counted, first_of, found, ids, quoted
+from .checks_jobs import from_workers
 
-MOST_NAMED = 3
-LOST = "RESOURCE:BLOB_MISSING"
-
-
-def about_rows(found: Examination) -> Iterator[Finding]:
-    yield from _orphans(found)
-    yield from _chains(found)
-    yield from _batches(found)
-    yield from _keys(found)
-    yield from _blobs(found)
-    if found.miscounts is not None:
-        yield _counts(found, found.miscounts)
+TABLES_OF_JOBS = ("events", "tags", "blockers")
+MOST_COUNTS = 3
+MOST_IDS = 10
+MOST_BLOBS = 100  # in the detail
+CLOCK_TOLERANCE = 60 * SECOND
 
 
-def _orphans(found: Examination) -> Iterator[Finding]:
-    if found.orphans is None:
-        return
-    some = {table: one for table, one in found.orphans.items() if one}
-    if not some:
-        yield Finding("ok", "ORPHANED_ROWS", "No history, tags or blockers of jobs that are gone.")
-        return
-    parts = [f"{table} of {count_of(one, 'job')}" for table, one in some.items()]
-    yield Finding(
-        "warning",
-        "ORPHANED_ROWS",
-        f"There are {listed(parts)} that {'is' if all(one.count == 1 for one in some.values()) else 'are'} gone: "
-        f"somebody deleted from {found.prefix}jobs with foreign keys off, which is SQLite's default. They take up "
-        "room, and nothing else. The repair deletes them.",
-        command(found, "doctor --repair"),
-        {table: {"jobs": one.count, "ids": one.ids} for table, one in some.items()},
+def _orphaned_rows(diagnosis: Diagnosis) -> Evidence | None:
+    samples = {table: diagnosis.samples.get(f"orphaned_{table}", Sample()) for table in TABLES_OF_JOBS}
+    samples = {table: sample for table, sample in samples.items() if sample}
+    if not samples:
+        return None
+    return found(
+        {table: {"jobs": sample.count, "ids": sample.ids} for table, sample in samples.items()},
+        rows=listed([f"{table} of {counted(sample, 'job')}" for table, sample in samples.items()]),
     )
 
 
-def _chains(found: Examination) -> Iterator[Finding]:
-    if found.rootless:
-        some = found.rootless
-        yield Finding(
-            "warning",
-            "CHAINS_WITHOUT_ROOT",
-            f"{count_of(some, 'chain')} (of {agree(some.count, 'job', 'jobs')} {ids_of(some)}) "
-            f"{agree(some.count, 'has', 'have')} lost the first job: somebody deleted it by hand. What is left runs, "
-            "but nobody can wait for the whole. Delete it when it has ended.",
-            command(found, f"delete {some.ids[0]} --chain"),
-            {"ids": some.ids},
-        )
+def _deleted_batches(diagnosis: Diagnosis) -> Evidence | None:
+    sample = diagnosis.samples.get("deleted_batches")
+    return found({"batches": sample.ids}, batches=ids(sample)) if sample else None
 
 
-def _batches(found: Examination) -> Iterator[Finding]:
-    if found.batchless:
-        some = found.batchless
-        yield Finding(
-            "warning",
-            "MEMBERS_WITHOUT_BATCH",
-            f"There are members of {some.count:,} {agree(some.count, 'batch', 'batches')} ({ids_of(some)}) that "
-            f"{agree(some.count, 'is', 'are')} gone: somebody deleted {agree(some.count, 'it', 'them')} by hand. "
-            "They run, and nothing is enqueued when all have ended.",
-            None,
-            {"batches": some.ids},
-        )
+def _broken_foreign_keys(diagnosis: Diagnosis) -> Evidence | None:
+    tables = diagnosis.foreign_keys
+    rows = listed([f"{plural(count, 'row')} of {short(table)}" for table, count in tables.items()])
+    return found({"tables": tables}, rows=rows) if tables else None
 
 
-def _keys(found: Examination) -> Iterator[Finding]:
-    if found.broken_keys:
-        parts = [f"{plural(count, 'row')} of {short(table)}" for table, count in found.broken_keys]
-        yield Finding(
-            "warning",
-            "FOREIGN_KEYS_BROKEN",
-            f"{listed(parts)} {agree(len(parts), 'refers', 'refer')} to rows that are not there: somebody "
-            "deleted those with foreign keys off. Of Holdfast's own tables the repair deletes them.",
-            command(found, "doctor --repair"),
-            {"tables": dict(found.broken_keys)},
-        )
+def _missing_blobs(diagnosis: Diagnosis) -> Evidence | None:
+    missing, folder = diagnosis.large_payloads.missing, diagnosis.large_payloads.folder
+    if not missing:
+        return None
+    jobs = list(dict.fromkeys(blob.job_id for blob in missing))
+    # Files are named after their content, so a file that is there already is the same.
+    restore = "" if folder is None else f"cp -au {quoted(f'/a/backup/{PurePath(folder).name}/.', folder)} && "
+    return found(
+        {"blobs": [[blob.job_id, blob.what, blob.name] for blob in missing[:MOST_BLOBS]]},
+        count=f"{len(missing):,}",
+        jobs=f"{plural(len(jobs), 'job')} ({ids(Sample(len(jobs), tuple(jobs[:MOST_IDS])))})",
+        blobs=clean(folder or "the blob store"),
+        restore_backup=restore,
+    )
 
 
-def _blobs(found: Examination) -> Iterator[Finding]:
-    if found.blobs is None:
-        return
-    missing, orphaned, folder = found.blobs.missing, found.blobs.orphaned, found.blobs.folder
-    if missing:
-        ids = list(dict.fromkeys(one.job_id for one in missing))
-        some = Some(len(ids), tuple(ids[:10]))
-        yield Finding(
-            "error",
-            "BLOBS_MISSING",
-            f"{len(missing):,} large {agree(len(missing), 'payload or result', 'payloads or results')} "
-            f"{agree(len(missing), 'is', 'are')} missing from {'the blob store' if folder is None else folder} (of "
-            f"{agree(len(ids), 'job', 'jobs')} {ids_of(some)}). A job without its payload fails with "
-            f"{LOST} when it is run, and no other. Put {agree(len(missing), 'it', 'them')} back from a backup, where "
-            "those that are too many do no harm; then retry what has failed.",
-            _brought_back(folder, command(found, f"retry --error-code {LOST}")),
-            {"blobs": [[one.job_id, one.what, one.name] for one in missing[:100]]},
-        )
-    if orphaned:
-        yield Finding(
-            "note",
-            "BLOBS_ORPHANED",
-            f"{plural(orphaned, 'file')} beside the database {agree(orphaned, 'is', 'are')} of no job: a crash "
-            "left them, or a backup brought them back. Workers delete them by and by.",
-            command(found, "doctor --repair"),
-            {"files": orphaned},
-        )
-    if not missing and not orphaned:
-        yield Finding("ok", "BLOBS", "Every large payload and result is there.")
+def _orphaned_blobs(diagnosis: Diagnosis) -> Evidence | None:
+    orphaned = diagnosis.large_payloads.orphaned
+    return found({"files": orphaned}, files=plural(orphaned, "file")) if orphaned else None
 
 
-def _brought_back(folder: str | None, retry: str) -> str:
-    """Their names are those of their content: what is there already is the same."""
-    if folder is None:
-        return retry
-    return f"cp -au {words(f'/a/backup/{PurePath(folder).name}/.', folder)} && {retry}"
-
-
-def _counts(found: Examination, wrong: list[Miscount]) -> Finding:
+def _wrong_counts(diagnosis: Diagnosis) -> Evidence | None:
+    wrong = diagnosis.counts
     if not wrong:
-        return Finding("ok", "COUNTS", "The statistics count as many jobs as there are.")
+        return None
     named = [
-        f"{one.status} {short(one.task) or 'messages'} in {short(one.queue)}: {one.counted:,} instead of {one.real:,}"
-        for one in wrong[:MOST_NAMED]
+        f"{status} {short(task) or 'messages'} in {short(queue)} ({counted:,} instead of {actual:,})"
+        for queue, task, status, counted, actual in wrong
     ]
-    more = [f"{len(wrong) - MOST_NAMED} more"] if len(wrong) > MOST_NAMED else []
-    return Finding(
-        "warning",
-        "COUNTS_WRONG",
-        f"{plural(len(wrong), 'count')} of jobs {agree(len(wrong), 'is', 'are')} wrong: {listed(named + more, ';')}. "
-        "Only counts and charts are affected, jobs are not. `--repair` counts the jobs again.",
-        command(found, "doctor --repair"),
-        {"counts": [[one.queue, one.task, one.status, one.counted, one.real] for one in wrong]},
-    )
+    return found({"counts": [list(count) for count in wrong]}, counts=first_of(named, MOST_COUNTS))
 
 
-SLACK = 60 * SECOND
+def _heartbeat_in_future(diagnosis: Diagnosis) -> Evidence | None:
+    now = diagnosis.now
+    ahead = [worker for worker in diagnosis.workers if worker.record.heartbeat_at > now + CLOCK_TOLERANCE]
+    latest = max((worker.record.heartbeat_at for worker in ahead), default=now)
+    return from_workers(ahead, time=span((latest - now) / SECOND))
 
 
-def about_times(found: Examination) -> Iterator[Finding]:
-    before = 0
-    for finding in _all(found):
-        before += 1
-        yield finding
-    if found.times is not None and not before:
-        yield Finding("ok", "CLOCK", "No times that cannot be.")
+def _clock_steps(diagnosis: Diagnosis) -> Evidence | None:
+    steps, largest = diagnosis.clock.steps_back, diagnosis.clock.largest_step / SECOND
+    detail = {"steps": steps, "largest_seconds": largest}
+    return found(detail, steps=plural(steps, "time"), largest=span(largest)) if steps else None
 
 
-def _all(found: Examination) -> Iterator[Finding]:
-    times = found.times
-    if times is None:
-        return
-    yield from _clock(found, times)
-    yield from _ends(found, times)
-    yield from _units(found, times)
-    yield from _boot(found, times)
+def _is_of_another_boot(diagnosis: Diagnosis) -> bool:
+    return diagnosis.clock.stored_boot_id not in (None, diagnosis.clock.boot_id)
 
 
-def _clock(found: Examination, times: Times) -> Iterator[Finding]:
-    if times.created_ahead:
-        some = times.created_ahead
-        yield Finding(
-            "warning",
-            "CREATED_IN_FUTURE",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'was', 'were')} made later than it is "
-            "now: the clock of this machine was set back, or that of another one is wrong. What is scheduled may run "
-            "late.",
-            "timedatectl status",
-            {"ids": some.ids},
-        )
-    ahead = [one for one in found.workers or () if one.record.heartbeat_at > found.now + SLACK]
-    if ahead:
-        most = max(one.record.heartbeat_at for one in ahead) - found.now
-        yield Finding(
-            "warning",
-            "HEARTBEAT_IN_FUTURE",
-            f"{_who(ahead)} said last that {agree(len(ahead), 'it lives', 'they live')} {span(most / SECOND)} "
-            "from now: the clock was set back. Leases are not concerned, schedules are.",
-            "timedatectl status",
-            {"workers": [one.record.id for one in ahead]},
-        )
-    if times.steps_back:
-        yield Finding(
-            "note",
-            "CLOCK_STEPPED_BACK",
-            "In the log of late, time went back "
-            f"{'once' if times.steps_back == 1 else plural(times.steps_back, 'time')}, by "
-            f"{span(times.largest_step / SECOND)} at most: the clock was set, or two machines do not agree. Leases "
-            "are not concerned; schedules and ages are.",
-            "timedatectl status",
-            {"steps": times.steps_back, "largest_seconds": times.largest_step / SECOND},
-        )
+def _used_elsewhere(diagnosis: Diagnosis) -> Evidence | None:
+    return from_workers(diagnosis.workers_that_are("alive", "stopped")) if _is_of_another_boot(diagnosis) else None
 
 
-def _ends(found: Examination, times: Times) -> Iterator[Finding]:
-    if times.ended_ahead:
-        some = times.ended_ahead
-        yield Finding(
-            "warning",
-            "ENDED_IN_FUTURE",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'has', 'have')} ended later than it is "
-            "now: the clock was set back, or somebody changed rows by hand. They are kept for longer than the "
-            "rules say. The repair lets them have ended now.",
-            command(found, "doctor --repair"),
-            {"ids": some.ids},
-        )
-    if times.ended_untimed:
-        some = times.ended_untimed
-        yield Finding(
-            "warning",
-            "ENDED_WITHOUT_TIME",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'has', 'have')} ended without a "
-            "finished_at: somebody changed the status by hand. They are never pruned. The repair lets them have "
-            "ended now.",
-            command(found, "doctor --repair"),
-            {"ids": some.ids},
-        )
+BY_HAND = "Rows of {prefix}jobs were deleted with foreign keys off, which is SQLite's default."
+REPAIR = "holdfast doctor --repair {database}"
+CLOCK_GUIDE = "guides/operating.md#the-clock-was-set"
+UNIT_GUIDE = "guides/plain-sql.md"
 
+# A new check needs a query, a row here and a test: see check.py.
+# fmt: off
+CHECKS = (
+    Check("Does every row belong to a job?", needs=tuple(f"orphaned_{table}" for table in TABLES_OF_JOBS), cases=(
+        Case("ORPHANED_ROWS", "warning", _orphaned_rows,
+            "Orphaned rows of deleted jobs: {rows}.",
+            f"{BY_HAND} Orphaned rows take up space and do no other harm. `--repair` deletes them.",
+            REPAIR),
+        Case("ORPHANED_ROWS", "ok", always, "There is no history, tag or blocker of a deleted job."),
+    )),
+    Check("Does every chain have its first job?", cases=(
+        Case("CHAINS_WITHOUT_ROOT", "warning", "chains_without_root",
+            "Chains whose first job was deleted by hand continue with {jobs}.",
+            "The other jobs run, but nothing can wait for the whole chain. Delete it when it has finished.",
+            "holdfast delete {id} --chain {database}"),
+    )),
+    Check("Does every batch still exist?", needs=("deleted_batches",), cases=(
+        Case("MEMBERS_WITHOUT_BATCH", "warning", _deleted_batches,
+            "Deleted by hand, while jobs are members: batch {batches}.",
+            "The jobs run, and nothing is enqueued when all have finished."),
+    )),
+    Check("Do foreign keys of all tables refer to existing rows? (with --deep)", needs=("foreign_keys",), cases=(
+        Case("FOREIGN_KEYS_BROKEN", "warning", _broken_foreign_keys,
+            "Rows that refer to missing rows: {rows}.",
+            "The missing rows were deleted with foreign keys off. `--repair` deletes those of Holdfast's tables.",
+            REPAIR),
+    )),
+    Check("Is every large payload and result there?", needs=("large_payloads",), cases=(
+        Case("BLOBS_MISSING", "error", _missing_blobs,
+            "Large payloads or results missing from {blobs}: {count}, of {jobs}.",
+            "A job without its payload fails with RESOURCE:BLOB_MISSING when it runs; other jobs are not affected. "
+            "Restore them from a backup (files that no job needs do no harm), then retry the failed jobs.",
+            "{restore_backup}holdfast retry --error-code RESOURCE:BLOB_MISSING {database}",
+            guide="guides/operating.md#a-payload-is-missing"),
+        Case("BLOBS_ORPHANED", "note", _orphaned_blobs,
+            "No job refers to {files} beside the database.",
+            "A crash or a restored backup left them. Workers delete them in the background.",
+            REPAIR),
+        Case("BLOBS", "ok", always, "Every large payload and result is there."),
+    )),
+    Check("Do the statistics count as many jobs as there are?", needs=("counts",), cases=(
+        Case("COUNTS_WRONG", "warning", _wrong_counts,
+            "Wrong counts of jobs: {counts}.",
+            "Only counts and charts are affected, jobs are not. `--repair` counts the jobs again.",
+            REPAIR, guide="reference/schema.md#statistics"),
+        Case("COUNTS", "ok", always, "The statistics count as many jobs as there are."),
+    )),
+)
+# fmt: on
 
-def _units(found: Examination, times: Times) -> Iterator[Finding]:
-    if times.wrong_unit:
-        some = times.wrong_unit
-        yield Finding(
-            "warning",
-            "TIMES_IN_WRONG_UNIT",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'has', 'have')} a created_at or run_at "
-            "before 2001: whoever inserts them by SQL writes seconds or milliseconds, and these are microseconds.",
-            command(found, f"show {some.ids[0]}"),
-            {"ids": some.ids},
-        )
-    if times.far_ahead:
-        some = times.far_ahead
-        yield Finding(
-            "note",
-            "FAR_IN_FUTURE",
-            f"{count_of(some, 'job')} ({ids_of(some)}) {agree(some.count, 'is', 'are')} scheduled for more than "
-            "ten years from now: was a unit mistaken?",
-            command(found, f"run-now {some.ids[0]}"),
-            {"ids": some.ids},
-        )
-
-
-def _boot(found: Examination, times: Times) -> Iterator[Finding]:
-    if times.boot_id is None or times.boot_id == times.current_boot_id:
-        return
-    alive = [one for one in found.workers or () if one.presence in ("alive", "stopped")]
-    if alive:
-        yield Finding(
-            "error",
-            "ANOTHER_MACHINE",
-            f"{_who(alive)} {agree(len(alive), 'uses', 'use')} the database since another start of the machine, "
-            "or on another one. SQLite is for one machine: leases of one mean nothing on the other.",
-            None,
-            {"workers": [one.record.id for one in alive]},
-        )
-    else:
-        yield Finding(
-            "note",
-            "NOT_OPENED_SINCE_BOOT",
-            "Holdfast has not opened the database since the machine was started: whatever runs in it is taken back "
-            "when it does.",
-        )
-
-
-def _who(workers: list[Attendance]) -> str:
-    return "A worker" if len(workers) == 1 else f"{len(workers)} workers"
+# fmt: off
+TIME_CHECKS = (
+    Check("Are all times plausible?", needs=("clock",), cases=(
+        Case("CREATED_IN_FUTURE", "warning", "created_in_future",
+            "Created in the future: {jobs}.",
+            "The clock of this machine was set back, or that of another one is wrong. Scheduled jobs may run late.",
+            "timedatectl status", guide=CLOCK_GUIDE),
+        Case("HEARTBEAT_IN_FUTURE", "warning", _heartbeat_in_future,
+            "The last heartbeat is up to {time} in the future: {workers}.",
+            "The clock was set back. Schedules are affected, leases are not.",
+            "timedatectl status", guide=CLOCK_GUIDE),
+        Case("CLOCK_STEPPED_BACK", "note", _clock_steps,
+            "In the newest events the time went back {steps}, by {largest} at most.",
+            "The clock was set, or the clocks of two machines differ. Schedules and ages are affected, leases are "
+            "not.",
+            "timedatectl status", guide=CLOCK_GUIDE),
+        Case("ENDED_IN_FUTURE", "warning", "finished_in_future",
+            "Finished in the future: {jobs}.",
+            "The clock was set back, or rows were changed by hand. The jobs are pruned too late. `--repair` sets "
+            "`finished_at` to now.",
+            REPAIR),
+        Case("ENDED_WITHOUT_TIME", "warning", "finished_without_time",
+            "Finished, without a `finished_at`: {jobs}.",
+            "The status was changed by hand. The jobs are never pruned. `--repair` sets `finished_at` to now.",
+            REPAIR),
+        Case("TIMES_IN_WRONG_UNIT", "warning", "times_in_wrong_unit",
+            "With a created_at or run_at before 2001: {jobs}.",
+            "The program that inserts them by SQL writes seconds or milliseconds instead of microseconds.",
+            "holdfast show {id} {database}", guide=UNIT_GUIDE),
+        Case("FAR_IN_FUTURE", "note", "scheduled_far_in_future",
+            "Scheduled for more than ten years from now: {jobs}.",
+            "Is the unit wrong? Times are microseconds.",
+            "holdfast run-now {id} {database}", guide=UNIT_GUIDE),
+        Case("ANOTHER_MACHINE", "error", _used_elsewhere,
+            "A worker of another machine, or of an earlier boot of this one, uses the database: {workers}.",
+            "SQLite is for one machine: leases of one machine mean nothing on another."),
+        Case("NOT_OPENED_SINCE_BOOT", "note", lambda d: _is_of_another_boot(d) and not _used_elsewhere(d),
+            "Holdfast has not opened the database since the machine was started.",
+            "Jobs that were running are recovered when it does."),
+        Case("CLOCK", "ok", always, "All times are plausible."),
+    )),
+)
+# fmt: on

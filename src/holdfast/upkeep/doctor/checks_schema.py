@@ -1,314 +1,278 @@
-"""What is in the file: whether it can be read, how it is set, whether the tables are those of this version."""
+"""Checks of what is in the file: whether SQLite can read it, its settings, and the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
+from ...errors import CorruptDatabase, NotADatabase, StoreBusy, StoreError, UnsupportedSQLite
 from ...failure import shorten
-from ...model.diagnosis import Drift, Examination, Question, Settings, Unopened
-from ...text import clean, listed, plural, size, span
-from .checks_file import named
-from .findings import Finding, agree, command, quoted_path, words
+from ...model.diagnosis import Diagnosis, SchemaDifference, SkippedPart
+from ...text import clean, listed, size, span
+from .check import Case, Check, Evidence, Found, always, first_of, found, quoted
+from .checks_file import processes
 
-USUAL_PAGE = 1024
+DEFAULT_PAGE_SIZE = 1024
 INCREMENTAL = 2
-WASTE_BYTES = 64 * 1024 * 1024
-MOST_NAMED = 8
-_SKIPPED = {
+WASTED_BYTES = 64 * 1024 * 1024
+MOST_PARTS = 8
+LONGEST_PROBLEM = 200
+SKIP_REASONS = {
     "slow": "took too long",
     "large": "takes long on a file of this size",
     "schema": "the tables are not as expected",
     "busy": "the database was locked",
     "damaged": "the file is damaged",
-    "elsewhere": "kept by a blob store of the app's own: pass --app",
+    "elsewhere": "stored by a blob store of the app: pass --app",
     "other": "SQLite refused",
 }
+WITH_OWN_CASE = (NotADatabase, CorruptDatabase, StoreBusy, UnsupportedSQLite)
 
 
-def about_schema(found: Examination) -> Iterator[Finding]:
-    if found.unopened is not None:
-        yield _unopened(found, found.unopened)
-        return
-    if found.settings is not None:
-        yield from _settings(found, found.settings)
-    yield from _schema(found)
-    yield from _integrity(found)
-    yield from _skipped(found)
-
-
-def _unopened(found: Examination, why: Unopened) -> Finding:
-    path, openers = quoted_path(found), found.surroundings.openers
-    if why.kind == "NotADatabase":
-        return Finding(
-            "error",
-            "NOT_A_DATABASE",
-            f"{found.surroundings.path} is not a database of SQLite's: choose another path, or move that file away.",
-            f"file {path}",
+def _cannot_open(kind: type[StoreError]) -> Callable[[Diagnosis], Found]:
+    def find(diagnosis: Diagnosis) -> Found:
+        error, users = diagnosis.open_error, diagnosis.file.users
+        if not isinstance(error, kind) or (kind is StoreError and isinstance(error, WITH_OWN_CASE)):
+            return None
+        if kind is not StoreBusy:
+            return found(message=str(error).rstrip("."))
+        return found(
+            {"pids": [user.pid for user in users]},
+            processes=processes(users) or "no process that this user can see",
+            kill_or_fuser=f"kill {users[0].pid}" if len(users) == 1 else f"fuser -v {quoted(diagnosis.file.path)}",
         )
-    if why.kind == "CorruptDatabase":
-        return _corrupt(found, "SQLite cannot read its list of tables")
-    if why.kind == "StoreBusy":
-        who = f" {named(openers)} {agree(len(openers), 'has', 'have')} it open." if openers else ""
-        return Finding(
-            "error",
-            "LOCKED",
-            f"Another program keeps the database locked, so that it cannot even be read.{who} Holdfast waits for it, "
-            "up to busy_timeout, and so do all others.",
-            f"kill {openers[0].pid}" if len(openers) == 1 else f"fuser -v {path}",
-            {"pids": [one.pid for one in openers]},
-        )
-    if why.kind == "UnsupportedSQLite":
-        return Finding("error", "SQLITE_UNUSABLE", f"{why.message.rstrip('.')}.")
-    return Finding("error", "CANNOT_READ", f"{why.message.rstrip('.')}.", f"ls -l {path}")
+
+    return find
 
 
-def _corrupt(found: Examination, how: str) -> Finding:
-    path = found.surroundings.path
-    return Finding(
-        "error",
-        "CORRUPT",
-        f"The file is damaged: {how}. Stop what writes to it, keep a copy with its -wal file, and restore a backup, "
-        "or recover what can be read.",
-        f"cp {words(path)}* /a/safe/place/ && sqlite3 {words(path)} .recover | sqlite3 recovered.db",
-        {"problems": found.integrity.problems if found.integrity else []},
-    )
-
-
-def _settings(found: Examination, settings: Settings) -> Iterator[Finding]:
-    path = quoted_path(found)
-    if settings.journal_mode not in (None, "wal"):
-        yield Finding(
-            "error",
-            "JOURNAL_MODE",
-            f"The journal mode is {settings.journal_mode}, and Holdfast needs WAL: somebody has changed it while no "
-            "worker ran. Readers and writers wait for each other. Opening it with Holdfast sets it again.",
-            f"sqlite3 {path} 'PRAGMA journal_mode = WAL'",
-            {"journal_mode": settings.journal_mode},
-        )
+def _damage(diagnosis: Diagnosis) -> Evidence | None:
+    problems, damaged = diagnosis.integrity, [one for one in diagnosis.skipped if one.reason == "damaged"]
+    if isinstance(diagnosis.open_error, CorruptDatabase):
+        problem = "SQLite cannot read its list of tables"
+    elif problems:
+        lines = [line for text in problems for line in text.splitlines() if not line.startswith("***")]
+        problem = shorten(clean(lines[0]), LONGEST_PROBLEM) if lines else "SQLite does not say where"
+    elif damaged:
+        problem = f"{shorten(clean(damaged[0].detail), LONGEST_PROBLEM)}, while reading {_parts(damaged)}"
     else:
-        yield Finding("ok", "JOURNAL_MODE", "The journal mode is WAL.")
-    if settings.encoding != "UTF-8":
-        yield Finding(
-            "error",
-            "ENCODING",
-            f"Text is stored as {settings.encoding}, and Holdfast needs UTF-8: use another file.",
-            "holdfast migrate --create --db another.db",
-        )
-    if not settings.foreign_keys:
-        yield Finding(
-            "error",
-            "FOREIGN_KEYS_OFF",
-            "This SQLite was built without foreign keys: what is deleted leaves its history behind. Use another "
-            "Python.",
-        )
-    else:
-        yield Finding("ok", "FOREIGN_KEYS", "Foreign keys are on for every connection of Holdfast's.")
-    yield _auto_vacuum(found, settings)
-    yield _page_size(settings)
+        return None
+    return found({"problems": problems}, problem=problem)
 
 
-def _auto_vacuum(found: Examination, settings: Settings) -> Finding:
-    free = settings.free_pages * settings.page_size
-    detail = {"auto_vacuum": settings.auto_vacuum, "free_bytes_in_file": free}
-    if settings.auto_vacuum != INCREMENTAL:
-        mode = "off" if settings.auto_vacuum == 0 else "full"
-        return Finding(
-            "note",
-            "AUTO_VACUUM",
-            f"auto_vacuum is {mode}, since the file was not made by Holdfast: it cannot be made smaller bit by bit, "
-            "only as a whole, while nobody writes.",
-            command(found, "vacuum --full"),
-            detail,
-        )
-    if free > WASTE_BYTES and settings.free_pages * 2 > settings.pages:
-        return Finding(
-            "note",
-            "FREE_PAGES",
-            f"{size(free)} of the file are free. New jobs will fill them, or you can give them back to the disk.",
-            command(found, "vacuum"),
-            detail,
-        )
-    return Finding("ok", "AUTO_VACUUM", "The file can be made smaller bit by bit.", None, detail)
+def _integrity(diagnosis: Diagnosis) -> Evidence | None:
+    seconds = diagnosis.integrity_seconds
+    if "integrity" not in diagnosis.examined:
+        return None
+    pages = "every page and every index" if diagnosis.deep else "every page"
+    return found({"seconds": seconds}, pages=pages, seconds=span(round(seconds, 2)))
 
 
-def _page_size(settings: Settings) -> Finding:
-    detail = {"page_size": settings.page_size}
-    if settings.page_size == USUAL_PAGE:
-        return Finding("ok", "PAGE_SIZE", f"Pages have {settings.page_size} bytes.", None, detail)
-    return Finding(
-        "note",
-        "PAGE_SIZE",
-        f"Pages have {settings.page_size:,} bytes, since the file was not made by Holdfast. With {USUAL_PAGE:,} a "
-        "single commit is about a third faster, and a large batch about a third slower. There is nothing to mend.",
-        None,
-        detail,
-    )
+def _journal_mode(diagnosis: Diagnosis) -> Evidence | None:
+    mode = diagnosis.settings.journal_mode
+    return None if mode in (None, "wal") else found({"journal_mode": mode}, mode=mode)
 
 
-def _schema(found: Examination) -> Iterator[Finding]:
-    schema = found.schema
-    if schema is None:
-        return
-    if schema.unreleased:
-        yield Finding(
-            "error",
-            "SCHEMA_UNSUPPORTED",
-            "The tables were made by a development version of Holdfast, before the first release, and cannot be "
-            "migrated: move the file away and start with a new one, or use another --prefix.",
-            None,
-            {"migrations": schema.found},
-        )
-    elif schema.unknown:
-        yield Finding(
-            "error",
-            "SCHEMA_TOO_NEW",
-            f"A newer Holdfast has changed the tables ({listed(schema.unknown)}): this version cannot use them.",
-            "pip install --upgrade holdfast",
-            {"unknown": schema.unknown},
-        )
-    elif not schema.found:
-        others = [clean(one) for one in schema.others]
-        there = f" There are some that begin with {listed(others)}." if others else ""
-        yield Finding(
-            "error",
-            "NO_TABLES",
-            f"There are no tables of Holdfast's whose names begin with {found.prefix}: is it the right file, and the "
-            f"right --prefix?{there}",
-            f"holdfast doctor --db {quoted_path(found)} --prefix {words(others[0])}"
-            if others
-            else command(found, "migrate"),
-            {"prefixes": others} if others else {},
-        )
-    elif schema.pending:
-        total = len(schema.found) + len(schema.pending)
-        yield Finding(
-            "error",
-            "SCHEMA_OUTDATED",
-            f"The tables are those of an older Holdfast: {len(schema.found)} of {total} migrations were applied.",
-            command(found, "migrate"),
-            {"pending": schema.pending},
-        )
-    else:
-        yield from _drift(found, schema.drift)
+def _encoding(diagnosis: Diagnosis) -> Evidence | None:
+    encoding = diagnosis.settings.encoding
+    return None if encoding == "UTF-8" else found(encoding=encoding)
 
 
-def _drift(found: Examination, drift: list[Drift]) -> Iterator[Finding]:
-    missing = [one for one in drift if one.how == "missing"]
-    tables = [one for one in missing if one.kind == "table"]
-    parts = [one for one in missing if one.kind != "table"]
-    if tables:
-        yield Finding(
-            "error",
-            "TABLES_MISSING",
-            f"{_named(tables)} {_is(tables)} missing, and with {_it(tables)} what was in {_it(tables)}: somebody has "
-            "dropped what Holdfast needs. Restore a backup.",
-            None,
-            _names(tables),
-        )
-    if parts:
-        yield Finding(
-            "error",
-            "SCHEMA_PARTS_MISSING",
-            f"{_named(parts)} {_is(parts)} missing. Without an index claims walk over all jobs or keys are given out "
-            "twice; without a trigger the history or the totals are not kept.",
-            command(found, "doctor --repair"),
-            _names(parts),
-        )
-    changed = [one for one in drift if one.how == "changed"]
-    if changed:
-        part = next((one for one in changed if one.kind != "table"), None)
-        drop = "" if part is None else f"sqlite3 {quoted_path(found)} 'DROP {part.kind.upper()} {part.name}' && "
-        yield Finding(
-            "error",
-            "SCHEMA_CHANGED",
-            f"{_named(changed)} {_is(changed)} not as the migrations make {_it(changed)}: somebody has changed "
-            f"{_it(changed)} by hand. A table must be changed back by hand; an index or a trigger is made again once "
-            "it was dropped.",
-            f"{drop}{command(found, 'doctor --repair')}" if drop else None,
-            _names(changed),
-        )
-    yield from _extra(found, [one for one in drift if one.how == "extra"])
-    if not drift:
-        yield Finding("ok", "SCHEMA", "The tables, indexes and triggers are those of this version.")
+def _space_in_file(diagnosis: Diagnosis, state: str) -> Evidence | None:
+    settings = diagnosis.settings
+    free, mode = settings.free_pages * settings.page_size, settings.auto_vacuum
+    wasted = free > WASTED_BYTES and settings.free_pages * 2 > settings.pages
+    if state != ("mode" if mode != INCREMENTAL else "wasted" if wasted else "fine"):
+        return None
+    detail = {"auto_vacuum": mode, "free_bytes_in_file": free}
+    return found(detail, mode="full" if mode else "off", free=size(free))
 
 
-def _extra(found: Examination, extra: list[Drift]) -> Iterator[Finding]:
-    triggers = [one for one in extra if one.kind == "trigger"]
-    others = [one for one in extra if one.kind != "trigger"]
-    if triggers:
-        yield Finding(
-            "warning",
-            "TRIGGERS_ADDED",
-            f"{_named(triggers)} {_is(triggers)} not Holdfast's, and runs within its transactions: if it fails, so "
-            "does the claim or the settling of a job.",
-            f"sqlite3 {quoted_path(found)} 'DROP TRIGGER {triggers[0].name}'",
-            _names(triggers),
-        )
-    if others:
-        mine = [one for one in others if one.kind == "index"]
-        yield Finding(
-            "note",
-            "SCHEMA_ADDED",
-            f"{_named(others)} {_is(others)} not Holdfast's. An index costs time with every job that is written; a "
-            "table does no harm.",
-            f"sqlite3 {quoted_path(found)} 'DROP INDEX {mine[0].name}'" if mine else None,
-            _names(others),
+def _page_size(diagnosis: Diagnosis, default: bool) -> Evidence | None:
+    page_size = diagnosis.settings.page_size
+    is_default = page_size == DEFAULT_PAGE_SIZE
+    return found({"page_size": page_size}, size=f"{page_size:,}") if is_default == default else None
+
+
+def _schema(state: str) -> Callable[[Diagnosis], Found]:
+    def find(diagnosis: Diagnosis) -> Found:
+        schema = diagnosis.schema
+        details = {"unreleased": {"migrations": schema.applied}, "too new": {"unknown": schema.unknown}}
+        if schema.state != state:
+            return None
+        return found(
+            details.get(state, {"pending": schema.pending}),
+            unknown=listed(schema.unknown),
+            applied=str(len(schema.applied)),
+            total=str(len(schema.applied) + len(schema.pending)),
         )
 
-
-def _integrity(found: Examination) -> Iterator[Finding]:
-    checked = found.integrity
-    if checked is None:
-        return
-    took = f"in {span(round(checked.seconds, 2))}"
-    if checked.problems:
-        lines = [line for problem in checked.problems for line in problem.splitlines() if not line.startswith("***")]
-        yield _corrupt(found, shorten(clean(lines[0]), 200) if lines else "SQLite does not say how")
-        return
-    how = "every page and every index" if checked.thorough else "every page"
-    yield Finding("ok", "INTEGRITY", f"SQLite finds {how} sound ({took}).", None, {"seconds": checked.seconds})
+    return find
 
 
-def _skipped(found: Examination) -> Iterator[Finding]:
-    damaged = [one for one in found.unanswered if one.why == "damaged"]
-    if damaged and (found.integrity is None or not found.integrity.problems):
-        yield _corrupt(found, f"{shorten(clean(damaged[0].detail), 200)}, when looking at {_questions(damaged)}")
-    if found.schema is not None and (found.schema.pending or found.schema.unknown):
-        return  # that is why
-    rest = [one for one in found.unanswered if one.why != "damaged"]
-    if rest:
-        because = {one.why: None for one in rest}
-        slow = because.keys() <= {"slow", "large"}
-        reasons = listed(
-            [f"{_questions([one for one in rest if one.why == why])} ({_SKIPPED[why]})" for why in because]
-        )
-        yield Finding(
-            "note",
-            "NOT_CHECKED",
-            f"Not looked at: {reasons}.",
-            command(found, "doctor --deep") if slow else None,
-            {"questions": {one.name: one.detail for one in rest}},
+def _no_tables(diagnosis: Diagnosis, elsewhere: bool) -> Found:
+    others = [clean(prefix) for prefix in diagnosis.schema.other_prefixes]
+    if diagnosis.schema.state != "absent" or bool(others) != elsewhere:
+        return None
+    return found({"prefixes": others}, prefixes=listed(others), other=quoted(others[0])) if others else True
+
+
+def _different(how: str, chosen: Callable[[SchemaDifference], bool]) -> Callable[[Diagnosis], Found]:
+    """Find the chosen parts of the schema that are missing, changed or extra."""
+
+    def find(diagnosis: Diagnosis) -> Found:
+        parts = [part for part in diagnosis.schema.differences if part.how == how and chosen(part)]
+        if not parts:
+            return None
+        return found(
+            {"names": [part.name for part in parts]},
+            parts=first_of([f"{part.kind} {clean(part.name)}" for part in parts], MOST_PARTS),
+            drop=f"DROP {parts[0].kind.upper()} {clean(parts[0].name)}",
         )
 
-
-def _questions(questions: list[Question]) -> str:
-    return listed(list(dict.fromkeys(one.name for one in questions)))
+    return find
 
 
-def _named(parts: list[Drift]) -> str:
-    names = [f"{one.kind} {clean(one.name)}" for one in parts[:MOST_NAMED]]
-    more = [plural(len(parts) - MOST_NAMED, "other")] if len(parts) > MOST_NAMED else []
-    text = listed([f"the {name}" for name in names] + more)
-    return text[0].upper() + text[1:]
+def _is_table(part: SchemaDifference) -> bool:
+    return part.kind == "table"
 
 
-def _is(parts: list[Drift]) -> str:
-    return "is" if len(parts) == 1 else "are"
+def _not_checked(slow: bool) -> Callable[[Diagnosis], Found]:
+    def find(diagnosis: Diagnosis) -> Found:
+        if "schema" in diagnosis.examined and diagnosis.schema.state != "current":
+            return None  # that is the reason, and another finding
+        skipped = [one for one in diagnosis.skipped if one.reason != "damaged"]
+        skipped = [one for one in skipped if (one.reason in ("slow", "large")) == slow]
+        reasons = dict.fromkeys(one.reason for one in skipped)
+        texts = [f"{_parts([one for one in skipped if one.reason == why])} ({SKIP_REASONS[why]})" for why in reasons]
+        return found({"questions": {one.name: one.detail for one in skipped}}, parts=listed(texts)) if texts else None
+
+    return find
 
 
-def _it(parts: list[Drift]) -> str:
-    return "it" if len(parts) == 1 else "them"
+def _parts(skipped: list[SkippedPart]) -> str:
+    return listed([one.name.replace("_", " ") for one in skipped])
 
 
-def _names(parts: list[Drift]) -> dict[str, list[str]]:
-    return {"names": [one.name for one in parts]}
+SETTINGS, SCHEMA = ("settings",), ("schema",)
+
+# A new check needs a query, a row here and a test: see check.py.
+# fmt: off
+CHECKS = (
+    Check("Can SQLite read the file?", cases=(
+        Case("NOT_A_DATABASE", "error", _cannot_open(NotADatabase),
+            "{path} is not an SQLite database.",
+            "Choose another path, or move that file away.",
+            "file {file}"),
+        Case("CORRUPT", "error", _damage,
+            "The file is damaged: {problem}.",
+            "Stop all processes that write to it, keep a copy with its -wal file, and restore a backup, or "
+            "recover what can be read.",
+            "cp {file}* /a/safe/place/ && sqlite3 {file} .recover | sqlite3 recovered.db",
+            guide="guides/operating.md#a-backup-was-restored", blocks_repair=True),
+        Case("LOCKED", "error", _cannot_open(StoreBusy),
+            "The database is locked, and cannot even be read. It is open in {processes}.",
+            "Holdfast, and every other program, waits for the lock for up to busy_timeout.",
+            "{kill_or_fuser}"),
+        Case("SQLITE_UNUSABLE", "error", _cannot_open(UnsupportedSQLite), "{message}."),
+        Case("CANNOT_READ", "error", _cannot_open(StoreError),
+            "{message}.",
+            fix="ls -l {file}"),
+        Case("INTEGRITY", "ok", _integrity, "SQLite checked {pages} and found no damage ({seconds})."),
+    )),
+    Check("Is the database in WAL mode?", needs=SETTINGS, cases=(
+        Case("JOURNAL_MODE", "error", _journal_mode,
+            "The journal mode is {mode}; Holdfast needs WAL.",
+            "The mode was changed while no worker was running. Readers and writers wait for each other. Opening "
+            "the database with Holdfast sets WAL mode again.",
+            "sqlite3 {file} 'PRAGMA journal_mode = WAL'"),
+        Case("JOURNAL_MODE", "ok", always, "The journal mode is WAL."),
+    )),
+    Check("Is text stored as UTF-8?", needs=SETTINGS, cases=(
+        Case("ENCODING", "error", _encoding,
+            "Text is stored as {encoding}; Holdfast needs UTF-8.",
+            "Use another file.",
+            "holdfast migrate --create --db another.db"),
+    )),
+    Check("Does this SQLite enforce foreign keys?", needs=SETTINGS, cases=(
+        Case("FOREIGN_KEYS_OFF", "error", lambda d: not d.settings.foreign_keys,
+            "This SQLite was built without foreign keys.",
+            "Deleted jobs leave orphaned rows behind. Use another Python."),
+        Case("FOREIGN_KEYS", "ok", always, "Foreign keys are on for every connection of Holdfast."),
+    )),
+    Check("Can the file be made smaller?", needs=SETTINGS, cases=(
+        Case("AUTO_VACUUM", "note", lambda d: _space_in_file(d, "mode"),
+            "auto_vacuum is {mode}, because the file was not created by Holdfast.",
+            "The file cannot be made smaller in steps, only as a whole, while no other process writes.",
+            "holdfast vacuum --full {database}", guide="guides/retention.md#space"),
+        Case("FREE_PAGES", "note", lambda d: _space_in_file(d, "wasted"),
+            "{free} of the file are free.",
+            "New jobs will fill them, or you can return them to the system.",
+            "holdfast vacuum {database}", guide="guides/retention.md#space"),
+        Case("AUTO_VACUUM", "ok", lambda d: _space_in_file(d, "fine"), "The file can be made smaller in steps."),
+    )),
+    Check("Has the file Holdfast's page size?", needs=SETTINGS, cases=(
+        Case("PAGE_SIZE", "note", lambda d: _page_size(d, default=False),
+            "Pages have {size} bytes, because the file was not created by Holdfast.",
+            "With 1,024 a single commit is about a third faster, and a large batch about a third slower. There is "
+            "nothing to fix."),
+        Case("PAGE_SIZE", "ok", lambda d: _page_size(d, default=True), "Pages have {size} bytes."),
+    )),
+    Check("Are the tables those of this version?", needs=SCHEMA, cases=(
+        Case("SCHEMA_UNSUPPORTED", "error", _schema("unreleased"),
+            "The tables were created by a development version of Holdfast, before the first release.",
+            "They cannot be migrated: move the file away and start with a new one, or use another --prefix.",
+            blocks_repair=True),
+        Case("SCHEMA_TOO_NEW", "error", _schema("too new"),
+            "A newer Holdfast has changed the tables ({unknown}).",
+            "This version cannot use them.",
+            "pip install --upgrade holdfast", blocks_repair=True),
+        Case("NO_TABLES", "error", lambda d: _no_tables(d, elsewhere=True),
+            "There are no Holdfast tables with the prefix {prefix}. There are tables with {prefixes}.",
+            "Check the path and --prefix.",
+            "holdfast doctor --db {file} --prefix {other}", blocks_repair=True),
+        Case("NO_TABLES", "error", lambda d: _no_tables(d, elsewhere=False),
+            "There are no Holdfast tables with the prefix {prefix}.",
+            "Check the path and --prefix, or create the tables.",
+            "holdfast migrate {database}", blocks_repair=True),
+        Case("SCHEMA_OUTDATED", "error", _schema("outdated"),
+            "The tables are those of an older Holdfast: {applied} of {total} migrations were applied.",
+            fix="holdfast migrate {database}", blocks_repair=True),
+    )),
+    Check("Are tables, indexes and triggers as the migrations create them?", needs=SCHEMA, cases=(
+        Case("TABLES_MISSING", "error", _different("missing", _is_table),
+            "Missing, with their rows: {parts}.",
+            "Tables that Holdfast needs were dropped. Restore a backup.", blocks_repair=True),
+        Case("SCHEMA_PARTS_MISSING", "error", _different("missing", lambda part: not _is_table(part)),
+            "Missing: {parts}.",
+            "Without an index, claims scan all jobs, or keys are not unique. Without a trigger, the history or "
+            "the statistics are incomplete.",
+            "holdfast doctor --repair {database}"),
+        Case("SCHEMA_CHANGED", "error", _different("changed", lambda part: not _is_table(part)),
+            "Changed by hand: {parts}.",
+            "Drop it; the repair creates it again.",
+            "sqlite3 {file} '{drop}' && holdfast doctor --repair {database}"),
+        Case("SCHEMA_CHANGED", "error", _different("changed", _is_table),
+            "Changed by hand: {parts}.",
+            "Change it back by hand."),
+        Case("TRIGGERS_ADDED", "warning", _different("extra", lambda part: part.kind == "trigger"),
+            "Not created by Holdfast: {parts}.",
+            "It runs in Holdfast's transactions: if it fails, the claim or the settling of a job fails too.",
+            "sqlite3 {file} '{drop}'"),
+        Case("SCHEMA_ADDED", "note", _different("extra", lambda part: part.kind == "index"),
+            "Not created by Holdfast: {parts}.",
+            "An index costs time with every job that is written.",
+            "sqlite3 {file} '{drop}'"),
+        Case("SCHEMA_ADDED", "note", _different("extra", lambda part: part.kind not in ("index", "trigger")),
+            "Not created by Holdfast: {parts}.",
+            "It does no harm."),
+        Case("SCHEMA", "ok", lambda d: d.schema.state == "current",
+            "Tables, indexes and triggers are those of this version."),
+    )),
+    Check("Could everything be checked?", cases=(
+        Case("NOT_CHECKED", "note", _not_checked(slow=True),
+            "Not checked: {parts}.",
+            "Check it at a quiet hour.",
+            "holdfast doctor --deep {database}"),
+        Case("NOT_CHECKED", "note", _not_checked(slow=False), "Not checked: {parts}."),
+    )),
+)
+# fmt: on

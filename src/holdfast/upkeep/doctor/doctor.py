@@ -1,51 +1,42 @@
-"""`app.check()`: what the store finds when it looks itself over, as findings; and the repairs that are safe."""
+"""`app.check()`: run all checks, and the repairs that lose nothing."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from ...model.diagnosis import Examination
+from ...model.diagnosis import Diagnosis
 from ...model.job import Sweep
 from ...model.pruning import OldRows
 from ...store.protocol import Store
 from ...text import listed, plural
-from .checks_file import about_file
-from .checks_jobs import about_jobs
-from .checks_rows import about_rows, about_times
-from .checks_schema import about_schema
-from .findings import Checkup, Finding, in_order
+from . import checks_file, checks_jobs, checks_rows, checks_schema
+from .check import Check
+from .findings import Checkup, Finding, most_severe_first
 
-CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
-    about_file,
-    about_schema,
-    about_rows,
-    about_jobs,
-    about_times,
-)
-SOME_BLOBS = 1000
-BEYOND_REPAIR = {
-    "CORRUPT",
-    "SCHEMA_OUTDATED",
-    "SCHEMA_TOO_NEW",
-    "SCHEMA_UNSUPPORTED",
-    "NO_TABLES",
-    "TABLES_MISSING",
-    "READ_ONLY",
-    "DISK_FULL",
+# The sections of docs/reference/doctor.md. check.py says how to add a check.
+SECTIONS: dict[str, tuple[Check, ...]] = {
+    "The file": checks_file.CHECKS,
+    "Settings and schema": checks_schema.CHECKS,
+    "Rows": checks_rows.CHECKS,
+    "Jobs, workers, queues": checks_jobs.CHECKS,
+    "Times": checks_rows.TIME_CHECKS,
 }
+BLOBS_AT_ONCE = 1000
 
 
-def diagnose(found: Examination) -> list[Finding]:
-    """The worst first."""
-    return in_order([finding for check in CHECKS for finding in check(found)])
+def diagnose(diagnosis: Diagnosis) -> list[Finding]:
+    """Run all checks; return the findings, the most severe first."""
+    return most_severe_first(
+        finding for checks in SECTIONS.values() for check in checks for finding in check.run(diagnosis)
+    )
 
 
 class Repair(Struct, frozen=True):
-    """Who asks for it, and why."""
+    """Who asks for a repair, and why."""
 
     actor: str
     reason: str = ""
@@ -53,86 +44,87 @@ class Repair(Struct, frozen=True):
 
 def check(store: Store, *, deep: bool = False, repair: Repair | None = None) -> Checkup:
     began = time.monotonic()
-    findings, repaired = diagnose(store.file.examine(deep)), list[str]()
+    findings, repaired = diagnose(store.file.diagnose(deep)), list[str]()
     if repair is not None:
         refusal = refuse_repair(findings)
-        repaired = [] if refusal else _mend(store, repair)
-        findings = diagnose(store.file.examine(deep))
-        if refusal:
-            findings = in_order([*findings, refusal])
+        if refusal is None:
+            repaired = _repair(store, repair)
+        findings = diagnose(store.file.diagnose(deep))
+        if refusal is not None:
+            findings = most_severe_first([*findings, refusal])
     return Checkup(findings, repaired, time.monotonic() - began)
 
 
 def refuse_repair(findings: list[Finding]) -> Finding | None:
-    """A file that is damaged must not be written to, and tables of another version are not known."""
-    codes = sorted({one.code for one in findings if one.severity == "error"} & BEYOND_REPAIR)
-    if not codes:
-        return None
-    return Finding("error", "NOT_REPAIRED", f"Nothing was repaired, because of {listed(codes)}: see to that first.")
+    """Return a finding if the database must not be written: it is damaged, or its tables are not known."""
+    cases = [case for checks in SECTIONS.values() for check in checks for case in check.cases]
+    blocking = {case.code for case in cases if case.blocks_repair}
+    codes = sorted({finding.code for finding in findings if finding.severity == "error"} & blocking)
+    return not_repaired(f"fix {listed(codes)} first") if codes else None
+
+
+def not_repaired(reason: str) -> Finding:
+    return Finding("error", "NOT_REPAIRED", f"Nothing was repaired: {reason}.")
 
 
 class _Step(NamedTuple):
-    """A kind of mending. do: returns how much it has mended; again: it does some at a time, until nothing is left."""
+    """One kind of repair. Each may run while the database is in use, and may run twice."""
 
-    what: str
-    do: Callable[[], int]
-    sentence: Callable[[int], str]
-    again: bool = False
+    what: str  # in the event log
+    run: Callable[[], int]  # returns how much it has repaired
+    told: str  # with {n}
+    noun: str = ""
+    again: bool = False  # it repairs some at a time, until it returns 0
 
 
-def _mend(store: Store, repair: Repair) -> list[str]:
-    """What was done, a sentence each. Each step is safe to do while everything goes on, and to do twice."""
-    made, told = list[str](), list[str]()
+def _repair(store: Store, repair: Repair) -> list[str]:
+    """Run all repairs; return a sentence for each that changed something."""
+    file, restored = store.file, list[str]()
 
     def restore() -> int:
-        made.extend(store.file.restore_schema())
-        return len(made)
+        restored.extend(file.restore_schema())
+        return len(restored)
 
-    def resolve() -> int:
-        store.file.note_missed_endings()
+    def release() -> int:
+        file.insert_missed_endings()
         return store.jobs.sweep(Sweep.ENDINGS)
 
-    def collect() -> int:
-        done = store.pruning.delete_old(None, OldRows("blobs", 0, SOME_BLOBS), {})
+    def delete_blobs() -> int:
+        done = store.pruning.delete_old(None, OldRows("blobs", 0, BLOBS_AT_ONCE), {})
         return 0 if done is None else done.rows
 
+    def recover() -> int:
+        return store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES)
+
     steps = (
-        _Step("schema", restore, lambda _: f"Made {listed(made)} again."),
-        _Step(
-            "leftovers",
-            store.file.delete_leftovers,
-            lambda n: f"Deleted {plural(n, 'row')} of jobs that are gone.",
-            True,
-        ),
-        _Step("counts", store.file.recount, lambda n: f"Corrected {plural(n, 'count')}."),
-        _Step("ends", store.file.mend_ends, lambda n: f"Let {plural(n, 'job')} have ended now.", True),
-        _Step(
-            "running",
-            lambda: store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES),
-            lambda n: f"Took back {plural(n, 'job')} that no living worker held.",
-        ),
-        _Step("blocked", resolve, lambda _: "Told those who waited for something that has ended."),
-        _Step("blobs", collect, lambda n: f"Deleted {plural(n, 'file')} of no job.", True),
+        _Step("schema", restore, "Created {names} again."),
+        _Step("leftovers", file.delete_orphaned_rows, "Deleted {n} of deleted jobs.", "orphaned row", again=True),
+        _Step("counts", file.recount, "Corrected {n}.", "count"),
+        _Step("ends", file.repair_finish_times, "Set the finish time of {n} to now.", "job", again=True),
+        _Step("running", recover, "Recovered {n} that no live worker held.", "job"),
+        _Step("blocked", release, "Released jobs whose blockers have finished."),
+        _Step("blobs", delete_blobs, "Deleted {n} that no job refers to.", "file", again=True),
     )
+    told = list[str]()
     for step in steps:
-        if count := _do(store, repair, step, made):
-            told.append(step.sentence(count))
-    pages, moved = store.file.checkpoint()
+        if count := _run(store, repair, step, restored):
+            told.append(step.told.format(n=plural(count, step.noun), names=listed(restored)))
+    pages, moved = file.checkpoint()
     if moved == pages > 0:
         told.append(f"Copied {plural(pages, 'page')} of the write-ahead log into the database.")
     return told
 
 
-def _do(store: Store, repair: Repair, step: _Step, made: list[str]) -> int:
-    """It is in the log who did it, as far as it came."""
+def _run(store: Store, repair: Repair, step: _Step, restored: list[str]) -> int:
+    """Run a step, and log what it has done even if it fails half-way."""
     count = 0
     try:
-        while some := step.do():
+        while some := step.run():
             count += some
             if not step.again:
                 break
     finally:
         if count:
-            detail = {"what": step.what, "count": count} | ({"names": made} if step.what == "schema" else {})
+            detail = {"what": step.what, "count": count} | ({"names": restored} if step.what == "schema" else {})
             store.file.note("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
     return count

@@ -1,4 +1,4 @@
-"""Healthy or not, for scripts and containers: what waits longest, how much fails, and who is there."""
+"""Decide whether a database is healthy, for scripts and containers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from msgspec import Struct
 
 from ...clock import SECOND
 from ...fold import MINUTE
-from ...model.diagnosis import Vitals
+from ...model.diagnosis import HealthMetrics
 from ...text import plural, span
 
-# How attempts end, as the minutes have it.
-WELL = ("succeeded", "completed")
-BADLY = ("failed", "retry_scheduled", "recovered")
+# Measures of the statistics.
+SUCCESSES = ("succeeded", "completed")
+FAILURES = ("failed", "retry_scheduled", "recovered")
 
 
 class Limits(Struct, frozen=True):
-    """None: it does not matter. Times are seconds."""
+    """None: no limit. Times are seconds."""
 
     max_oldest_ready: float | None = 300
     max_failure_rate: float | None = 0.5
-    min_attempts: int = 10  # fewer say nothing about a rate
+    min_attempts: int = 10  # below it, the failure rate does not count
     min_workers: int = 1
-    host: str | None = None  # only workers of this one count
+    host: str | None = None  # count only workers of this host
 
 
 class Health(Struct, frozen=True):
@@ -39,33 +39,36 @@ class Health(Struct, frozen=True):
         if self.problems:
             return f"unhealthy: {'; '.join(self.problems)}"
         age, rate = self.oldest_ready_age, self.failure_rate
-        waits = "nothing waits" if age is None else f"job {self.oldest_ready_id} has waited longest, {span(int(age))}"
+        waits = "nothing waits"
+        if age is not None:
+            waits = f"job {self.oldest_ready_id} has waited longest, {span(int(age))}"
         failed = "no attempts" if rate is None else f"{rate:.0%} of {plural(self.attempts, 'attempt')} failed"
         return f"healthy: {waits}; {failed}; {plural(self.workers, 'worker')}"
 
 
 def since_minute(now: int, window_seconds: float) -> int:
-    """The first of the minutes that count; the last one is this one, which has not ended."""
+    """Return the first minute of the window. The last one is the current minute."""
     return (now - round(window_seconds * SECOND)) // MINUTE
 
 
-def judge(vitals: Vitals, limits: Limits) -> Health:
-    since = vitals.oldest_ready_since
-    age = None if since is None else max(0.0, (vitals.now - since) / SECOND)
-    failed = sum(vitals.ended.get(name, 0) for name in BADLY)
-    attempts = failed + sum(vitals.ended.get(name, 0) for name in WELL)
+def assess(metrics: HealthMetrics, limits: Limits) -> Health:
+    since = metrics.oldest_ready_since
+    age = None if since is None else max(0.0, (metrics.now - since) / SECOND)
+    failed = sum(metrics.attempts.get(name, 0) for name in FAILURES)
+    attempts = failed + sum(metrics.attempts.get(name, 0) for name in SUCCESSES)
     rate = failed / attempts if attempts else None
     workers = sum(
-        one.presence in ("alive", "unknown") and limits.host in (None, one.record.host) for one in vitals.workers
+        worker.presence in ("alive", "unknown") and limits.host in (None, worker.record.host)
+        for worker in metrics.workers
     )
     problems = list[str]()
     if age is not None and limits.max_oldest_ready is not None and age > limits.max_oldest_ready:
-        most = span(limits.max_oldest_ready)
-        problems.append(f"job {vitals.oldest_ready_id} has waited for {span(int(age))}, over {most}")
-    limit = limits.max_failure_rate
-    if rate is not None and limit is not None and rate > limit and attempts >= limits.min_attempts:
-        problems.append(f"{rate:.0%} of {plural(attempts, 'attempt')} failed, over {limit:.0%}")
+        limit = span(limits.max_oldest_ready)
+        problems.append(f"job {metrics.oldest_ready_id} has waited for {span(int(age))}, over {limit}")
+    most = limits.max_failure_rate
+    if rate is not None and most is not None and rate > most and attempts >= limits.min_attempts:
+        problems.append(f"{rate:.0%} of {plural(attempts, 'attempt')} failed, over {most:.0%}")
     if workers < limits.min_workers:
         where = "" if limits.host is None else " on this host"
         problems.append(f"{plural(workers, 'worker')}{where}, under {limits.min_workers}")
-    return Health(not problems, problems, age, vitals.oldest_ready_id, rate, attempts, failed, workers)
+    return Health(not problems, problems, age, metrics.oldest_ready_id, rate, attempts, failed, workers)

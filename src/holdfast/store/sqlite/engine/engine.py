@@ -22,7 +22,7 @@ from ..migrate import Migrations
 from .checkpoint import LARGEST_LOG_BYTES, Checkpointer, size_of
 from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
 from .errors import Patience, translate
-from .file_users import LogWatch
+from .file_users import LogAlarm
 from .files import FreeSpace, prepare_file
 from .watcher import Watcher
 from .writer import FLUSHED, EngineGone, Writer
@@ -132,7 +132,9 @@ class Engine:
 
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = Watcher(options.path, lambda: self.patience.run(lambda: connect(options.path, "NORMAL")))
-        checkpointer = Checkpointer(self._connect(), self._connect(), self._log, LogWatch(options.path).look)
+        checkpointer = Checkpointer(
+            self._connect(), self._connect(), self._log, LogAlarm(options.path).after_checkpoint
+        )
         self.writer = Writer(
             options.path, connection, checkpointer, self.patience, options.durable_level, self.watcher.notify
         )

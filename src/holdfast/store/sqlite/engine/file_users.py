@@ -1,17 +1,22 @@
-"""The alarm for a log that cannot be emptied: a reader that stays in one transaction keeps all that came after it."""
+"""Find out which processes have the database file open, which locks they hold, and what surrounds the file.
+
+Everything is read from /proc, so on systems other than Linux no process is found. decisions.md says why not psutil.
+"""
 
 import logging
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
-from ....model.diagnosis import BlobFolder, Opener, Surroundings
+from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
 from .checkpoint import LARGEST_LOG_BYTES, size_of
 from .files import UNSAFE_FILE_SYSTEMS, file_system_type
 
+T = TypeVar("T")
 FILE_SYSTEMS = {
     0xEF53: "ext4",
     0x58465342: "XFS",
@@ -28,31 +33,34 @@ FILE_SYSTEMS = {
 # Bytes of the -shm file that SQLite locks: https://sqlite.org/walformat.html
 WRITE_LOCK = 120
 READ_LOCKS = range(123, 128)
-OPEN_LOCK = 128  # shared by all who have the database open
+OPEN_LOCK = 128  # shared by all connections
 COMMAND_LENGTH = 60
-DELETED = " (deleted)"
-KEEPING_SECONDS, NAP_SECONDS = 0.3, 0.005
-Locks = dict[int, set[int]]  # by process, the bytes
+OBSERVATION_SECONDS, PAUSE_SECONDS = 0.3, 0.005
+log = logging.getLogger("holdfast.store")
+ALARM_BYTES = 4 * LARGEST_LOG_BYTES
+ALARM_INTERVAL_SECONDS = 60.0
 
 
-class Holders:
-    """Who keeps the log from being emptied: those who had the same lock each time that somebody looked. Others read,
-    or commit, for a moment only."""
+# --- locks ---
+
+
+class LockObserver:
+    """Finds the processes that hold the same lock in every observation; others read or commit for a moment only."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._locks = path, locks_on(path)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         now = locks_on(self._path)
         self._locks = {pid: both for pid, held in self._locks.items() if (both := held & now.get(pid, set()))}
 
-    def watch(self, seconds: float = KEEPING_SECONDS) -> None:
-        """Look again and again, for as long as somebody is left."""
+    def observe_for(self, seconds: float = OBSERVATION_SECONDS) -> None:
+        """Observe repeatedly until the time is over or no process is left."""
         until = time.monotonic() + seconds
-        self.look()
+        self.observe()
         while (self.readers or self.writers) and time.monotonic() < until:
-            time.sleep(NAP_SECONDS)
-            self.look()
+            time.sleep(PAUSE_SECONDS)
+            self.observe()
 
     @property
     def readers(self) -> list[int]:
@@ -63,137 +71,155 @@ class Holders:
         return sorted(pid for pid, held in self._locks.items() if WRITE_LOCK in held)
 
 
-def survey(path: Path, blobs: Path, min_free_bytes: int, holders: Holders) -> Surroundings:
-    """holders: as of some moments ago, before this process has begun to read."""
-    kind, trouble = _kind(path)
-    folder = path.parent
-    magic = file_system_type(folder)
-    companions = [path, _log(path), _shared(path)] if kind == "file" else []
-    modes = {file.name: mode for file in companions if (mode := _mode(file)) is not None}
-    openers = list(_openers(path, holders)) if kind in ("file", "missing") else []
-    return Surroundings(
-        path=str(path),
-        kind=kind,
-        trouble=trouble,
-        modes=modes,
-        file_system=UNSAFE_FILE_SYSTEMS.get(magic) or FILE_SYSTEMS.get(magic) or (hex(magic) if magic else ""),
-        unsafe=magic in UNSAFE_FILE_SYSTEMS,
-        free_bytes=_free(folder),
-        min_free_bytes=min_free_bytes,
-        database_bytes=_size(path),
-        log_bytes=_size(_log(path)),
-        not_writable=[str(one) for one in (*companions, folder) if one.exists() and not os.access(one, os.W_OK)]
-        if kind == "file"
-        else [],
-        openers=openers,
-        pid=os.getpid(),
-        blob_folder=_blob_folder(blobs, path) if kind == "file" else None,
-    )
-
-
-def locks_on(path: Path) -> Locks:
-    """Which bytes of the -shm file are locked by whom, as the kernel tells."""
-    held: Locks = {}
+def locks_on(path: Path) -> dict[int, set[int]]:
+    """Return the locked bytes of the -shm file by process id."""
+    held: dict[int, set[int]] = {}
     try:
-        shared = _shared(path).stat()
+        shared = _shared_memory(path).stat()
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
         return held
     for line in lines:
         parts = line.split()
-        # 1: POSIX ADVISORY READ 5084 fe:00:2663437 124 124; those who wait for it have an arrow in the second place.
+        # 1: POSIX ADVISORY READ 5084 fe:00:2663437 124 124; a process that waits has an arrow in the second place.
         if len(parts) != 8 or parts[1] != "POSIX" or parts[7] == "EOF":
             continue
         pid, (device, _, inode) = int(parts[4]), parts[5].rpartition(":")
         if pid <= 0 or inode != str(shared.st_ino):
             continue
-        # Btrfs tells another device than stat does; then the process must have the file, or it is another one.
-        if device != f"{os.major(shared.st_dev):02x}:{os.minor(shared.st_dev):02x}" and not _has(pid, path):
-            continue
-        held.setdefault(pid, set()).update(range(int(parts[6]), min(int(parts[7]), OPEN_LOCK) + 1))
+        # Btrfs reports another device than stat does: then the process must have the file open.
+        same_device = device == f"{os.major(shared.st_dev):02x}:{os.minor(shared.st_dev):02x}"
+        if same_device or str(path) in _open_files(pid):
+            held.setdefault(pid, set()).update(range(int(parts[6]), min(int(parts[7]), OPEN_LOCK) + 1))
     return held
 
 
-def _has(pid: int, path: Path) -> bool:
-    return str(path) in _links(f"/proc/{pid}/fd")
+class LogAlarm:
+    """Warns about a write-ahead log that a long read transaction keeps from shrinking. For one thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._log = path, _log(path)
+        self._locks: LockObserver | None = None
+        self._quiet_until = 0.0
+
+    def after_checkpoint(self, pages: int, moved: int) -> None:
+        """pages: in the log; moved: of these, into the database. Pages that a reader needs stay in the log."""
+        size = size_of(self._log)
+        if moved >= pages or size <= ALARM_BYTES:
+            if self._locks is not None:
+                log.info("%s can shrink again", self._log.name)
+            self._locks = None
+            return
+        if self._locks is None:
+            self._locks = LockObserver(self._path)
+            return  # a reader that is still there at the next checkpoint is a long one
+        self._locks.observe()
+        if not self._locks.readers:
+            self._locks = LockObserver(self._path)
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + ALARM_INTERVAL_SECONDS
+            log.warning(
+                "%s has %s bytes and cannot shrink: a read transaction has been open since it was smaller, %s. "
+                "End it: a query whose rows were not all fetched, or a transaction that waits for something",
+                self._log.name,
+                f"{size:,}",
+                _described(self._locks.readers),
+            )
 
 
-def has_companion(path: Path) -> bool:
-    """Whether somebody has it open, or had it when they died: then there is a log or a journal."""
-    return _log(path).exists() or Path(f"{path}-journal").exists()
+def _described(readers: list[int]) -> str:
+    if not readers:
+        return "in a process that the system does not name"
+    return " or ".join(
+        "in this process" if pid == os.getpid() else f"in process {pid} ({command_of(pid) or 'unknown'})"
+        for pid in readers
+    )
 
 
-def openers_of(path: Path) -> list[int]:
-    """Other processes than this one."""
-    return sorted({*dict(_with_file(path)), *locks_on(path)} - {os.getpid()})
+# --- processes ---
 
 
-def _openers(path: Path, holders: Holders) -> Iterator[Opener]:
-    holders.watch()
-    readers, writers = holders.readers, holders.writers
-    with_file = dict(_with_file(path))
-    for pid in sorted({*with_file, *locks_on(path)}):
-        if pid == os.getpid() and pid not in readers:
-            continue
-        yield Opener(
-            pid=pid,
-            command=command_of(pid),
-            deleted=with_file.get(pid, False),
-            has_holdfast=_has_holdfast(pid),
-            reads=pid in readers,
-            writes=pid in writers,
-        )
+def users_of(path: Path) -> list[int]:
+    """Return the ids of other processes that have the file open, or locked."""
+    return sorted({*_processes_with(path), *locks_on(path)} - {os.getpid()})
 
 
-def _with_file(path: Path) -> Iterator[tuple[int, bool]]:
-    """The processes that have it open, as far as this user may see; and whether what they have was deleted since."""
-    names = {str(path): False, f"{path}{DELETED}": True}
-    for entry in _scan("/proc"):
-        if not entry.isdigit():
-            continue
-        found = {names[target] for target in _links(f"/proc/{entry}/fd") if target in names}
-        if found:
-            yield int(entry), False not in found
+def _file_users(path: Path, locks: LockObserver) -> Iterator[FileUser]:
+    locks.observe_for()
+    readers, writers, processes = locks.readers, locks.writers, _processes_with(path)
+    for pid in sorted({*processes, *locks_on(path)}):
+        if pid != os.getpid() or pid in readers:
+            is_deleted = processes.get(pid, False)
+            yield FileUser(pid, command_of(pid), is_deleted, _uses_holdfast(pid), pid in readers, pid in writers)
 
 
-def _links(folder: str) -> Iterator[str]:
-    for name in _scan(folder):
+def _processes_with(path: Path) -> dict[int, bool]:
+    """Return the processes that have the file open and are visible to this user, and whether only a deleted one."""
+    names = {str(path): False, f"{path} (deleted)": True}
+    pids = [int(entry) for entry in _list("/proc") if entry.isdigit()]
+    found = {pid: {names[file] for file in _open_files(pid) if file in names} for pid in pids}
+    return {pid: False not in deleted for pid, deleted in found.items() if deleted}
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    folder = f"/proc/{pid}/fd"
+    for name in _list(folder):
         try:
             yield os.readlink(f"{folder}/{name}")  # noqa: PTH115  there are thousands of them
         except OSError:
             continue
 
 
-def _scan(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208
-    except OSError:  # not Linux, another user's, or it has ended since
-        return []
+def _list(folder: str) -> list[str]:
+    """Return no names on other systems, of another user's process, or of one that has ended meanwhile."""
+    return _or(list[str](), lambda: os.listdir(folder))  # noqa: PTH208
 
 
 def command_of(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
+    words = _or(b"", Path(f"/proc/{pid}/cmdline").read_bytes).split(b"\0")
     text = b" ".join(word for word in words if word).decode(errors="replace")
     return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
 
 
-def _has_holdfast(pid: int) -> bool:
-    """By its command, or by the compiled module that Holdfast brings along: a good guess, and no more."""
-    if "holdfast" in command_of(pid):
-        return True
-    try:
-        return b"/msgspec/_core" in Path(f"/proc/{pid}/maps").read_bytes()
-    except OSError:
-        return False
+def _uses_holdfast(pid: int) -> bool:
+    """Guess by the command, and by a compiled module that Holdfast depends on."""
+    return "holdfast" in command_of(pid) or b"/msgspec/_core" in _or(b"", Path(f"/proc/{pid}/maps").read_bytes)
 
 
-Kind = Literal["file", "missing", "no folder", "folder", "other", "unreachable"]
+# --- the file ---
 
 
-def _kind(path: Path) -> tuple[Kind, str]:
+def read_file_environment(path: Path, blobs: Path, min_free_bytes: int, locks: LockObserver) -> FileEnvironment:
+    """locks: created some moments ago, before this process began to read."""
+    kind, error = _kind(path)
+    is_file, folder = kind == "file", path.parent
+    magic = file_system_type(folder)
+    files = [path, _log(path), _shared_memory(path)] if is_file else []
+    not_writable = [file for file in (*files, folder) if file.exists() and not os.access(file, os.W_OK)]
+    return FileEnvironment(
+        path=str(path),
+        kind=kind,
+        error=error,
+        modes={file.name: mode for file in files if (mode := _or(None, partial(_mode, file))) is not None},
+        file_system=UNSAFE_FILE_SYSTEMS.get(magic) or FILE_SYSTEMS.get(magic) or (hex(magic) if magic else ""),
+        unsafe=magic in UNSAFE_FILE_SYSTEMS,
+        free_bytes=_or(0, lambda: _free_bytes(folder)),
+        min_free_bytes=min_free_bytes,
+        database_bytes=_or(0, lambda: size_of(path)),
+        log_bytes=_or(0, lambda: size_of(_log(path))),
+        not_writable=[str(file) for file in not_writable] if is_file else [],
+        users=list(_file_users(path, locks)) if kind in ("file", "missing") else [],
+        pid=os.getpid(),
+        blob_folder=_or(None, lambda: _blob_folder(blobs, path)) if is_file else None,
+    )
+
+
+def has_log(path: Path) -> bool:
+    """Return whether the file has a log or a journal: it is open, or a process that had it open crashed."""
+    return _log(path).exists() or Path(f"{path}-journal").exists()
+
+
+def _kind(path: Path) -> tuple[FileKind, str]:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -206,33 +232,16 @@ def _kind(path: Path) -> tuple[Kind, str]:
 
 
 def _mode(file: Path) -> int | None:
-    try:
-        return stat.S_IMODE(file.stat().st_mode)
-    except OSError:
-        return None
+    return stat.S_IMODE(file.stat().st_mode)
 
 
-def _blob_folder(folder: Path, database: Path) -> BlobFolder | None:
-    try:
-        found, owner = folder.stat(), database.stat().st_uid
-        link = str(folder.resolve()) if folder.is_symlink() else None
-    except OSError:
-        return None
-    return BlobFolder(str(folder), stat.S_IMODE(found.st_mode), found.st_uid, owner, link)
+def _blob_folder(folder: Path, database: Path) -> BlobFolder:
+    found, link = folder.stat(), str(folder.resolve()) if folder.is_symlink() else None
+    return BlobFolder(str(folder), stat.S_IMODE(found.st_mode), found.st_uid, database.stat().st_uid, link)
 
 
-def _size(file: Path) -> int:
-    try:
-        return size_of(file)
-    except OSError:
-        return 0
-
-
-def _free(folder: Path) -> int:
-    try:
-        usage = os.statvfs(folder)
-    except OSError:
-        return 0
+def _free_bytes(folder: Path) -> int:
+    usage = os.statvfs(folder)
     return usage.f_bavail * usage.f_frsize
 
 
@@ -240,53 +249,12 @@ def _log(path: Path) -> Path:
     return Path(f"{path}-wal")
 
 
-def _shared(path: Path) -> Path:
+def _shared_memory(path: Path) -> Path:
     return Path(f"{path}-shm")
 
 
-log = logging.getLogger("holdfast.store")
-ALARM_BYTES = 4 * LARGEST_LOG_BYTES
-AGAIN_SECONDS = 60.0
-
-
-class LogWatch:
-    """Looks at what each checkpoint has achieved. Only the thread that leads the writer calls it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._log = path, Path(f"{path}-wal")
-        self._holders: Holders | None = None
-        self._quiet_until = 0.0
-
-    def look(self, pages: int, moved: int) -> None:
-        """pages: in the log; moved: of these, to the database. Those that a reader still needs are not."""
-        size = size_of(self._log)
-        if moved >= pages or size <= ALARM_BYTES:
-            if self._holders is not None:
-                log.info("%s can shrink again", self._log.name)
-            self._holders = None
-            return
-        if self._holders is None:
-            self._holders = Holders(self._path)
-            return  # who is there at the next checkpoint still, is one that stays
-        self._holders.look()
-        if not self._holders.readers:
-            self._holders = Holders(self._path)
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + AGAIN_SECONDS
-            log.warning(
-                "%s has %s bytes and cannot shrink: a read transaction is open since it was smaller, %s. "
-                "End it: a query whose rows were not all fetched, or a transaction that waits for something",
-                self._log.name,
-                f"{size:,}",
-                in_words(self._holders.readers),
-            )
-
-
-def in_words(readers: list[int]) -> str:
-    """Who it may be."""
-    if not readers:
-        return "in a process that the system does not name"
-    return " or ".join(
-        "in this very process" if pid == os.getpid() else f"in process {pid} ({command_of(pid) or 'unknown'})"
-        for pid in readers
-    )
+def _or(default: T, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except OSError:
+        return default

@@ -1,4 +1,4 @@
-"""Every finding of the doctor about where the file is and who has it, each provoked by a file in that trouble."""
+"""The findings of the doctor about the file and the processes that have it open, each caused by such a file."""
 
 import itertools
 import os
@@ -13,34 +13,32 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-import holdfast.store.sqlite.engine.file_users as surroundings_module
+import holdfast.store.sqlite.engine.file_users as file_users
 from bystander import bystander, sqlite
 from holdfast import Holdfast
-from holdfast.clock import SystemClock
-from holdfast.store.sqlite.diagnose import Patient
 from holdfast.supervisor.offline_doctor import check_database
-from holdfast.upkeep.doctor.checks_file import is_affected
+from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
-from patients import FINE, MIB, check, codes, examined, files, finding, run_sql
 from shift import drain
+from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
 
-# --- nothing is wrong, and nothing is touched -----------------------------------------------------
+# --- no problems, and no changes -----------------------------------------------------
 
 
 def test_a_sound_database_has_notes_at_most(path: Path) -> None:
     found = check(path)
-    problems = [one for one in found.findings if one.severity not in FINE and one.code != "NO_WORKERS"]
+    problems = [one for one in found.findings if one.severity not in ("ok", "note") and one.code != "NO_WORKERS"]
     assert problems == []
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_looking_leaves_no_trace(path: Path, deep: bool) -> None:
+def test_a_check_changes_no_file(path: Path, deep: bool) -> None:
     before = files(path)
     check(path, deep=deep)
     assert files(path) == before
 
 
-def test_looking_leaves_the_log_of_a_crash_where_it_is(path: Path) -> None:
+def test_a_check_leaves_the_log_of_a_crashed_process(path: Path) -> None:
     code = f"import os\nfrom holdfast import Holdfast\nHoldfast({str(path)!r}).queue('inbox').send(1)\nos._exit(9)"
     subprocess.run([os.sys.executable, "-c", code], check=False)  # type: ignore[attr-defined]
     before = {name: data for name, data in files(path).items() if not name.endswith("-shm")}
@@ -49,7 +47,7 @@ def test_looking_leaves_the_log_of_a_crash_where_it_is(path: Path) -> None:
     assert {name: data for name, data in files(path).items() if not name.endswith("-shm")} == before
 
 
-def test_a_database_in_use_is_looked_at_while_it_is_written(path: Path) -> None:
+def test_a_database_is_checked_while_it_is_written(path: Path) -> None:
     with Holdfast(path) as app, app.transaction() as tx:
         app.queue("inbox").send("x", conn=tx)
         found = check(path)
@@ -63,17 +61,17 @@ def test_another_prefix_in_the_same_file_is_no_drift(path: Path) -> None:
     assert check_database(str(path), prefix="holdfast_two_").of("SCHEMA") is not None
 
 
-def test_tables_with_another_prefix_are_pointed_at(tmp_path: Path) -> None:
+def test_tables_with_another_prefix_are_named(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     with Holdfast(path, prefix="jobs_"):
         pass
     one = finding(path, "NO_TABLES", "error")
-    assert "There are some that begin with jobs_." in one.meaning and one.detail == {"prefixes": ["jobs_"]}
+    assert "There are tables with jobs_." in one.meaning and one.detail == {"prefixes": ["jobs_"]}
     assert one.mend == f"holdfast doctor --db {path} --prefix jobs_"
     assert check_database(str(path), prefix="jobs_").ok
 
 
-# --- where it is ----------------------------------------------------------------------------------
+# --- the path and the disk ----------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -91,18 +89,17 @@ def test_a_path_that_leads_to_no_file(tmp_path: Path, name: str, words: str) -> 
 
 
 def test_a_remote_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings_module, "file_system_type", lambda _: 0x6969)
+    monkeypatch.setattr(file_users, "file_system_type", lambda _: 0x6969)
     one = finding(path, "UNSAFE_FILE_SYSTEM", "error")
     assert "NFS" in one.meaning and one.mend is not None and "VACUUM INTO" in one.mend
     assert check(path).of("SCHEMA") is None, "it was not opened"
 
 
-def test_the_room_on_the_disk(path: Path) -> None:
-    patient = Patient(str(path), "holdfast_", SystemClock())
-    free = patient.examine(0).surroundings.free_bytes
-    assert codes(patient.examine(2 * free))["DISK_FULL"] == "error"
-    assert codes(patient.examine(free // 2))["DISK_LOW"] == "warning"
-    assert codes(patient.examine(0))["DISK_SPACE"] == "ok"
+def test_the_free_space_on_the_disk(path: Path) -> None:
+    free = diagnosis_of(path).file.free_bytes
+    assert severities(diagnosis_of(path, 2 * free))["DISK_FULL"] == "error"
+    assert severities(diagnosis_of(path, free // 2))["DISK_LOW"] == "warning"
+    assert severities(diagnosis_of(path, 0))["DISK_SPACE"] == "ok"
 
 
 def test_a_file_that_others_can_read(path: Path) -> None:
@@ -114,13 +111,13 @@ def test_a_file_that_others_can_read(path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surroundings_module.os, "access", lambda file, mode: Path(file) != path)
+    monkeypatch.setattr(file_users.os, "access", lambda file, mode: Path(file) != path)
     one = finding(path, "READ_ONLY", "error")
     assert str(path) in one.meaning and one.mend == f"ls -ld {path}"
-    assert finding(path, "SCHEMA", "ok"), "it was read all the same"
+    assert finding(path, "SCHEMA", "ok"), "it can still be read"
 
 
-def test_a_read_only_disk_is_looked_at(tmp_path: Path) -> None:
+def test_a_database_on_a_read_only_disk_is_checked(tmp_path: Path) -> None:
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], capture_output=True, check=False)
@@ -135,26 +132,26 @@ def test_a_read_only_disk_is_looked_at(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-# --- who has it open ------------------------------------------------------------------------------
+# --- processes that have it open ------------------------------------------------------------------------------
 
 
 def test_a_process_that_is_no_worker_is_named_on_an_affected_sqlite(path: Path) -> None:
     with bystander(sqlite(path)) as other:
-        found = Patient(str(path), "holdfast_", SystemClock()).examine(0)
+        found = diagnosis_of(path)
         affected = msgspec.structs.replace(found, sqlite_version="3.40.1", sqlite_version_info=(3, 40, 1))
         (one,) = [one for one in diagnose(affected) if one.code == "FOREIGN_CONNECTIONS"]
-        assert one.severity == "warning" and f"process {other.pid} (" in one.meaning.lower()
+        assert one.severity == "warning" and f"process {other.pid} (" in one.meaning
         assert one.mend is not None and "wal_autocheckpoint = 0" in one.mend
         assert "does not seem to use Holdfast" in one.meaning
         fixed = msgspec.structs.replace(found, sqlite_version="3.51.3", sqlite_version_info=(3, 51, 3))
-        assert "FOREIGN_CONNECTIONS" not in codes(fixed)
+        assert "FOREIGN_CONNECTIONS" not in severities(fixed)
 
 
 def test_a_process_with_holdfast_in_it_is_a_note(path: Path) -> None:
     with bystander(f"import holdfast\napp = holdfast.Holdfast({str(path)!r})"):
-        found = Patient(str(path), "holdfast_", SystemClock()).examine(0)
+        found = diagnosis_of(path)
         affected = msgspec.structs.replace(found, sqlite_version="3.40.1", sqlite_version_info=(3, 40, 1))
-        assert codes(affected)["FOREIGN_CONNECTIONS"] == "note"
+        assert severities(affected)["FOREIGN_CONNECTIONS"] == "note"
 
 
 @pytest.mark.parametrize(
@@ -166,8 +163,8 @@ def test_a_process_with_holdfast_in_it_is_a_note(path: Path) -> None:
 )  # fmt: skip
 def test_the_versions_with_the_wal_reset_bug(path: Path, version: str, affected: bool) -> None:
     numbers = tuple(map(int, version.split(".")))
-    assert is_affected(numbers) == affected
-    found = codes(examined(path, sqlite_version=version, sqlite_version_info=numbers))
+    assert has_wal_reset_bug(numbers) == affected
+    found = severities(diagnosis_of(path, sqlite_version=version, sqlite_version_info=numbers))
     assert found.get("WAL_RESET_RISK") == ("note" if affected else None)
     assert found.get("SQLITE_VERSION") == (None if affected else "ok")
 
@@ -186,46 +183,46 @@ def test_a_process_that_has_a_file_open_which_was_replaced(path: Path) -> None:
 
 
 def fill_log(path: Path, size: int) -> None:
-    """While somebody reads, the log only grows."""
+    """Fill the log, which only grows during a read transaction."""
     with Holdfast(path, blob_bytes=None) as app:
         while os.stat(f"{path}-wal").st_size <= size:
             app.queue("inbox").send("x" * 1_000_000)
 
 
-def test_a_large_log_and_the_reader_that_keeps_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_and_the_reader_that_keeps_it_from_shrinking(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 4 * MIB)
     with bystander(sqlite(path, "BEGIN", "SELECT count(*) FROM holdfast_jobs")) as other:
         fill_log(path, 4 * MIB)
         one = finding(path, "WAL_LARGE", "warning")
-        assert f"process {other.pid}" in one.meaning.lower() and "read transaction" in one.meaning
+        assert f"process {other.pid}" in one.meaning and "read transaction" in one.meaning
         assert one.mend == f"kill {other.pid}" and one.detail["readers"] == [other.pid]
 
 
-def test_who_reads_for_a_moment_only_does_not_keep_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody always does; two looks that follow on each other may both see the same one."""
-    keeps, passes, writes = {124}, {125}, {surroundings_module.WRITE_LOCK, 126}
+def test_a_process_that_reads_for_a_moment_only_is_not_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two observations in a row may both see the same short transaction."""
+    keeps, passes, writes = {124}, {125}, {file_users.WRITE_LOCK, 126}
     seen = [{7: keeps, 8: passes, 9: writes}, {7: keeps, 8: passes, 9: writes}, {7: keeps, 9: {126}}]
-    monkeypatch.setattr(surroundings_module, "locks_on", lambda _: seen.pop(0) if len(seen) > 1 else seen[0])
+    monkeypatch.setattr(file_users, "locks_on", lambda _: seen.pop(0) if len(seen) > 1 else seen[0])
     moments = itertools.count(step=0.01)
     clock = SimpleNamespace(monotonic=lambda: next(moments), sleep=lambda _: None)
-    monkeypatch.setattr(surroundings_module, "time", clock)
-    holders = surroundings_module.Holders(path)
-    holders.watch(0.05)
-    assert (holders.readers, holders.writers) == ([7, 9], [])
+    monkeypatch.setattr(file_users, "time", clock)
+    locks = file_users.LockObserver(path)
+    locks.observe_for(0.05)
+    assert (locks.readers, locks.writers) == ([7, 9], [])
 
 
-def test_a_writer_that_does_not_let_go_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_write_transaction_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 0)
     with Holdfast(path) as app:
         app.queue("inbox").send(1)
         with bystander(sqlite(path, "BEGIN IMMEDIATE", "DELETE FROM holdfast_jobs")) as other:
             one = finding(path, "WAL_LARGE", "warning")
-            assert f"Process {other.pid} (" in one.meaning and "transaction" in one.meaning
+            assert f"process {other.pid} (" in one.meaning and "transaction" in one.meaning
             assert one.mend == f"kill {other.pid}"
             assert finding(path, "WRITE_LOCK_HELD", "warning").detail == {"pids": [other.pid]}
 
 
-def test_a_large_log_that_nobody_keeps_is_made_short_by_the_repair(
+def test_a_large_log_without_a_transaction_is_reset_by_the_repair(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 100_000)
@@ -237,7 +234,7 @@ def test_a_large_log_that_nobody_keeps_is_made_short_by_the_repair(
     assert any("write-ahead log" in sentence for sentence in repaired)
 
 
-def test_large_payloads_that_are_missing_or_of_no_job(path: Path) -> None:
+def test_large_payloads_that_are_missing_or_orphaned(path: Path) -> None:
     with Holdfast(path) as app:
         app.task(name="large")(lambda text: None).enqueue("x" * 100_000)
         kept = app.task(name="kept")(lambda text: None).enqueue("y" * 100_000)
@@ -246,17 +243,17 @@ def test_large_payloads_that_are_missing_or_of_no_job(path: Path) -> None:
     orphan = blob.with_name(f"{blob.name[:2]}{'0' * 62}")
     blob.rename(orphan)
     one = finding(path, "BLOBS_MISSING", "error")
-    assert f"1 large payload or result is missing from {path}-blobs (of job {kept.id - 1})" in one.meaning
+    assert f"missing from {path}-blobs: 1, of 1 job ({kept.id - 1})." in one.meaning
     retry = f"holdfast retry --error-code RESOURCE:BLOB_MISSING --db {path}"
     assert one.mend == f"cp -au /a/backup/{path.name}-blobs/. {path}-blobs && {retry}"
-    assert check(path).of("BLOBS_ORPHANED") is None, "somebody may be about to refer to it"
+    assert check(path).of("BLOBS_ORPHANED") is None, "a job may be about to refer to it"
     os.utime(orphan, (0, 0))
     assert finding(path, "BLOBS_ORPHANED", "note").detail == {"files": 1}
-    assert "Deleted 1 file of no job." in check(path, repair=True).repaired
+    assert "Deleted 1 file that no job refers to." in check(path, repair=True).repaired
     assert not orphan.exists() and check(path).of("BLOBS_ORPHANED") is None
 
 
-def test_what_is_said_to_mend_missing_payloads_mends_them(path: Path, tmp_path: Path) -> None:
+def test_the_suggested_fix_restores_missing_payloads(path: Path, tmp_path: Path) -> None:
     blobs, backup = Path(f"{path}-blobs"), tmp_path / "a backup"
     with Holdfast(path) as app:
         work = app.task(name="work", max_attempts=1)(lambda text: len(text))
@@ -276,6 +273,6 @@ def test_what_is_said_to_mend_missing_payloads_mends_them(path: Path, tmp_path: 
         assert lost.refresh().result == kept.refresh().result == 100_000
 
 
-def test_payloads_that_another_store_keeps_are_left_to_the_app(path: Path) -> None:
+def test_payloads_in_another_blob_store_are_checked_only_with_the_app(path: Path) -> None:
     run_sql(path, "INSERT INTO holdfast_meta VALUES ('blob_store', 'Bucket')")
     assert "pass --app" in finding(path, "NOT_CHECKED", "note").meaning

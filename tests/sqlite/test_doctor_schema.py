@@ -1,4 +1,4 @@
-"""Every finding of the doctor about what is in the file: whether it can be read, its settings, its tables."""
+"""The findings of the doctor about reading the file, its settings and its tables, each caused by such a file."""
 
 import shlex
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast.store.sqlite.diagnose as patient_module
+import holdfast.store.sqlite.diagnose as diagnose_module
 from bystander import bystander, sqlite
 from holdfast import Holdfast
-from patients import check, codes, examined, files, finding, run_sql
+from support.doctor import check, diagnosis_of, files, finding, run_sql, severities
 
 # --- whether it can be read -----------------------------------------------------------------------
 
@@ -44,11 +44,16 @@ def test_a_file_with_a_damaged_page(path: Path) -> None:
 
 
 def test_a_database_that_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient_module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(diagnose_module, "BUSY_SECONDS", 0.05)
     statements = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "DELETE FROM holdfast_tags")
     with bystander(sqlite(path, *statements)) as other:
         one = finding(path, "LOCKED", "error")
-        assert one.mend == f"kill {other.pid}" and f"Process {other.pid} (" in one.meaning
+        assert one.mend == f"kill {other.pid}" and f"process {other.pid} (" in one.meaning
+
+
+def test_a_log_that_sqlite_cannot_open(path: Path) -> None:
+    Path(f"{path}-wal").mkdir()
+    assert finding(path, "CANNOT_READ", "error").mend == f"ls -l {path}"
 
 
 def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +76,10 @@ def test_another_encoding(tmp_path: Path) -> None:
 
 
 def test_a_sqlite_without_foreign_keys(path: Path) -> None:
-    settings = examined(path).settings
+    settings = diagnosis_of(path).settings
     assert settings is not None
-    without = examined(path, settings=msgspec.structs.replace(settings, foreign_keys=False))
-    assert codes(without)["FOREIGN_KEYS_OFF"] == "error"
+    without = diagnosis_of(path, settings=msgspec.structs.replace(settings, foreign_keys=False))
+    assert severities(without)["FOREIGN_KEYS_OFF"] == "error"
 
 
 def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
@@ -87,7 +92,7 @@ def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_schema.WASTE_BYTES", 1000)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_schema.WASTED_BYTES", 1000)
     with Holdfast(path) as app:
         app.queue("inbox").send_many(["x" * 2000] * 200)
         app.queue("inbox").purge()
@@ -116,7 +121,7 @@ def test_tables_of_a_newer_version(path: Path) -> None:
     assert finding(path, "SCHEMA_TOO_NEW", "error").mend == "pip install --upgrade holdfast"
 
 
-def test_a_database_of_somebody_else(tmp_path: Path) -> None:
+def test_a_database_of_another_program(tmp_path: Path) -> None:
     path = tmp_path / "it's mine.db"
     run_sql(path, "CREATE TABLE orders (id)")
     one = finding(path, "NO_TABLES", "error")
@@ -134,8 +139,8 @@ def test_missing_indexes_and_triggers_are_made_again(path: Path) -> None:
     run_sql(path, "DROP INDEX holdfast_jobs_ready", "DROP TRIGGER holdfast_jobs_changed")
     one = finding(path, "SCHEMA_PARTS_MISSING", "error")
     assert one.detail["names"] == ["holdfast_jobs_ready", "holdfast_jobs_changed"]
-    mended = check(path, repair=True)
-    assert any("holdfast_jobs_ready" in sentence for sentence in mended.repaired)
+    repaired = check(path, repair=True)
+    assert any("holdfast_jobs_ready" in sentence for sentence in repaired.repaired)
     assert finding(path, "SCHEMA", "ok")
 
 
@@ -153,29 +158,39 @@ def test_a_trigger_that_was_changed(path: Path) -> None:
     assert check(path, repair=True).of("SCHEMA") is not None
 
 
-def test_what_somebody_has_added(path: Path) -> None:
+def test_a_table_that_was_changed(path: Path) -> None:
+    run_sql(path, "ALTER TABLE holdfast_tags ADD COLUMN mine")
+    one = finding(path, "SCHEMA_CHANGED", "error")
+    assert one.detail["names"] == ["holdfast_tags"] and one.mend is None
+
+
+def test_added_indexes_tables_and_triggers(path: Path) -> None:
     run_sql(
         path,
         "CREATE INDEX mine ON holdfast_jobs (args)",
         "CREATE TABLE holdfast_extra (id)",
         "CREATE TRIGGER noisy AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
     )
-    assert finding(path, "SCHEMA_ADDED", "note").detail["names"] == ["mine", "holdfast_extra"]
+    added = [finding for finding in check(path).findings if finding.code == "SCHEMA_ADDED"]
+    assert [(finding.severity, finding.detail["names"]) for finding in added] == [
+        ("note", ["mine"]), ("note", ["holdfast_extra"]),
+    ]  # fmt: skip
+    assert [finding.mend for finding in added] == [f"sqlite3 {path} 'DROP INDEX mine'", None]
     one = finding(path, "TRIGGERS_ADDED", "warning")
     assert one.mend == f"sqlite3 {path} 'DROP TRIGGER noisy'"
 
 
-def test_a_question_that_takes_too_long_is_left_to_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_takes_too_long_is_left_to_the_deep_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Holdfast(path) as app:
         app.queue("inbox").send_many(range(20_000))
-    monkeypatch.setattr("holdfast.store.sqlite.diagnose.SECONDS_EACH", -1)
-    monkeypatch.setattr("holdfast.store.sqlite.diagnose.STEPS_PER_LOOK", 1000)
+    monkeypatch.setattr("holdfast.store.sqlite.diagnose.SECONDS_PER_QUERY", -1)
+    monkeypatch.setattr("holdfast.store.sqlite.diagnose.INSTRUCTIONS_PER_TICK", 1000)
     one = finding(path, "NOT_CHECKED", "note")
     assert "took too long" in one.meaning and one.mend == f"holdfast doctor --deep --db {path}"
     assert check(path, deep=True).of("NOT_CHECKED") is None
 
 
-def test_a_large_file_is_read_through_only_by_the_deep_look(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_read_completely_only_by_the_deep_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.sqlite.diagnose.LARGEST_CHECKED_BYTES", 0)
     assert "integrity" in finding(path, "NOT_CHECKED", "note").meaning
     assert "every index" in finding(path, "INTEGRITY", "ok", deep=True).meaning

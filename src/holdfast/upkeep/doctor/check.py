@@ -1,0 +1,141 @@
+"""The form of a check, and the one place that turns checks into findings.
+
+The checks themselves are tables: `CHECKS` in checks_file.py, checks_schema.py, checks_rows.py and checks_jobs.py.
+To add one, touch three files:
+
+1. `store/sqlite/sql/doctor_samples.sql`: a query that returns the ids of the affected jobs. It is run by itself.
+2. One of the tables: a `Check`, or one more `Case` of an existing one, that names the query.
+3. A test that brings the problem about: tests/conformance/test_doctor.py, or tests/sqlite/ for what only a file has.
+
+Then `python docs/generate_doctor.py` writes the new row into docs/reference/doctor.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from msgspec import Struct
+
+from ...model.diagnosis import Diagnosis, Sample
+from ...text import clean, listed, plural
+from .findings import Finding, Severity
+
+DEFAULT_PREFIX = "holdfast_"
+
+
+class Evidence(Struct, frozen=True):
+    """What a case found: data for programs, and values for the {placeholders} of its texts."""
+
+    detail: dict[str, Any] = {}
+    text: dict[str, str] = {}
+
+
+Found = Evidence | list[Evidence] | bool | None  # True: without values
+
+
+class Case(Struct, frozen=True):
+    """One possible result of a check: a row of the table. Its texts have the {placeholders} of its evidence."""
+
+    code: str  # stable
+    severity: Severity
+    find: str | Callable[[Diagnosis], Found]  # the name of a query of doctor_samples.sql, or a function
+    found: str  # what was found
+    means: str = ""  # what it means, and what to do
+    fix: str = ""  # a command
+    guide: str = ""  # a section of the documentation
+    blocks_repair: bool = False
+
+
+class Check(Struct, frozen=True):
+    """A question, and its possible results. A case with severity `ok` applies if no other one does."""
+
+    question: str
+    cases: tuple[Case, ...]
+    needs: tuple[str, ...] = ()  # parts of the diagnosis besides the queries that the cases name
+
+    @property
+    def parts(self) -> set[str]:
+        """The parts of the diagnosis that this check looks at."""
+        return {*self.needs, *(case.find for case in self.cases if isinstance(case.find, str))}
+
+    def run(self, diagnosis: Diagnosis) -> Iterator[Finding]:
+        """Yield findings. Nothing is said about parts that were not read, and `ok` only if all of them were."""
+        if self.parts and not self.parts & diagnosis.examined:
+            return
+        passed = self.parts <= diagnosis.examined
+        for case in sorted(self.cases, key=lambda case: case.severity == "ok"):
+            if case.severity != "ok" or passed:
+                for evidence in _evidence(case, diagnosis):
+                    passed = False
+                    yield render(case, evidence, diagnosis)
+
+
+def render(case: Case, evidence: Evidence, diagnosis: Diagnosis) -> Finding:
+    values = _common_values(diagnosis) | evidence.text
+    meaning = " ".join(text.format(**values) for text in (case.found, case.means) if text)
+    return Finding(case.severity, case.code, meaning, case.fix.format(**values) or None, evidence.detail)
+
+
+def _evidence(case: Case, diagnosis: Diagnosis) -> list[Evidence]:
+    result = from_sample(diagnosis, case.find) if isinstance(case.find, str) else case.find(diagnosis)
+    if isinstance(result, Evidence):
+        return [result]
+    return result if isinstance(result, list) else [Evidence()] if result else []
+
+
+def _common_values(diagnosis: Diagnosis) -> dict[str, str]:
+    """{file}, {folder} and {database} are for commands, the others for sentences."""
+    path, prefix = diagnosis.file.path, diagnosis.prefix
+    file = quoted(path)
+    return {
+        "path": clean(path),
+        "file": file,
+        "folder": quoted(str(Path(path).parent)),
+        "database": f"--db {file}" + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}"),
+        "prefix": prefix,
+        "sqlite_version": diagnosis.sqlite_version,
+    }
+
+
+# --- for the functions that find something ---
+
+
+def always(_: Diagnosis) -> bool:
+    return True
+
+
+def found(detail: dict[str, Any] | None = None, **text: str) -> Evidence:
+    return Evidence(detail or {}, text)
+
+
+def from_sample(diagnosis: Diagnosis, query: str) -> Evidence | None:
+    """Return {jobs} as "2 jobs (4 and 5)" and {id} as the first id, or None if the query found nothing."""
+    sample = diagnosis.samples.get(query)
+    if not sample:
+        return None
+    detail = {"jobs": sample.count, "ids": sample.ids}
+    return found(detail, jobs=f"{counted(sample, 'job')} ({ids(sample)})", id=str(sample.ids[0]))
+
+
+def counted(sample: Sample, noun: str) -> str:
+    """Return `1 job`, `12 jobs`, or `1,000 jobs or more`."""
+    return plural(sample.count, noun) + (" or more" if sample.more else "")
+
+
+def ids(sample: Sample) -> str:
+    """Return `4`, `4, 5 and 6`, or `4, 5, 6, …`."""
+    names = [str(id) for id in sample.ids]
+    return listed(names) if sample.count <= len(names) else f"{', '.join(names)}, …"
+
+
+def first_of(names: list[str], most: int) -> str:
+    """Return `a, b and 3 more`."""
+    return listed([*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])])
+
+
+def quoted(*words: str) -> str:
+    """Return words as arguments of a shell command."""
+    return join(words)
