@@ -10,7 +10,7 @@ from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
 from holdfast.clock import SECOND
 from holdfast.errors import AlreadyPruning, InvalidInput
-from holdfast.model.pruning import LoneJobs, OldRows, Pruned
+from holdfast.model.pruning import DeleteJobs, DeleteRows, RowScan
 from holdfast.testing import FakeClock
 from support.backend import Backend
 
@@ -157,7 +157,7 @@ def test_a_long_run_leaves_no_events_of_the_jobs_that_it_deleted(
 ) -> None:
     """They are folded and deleted now and then, not after each step; and the counts are right at any time."""
     monkeypatch.setattr("holdfast.store.prune.FOLD_JOBS", 120)
-    monkeypatch.setattr("holdfast.upkeep.prune.MOST_ROWS", 200)
+    monkeypatch.setattr("holdfast.upkeep.prune.MAX_ROWS", 200)
     monkeypatch.setattr("holdfast.upkeep.prune.FIRST_ROWS", 200)
     ended.many(300)
     clock.advance(31 * DAY)
@@ -172,7 +172,7 @@ def test_a_long_run_leaves_no_events_of_the_jobs_that_it_deleted(
     assert sql("SELECT count(*) FROM holdfast_events WHERE job_id IS NOT NULL OR event = 'removed'") == [(0,)]
 
 
-def test_old_rows_go_only_in_a_run_and_are_told_of_without_one(
+def test_expired_rows_are_deleted_only_by_the_active_run(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
 ) -> None:
     ended.job("failed")
@@ -180,17 +180,17 @@ def test_old_rows_go_only_in_a_run_and_are_told_of_without_one(
     app.prune()
     app.prune()
     clock.advance(500 * DAY)
-    for what in ("minutes", "failures", "audit"):
-        rows = OldRows(what, clock.now(), 1000)  # type: ignore[arg-type]
-        assert app.store.pruning.delete_old(None, rows, {}) == Pruned({}, rest=rows), what
-        assert app.store.pruning.delete_old("no token", rows, {}) is None
-    nothing = OldRows("minutes", 0, 1000)
-    assert app.store.pruning.delete_old(None, nothing, {}) == Pruned({})
+    for kind in ("minutes", "failures", "audit"):
+        scan = RowScan(kind, clock.now(), 1000)  # type: ignore[arg-type]
+        keys, rest = app.store.pruning.expired_rows(scan)
+        assert len(keys) > 0 and rest == scan, kind
+        assert app.store.pruning.delete("no token", DeleteRows(scan, keys), {}) is None
+    assert app.store.pruning.expired_rows(RowScan("minutes", 0, 1000)) == ((), None)
     for table in ("minutes", "failures", "tracebacks"):
         assert sql(f"SELECT count(*) > 0 FROM holdfast_{table}") == [(1,)], table  # noqa: S608
 
 
-def test_a_walk_along_many_rows_is_gone_on_with(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+def test_a_scan_of_many_rows_continues_where_it_stopped(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
     """Of seven batches, two of which are not old: three steps of three."""
     for _ in range(7):
         with app.batch():
@@ -200,13 +200,14 @@ def test_a_walk_along_many_rows_is_gone_on_with(app: Holdfast, clock: FakeClock,
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
     clock.advance(1)
-    rows: OldRows | None = OldRows("batches", clock.now(), 3)
+    rest: RowScan | None = RowScan("batches", clock.now(), 3)
     deleted = []
-    while rows is not None:
-        done = app.store.pruning.delete_old(token, rows, {})
+    while rest is not None:
+        scan = rest
+        keys, rest = app.store.pruning.expired_rows(scan)
+        done = app.store.pruning.delete(token, DeleteRows(scan, keys), {})
         assert done is not None
         deleted.append(done.rows)
-        rows = done.rest
     app.store.pruning.end(token, interrupted=False)
     assert deleted == [2, 2, 1]
 
@@ -353,7 +354,7 @@ def test_what_a_rule_for_a_task_cannot_be_is_said_at_once(wrong: dict[str, Any])
 
 @pytest.mark.parametrize("nothing", ["", 5, b"jobs.jsonl.gz", []])
 def test_an_archive_that_is_no_path_deletes_nothing(app: Holdfast, nothing: Any) -> None:
-    with pytest.raises(InvalidInput, match="archive is the path of a file"):
+    with pytest.raises(InvalidInput, match="archive must be the path of a file"):
         app.prune(archive=nothing, retention=Retention(succeeded=0))
 
 
@@ -383,11 +384,11 @@ def test_who_asks_for_it_takes_over_from_a_worker_which_deletes_no_more(
     token = app.store.pruning.begin("worker", "w", {})
     assert token is not None
     assert app.store.pruning.begin("worker", "another", {}) is None
-    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
-    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[:1])), {})
+    rows = app.store.pruning.finished_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    done = app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows[:1])), {})
     assert done is not None and done.counts["succeeded"] == 1
     app.prune()
-    assert app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[1:])), {"succeeded": 1}) is None
+    assert app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows[1:])), {"succeeded": 1}) is None
     assert left(app) == jobs[1:]
     interrupted, asked = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert (interrupted.actor, interrupted.detail["succeeded"], interrupted.detail["interrupted"]) == ("w", 1, True)

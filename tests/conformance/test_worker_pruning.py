@@ -8,10 +8,10 @@ import pytest
 
 from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
-from holdfast.model.pruning import LoneJobs
+from holdfast.model.pruning import DeleteJobs
 from holdfast.testing import FakeClock
-from holdfast.upkeep import pacing, prune_in_background
-from holdfast.upkeep.prune_in_background import Caretaker
+from holdfast.upkeep import background, throttle
+from holdfast.upkeep.background import BackgroundPruner
 from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]
@@ -51,7 +51,7 @@ def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ende
 def test_it_looks_again_after_a_while(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune_in_background.Caretaker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(background.BackgroundPruner.__init__, "__defaults__", (0.02,))
     with Shift(app):
         for days in range(1, 4):
             ended.job("succeeded")
@@ -66,7 +66,7 @@ def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
     ended.end(first.id)
     waiting = ended.task.using(after=first, queue="elsewhere").enqueue()
     clock.advance(31 * DAY)
-    upkeep = Caretaker(app.store, clock, every=0.0)
+    upkeep = BackgroundPruner(app.store, clock, every=0.0)
     for _ in range(20):
         upkeep.do_some()
     assert first.refresh().status == "succeeded"
@@ -84,8 +84,8 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
 ) -> None:
     ended.many(1500)
     clock.advance(31 * DAY)
-    for factor in ("QUIET_FACTOR", "PAUSE_FACTOR"):
-        monkeypatch.setattr(pacing, factor, 1e6)  # so that it does not come to a second step
+    for factor in ("IDLE_FACTOR", "BUSY_FACTOR"):
+        monkeypatch.setattr(throttle, factor, 1e6)  # so that it does not come to a second step
     with Shift(app) as shift:
         eventually(lambda: count(app) < 1500)
         shift.stop()
@@ -168,11 +168,11 @@ def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
 ) -> None:
     jobs = [ended.job("failed") for _ in range(3)]
     clock.advance(91 * DAY)
-    rows = app.store.pruning.ended_after("failed", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.finished_after("failed", (-1, 0), (clock.now(), 2**62), 10)
     assert app.jobs.retry(jobs[1])
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.pruning.delete(token, LoneJobs("failed", tuple(rows)), {})
+    done = app.store.pruning.delete(token, DeleteJobs("failed", tuple(rows)), {})
     assert done is not None and done.counts["failed"] == 2
     assert app.jobs.get(jobs[1]).status == "ready"
 
@@ -182,11 +182,11 @@ def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
 ) -> None:
     job = ended.job("succeeded")
     clock.advance(31 * DAY)
-    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.finished_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
     waiting = ended.task.using(after=job).enqueue()
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows)), {})
+    done = app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows)), {})
     assert done is not None and done.counts["succeeded"] == 0
     assert waiting.refresh().status == "ready"
 
@@ -210,24 +210,24 @@ def test_one_with_a_very_long_history_goes_in_pieces(
 
 
 def test_the_time_with_the_write_lock_is_bounded() -> None:
-    one = pacing.Pace(500, 50, 5000, seconds=0.02)
-    one.learn(500, 0.1)
-    assert one.amount == 100
-    one.learn(100, 0.001)
-    assert one.amount == 150
+    batch = throttle.BatchSize(500, 50, 5000, seconds=0.02)
+    batch.adapt(500, 0.1)
+    assert batch.rows == 100
+    batch.adapt(100, 0.001)
+    assert batch.rows == 150
     for _ in range(30):
-        one.learn(one.amount, 0.0001)
-    assert one.amount == 5000
-    one.learn(5000, 10.0)
-    assert one.amount == 50
+        batch.adapt(batch.rows, 0.0001)
+    assert batch.rows == 5000
+    batch.adapt(5000, 10.0)
+    assert batch.rows == 50
 
 
 def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
-    courtesy = pacing.Courtesy(app.store)
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.QUIET_FACTOR)
+    pauses = throttle.Throttle(app.store)
+    assert pauses.pause(0.02) == pytest.approx(0.02 * throttle.IDLE_FACTOR)
     app.queue("inbox").send_many(range(100))
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.PAUSE_FACTOR)
-    assert courtesy.pause(0.0) == 0.0
+    assert pauses.pause(0.02) == pytest.approx(0.02 * throttle.BUSY_FACTOR)
+    assert pauses.pause(0.0) == 0.0
 
 
 def test_the_duty_of_a_worker_that_stopped_is_free(app: Holdfast, clock: FakeClock, ended: Ended) -> None:

@@ -129,7 +129,7 @@ def test_it_is_on_the_disk_before_anything_is_deleted(
 )
 def test_a_file_of_somebody_else_is_not_touched(app: Holdfast, file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(ArchiveError, match="no archive"):
+    with pytest.raises(ArchiveError, match="not an archive"):
         app.prune(archive=file)
     assert file.read_bytes() == content
 
@@ -163,7 +163,7 @@ def test_what_is_no_regular_file_is_refused_and_nothing_is_deleted(
     ended.job("succeeded")
     clock.advance(31 * DAY)
     os.mkfifo(file) if kind == "a pipe" else file.symlink_to("/dev/full")
-    with pytest.raises(ArchiveError, match="no regular file"):
+    with pytest.raises(ArchiveError, match="not a regular file"):
         app.prune(archive=file)
     assert app.jobs.count() == 1
 

@@ -12,45 +12,45 @@ from ended import Ended
 from holdfast import Holdfast
 
 NAMES = [
-    "ended_after",
-    "prune_alone",
+    "finished_after",
+    "delete_standalone_jobs",
     "members_of_chains",
     "waiters_of_chains",
-    "edges_of_jobs",
-    "ends_of_batches",
+    "blockers_of_jobs",
+    "batch_done_times",
     "batches_of_callbacks",
     "batches_of_jobs",
-    "prune_batches",
-    "old_batches",
-    "old_tracebacks",
-    "chain_may_go",
-    "end_of_chain",
+    "delete_batches",
+    "expired_batches",
+    "expired_tracebacks",
+    "chain_is_deletable",
+    "chain_tail",
     "trim_events",
     "trim_attempts",
-    "old_audit",
-    "prune_audit",
-    "whole_jobs",
-    "whole_attempts",
-    "whole_events",
-    "whole_blockers",
+    "expired_audit",
+    "delete_audit",
+    "export_jobs",
+    "export_attempts",
+    "export_events",
+    "export_blockers",
     "delete_jobs",
-    "weigh_jobs",
+    "footprints",
     "callbacks_of_batches",
-    "fates_of_batches",
-    "references_to_blobs",
-    "count_old_audit",
+    "remaining_of_batches",
+    "blob_references",
+    "count_expired_audit",
 ]
 
 SERVED_BY = {
-    "ended_after": {"jobs_finished"},
+    "finished_after": {"jobs_finished"},
     "members_of_chains": {"jobs_chain"},
     "waiters_of_chains": {"blockers_chain"},
     "batches_of_callbacks": {"batches_success", "batches_done"},
-    "prune_batches": {"jobs_batch"},
-    "old_audit": {"events_job"},
-    "count_old_audit": {"events_job"},
+    "delete_batches": {"jobs_batch"},
+    "expired_audit": {"events_job"},
+    "count_expired_audit": {"events_job"},
     "callbacks_of_batches": {"batches_success", "batches_done"},
-    "references_to_blobs": {"jobs_args_blob", "jobs_result_blob"},
+    "blob_references": {"jobs_args_blob", "jobs_result_blob"},
     "trim_events": {"events_job"},
 }
 
@@ -83,12 +83,12 @@ def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfas
         name: set(re.findall(r"INDEX holdfast_(\w+)", str(plan(conn, statement_of(app, name))))) for name in SERVED_BY
     }
     assert used == SERVED_BY
-    assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "ended_after")))
+    assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "finished_after")))
 
 
 @pytest.mark.parametrize("table", ["minutes", "failure_minutes"])
 def test_minutes_go_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
-    lines = plan(conn, statement_of(app, f"prune_{table}"))
+    lines = plan(conn, statement_of(app, f"delete_{table}"))
     assert any(f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in line for line in lines), lines
-    old = str(plan(conn, statement_of(app, "old_minutes")))
+    old = str(plan(conn, statement_of(app, "expired_minutes")))
     assert f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in old and "TEMP B-TREE" not in old

@@ -39,7 +39,7 @@ def test_a_file_shrinks_while_it_is_pruned_so_that_the_list_of_free_pages_stays_
     monkeypatch.setattr(vacuum, "SLACK_PAGES", 50)
     monkeypatch.setattr(vacuum, "STEPS_BETWEEN", 1)
     monkeypatch.setattr(prune, "FIRST_ROWS", 100)
-    monkeypatch.setattr(prune, "MOST_ROWS", 100)
+    monkeypatch.setattr(prune, "MAX_ROWS", 100)
     before, free = full.stat().st_size, [0]
     app.prune(progress=lambda _: free.append(app.store.file.pages().free))
     app.store.file.checkpoint()
@@ -110,7 +110,7 @@ def test_it_is_not_written_anew_while_a_worker_is_at_work(app: Holdfast, full: P
     del full
     with Shift(app):
         eventually(lambda: any(one.is_present for one in app.store.workers.list()))
-        with pytest.raises(CannotVacuum, match="worker is at work"):
+        with pytest.raises(CannotVacuum, match="1 worker is running"):
             app.vacuum(full=True)
     app.vacuum(full=True)
 

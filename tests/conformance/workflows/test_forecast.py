@@ -11,7 +11,7 @@ import pytest
 from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
-from holdfast.upkeep.prune_on_demand import PruneReport
+from holdfast.upkeep.prune import PruneReport
 from shift import drain
 from support.backend import Backend
 from support.flow import Sql

@@ -7,7 +7,7 @@ from shutil import disk_usage
 from typing import Any, TypeVar
 
 from ...errors import StoreError
-from ...model.stats import CountsRecord, EventRecord, FailureRecord, MinuteRecord, StorageRecord, Totals, WaitingJob
+from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
 from ..statements import as_json
 from ..statistics import Statistics
 from .database import Database
@@ -40,10 +40,10 @@ class Observing:
 
     # --- counts ---
 
-    def counts(self, queue: str | None = None) -> CountsRecord:
-        def work(connection: sqlite3.Connection) -> CountsRecord:
+    def counts(self, queue: str | None = None) -> Counts:
+        def work(connection: sqlite3.Connection) -> Counts:
             rows = connection.execute(self._sql.queues_ever_paused).fetchall()
-            return CountsRecord(
+            return Counts(
                 self._statistics.counts(connection, queue), {name: bool(is_paused) for name, is_paused in rows}
             )
 
@@ -92,15 +92,15 @@ class Observing:
 
         return self._read_sums(work)
 
-    def size(self) -> StorageRecord:
-        def work(connection: sqlite3.Connection) -> StorageRecord:
+    def size(self) -> Storage:
+        def work(connection: sqlite3.Connection) -> Storage:
             pages, free, size = (
                 int(connection.execute(f"PRAGMA {name}").fetchone()[0])
                 for name in ("page_count", "freelist_count", "page_size")
             )
             path = self._db.options.path
             log = size_of(path.with_name(f"{path.name}-wal"))
-            return StorageRecord(pages * size, log, free * size, size, disk_usage(path.parent).free)
+            return Storage(pages * size, log, free * size, size, disk_usage(path.parent).free)
 
         return self._db.read(work)
 

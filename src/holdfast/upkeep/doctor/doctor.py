@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...model.diagnosis import Examination
 from ...model.job import Sweep
-from ...model.pruning import OldRows
+from ...model.pruning import CollectBlobs
 from ...store.protocol import Store
 from ...text import listed, plural
 from .checks_file import about_file
@@ -93,7 +93,7 @@ def _mend(store: Store, repair: Repair) -> list[str]:
         return store.jobs.sweep(Sweep.ENDINGS)
 
     def collect() -> int:
-        done = store.pruning.delete_old(None, OldRows("blobs", 0, SOME_BLOBS), {})
+        done = store.pruning.delete(None, CollectBlobs(SOME_BLOBS), {})
         return 0 if done is None else done.rows
 
     steps = (
