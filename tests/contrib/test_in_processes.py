@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_ends_the_command_with_words(start: Start, processe
         refused = start("--metrics-port", port, "--processes", processes)
         _, said = refused.communicate(timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2
-    assert f"Error: metrics cannot be served at port {port} of 127.0.0.1" in said and "Traceback" not in said
+    assert f"Error: metrics cannot be served at 127.0.0.1 port {port}" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -12,7 +12,7 @@ from scraping import scrape
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
-from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES, Measure
+from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS, Metric
 from support.transitions import claim_tasks
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,11 +21,11 @@ API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 GUIDE = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "dashboards" / "holdfast.json").read_text(encoding="utf-8"))
 
-ALL = [*MEASURES, prometheus.DURATION, prometheus.ERROR]
+ALL = [*METRICS, prometheus.DURATION, prometheus.ERROR]
 
 
-def served_name(measure: Measure) -> str:
-    return f"{measure.name}_total" if measure.kind == "counter" else measure.name
+def served_name(metric: Metric) -> str:
+    return f"{metric.name}_total" if metric.kind == "counter" else metric.name
 
 
 SERIES = {served_name(one) for one in ALL} | {
@@ -33,10 +33,10 @@ SERIES = {served_name(one) for one in ALL} | {
 }
 
 
-@pytest.mark.parametrize("measure", ALL, ids=lambda one: one.name)
-def test_every_metric_is_in_the_reference_with_its_type_and_labels(measure: Measure) -> None:
-    labels = ", ".join(f"`{label}`" for label in measure.labels)
-    cells = f"| `{served_name(measure)}` | {measure.kind} | {labels + ' ' if labels else ''}| "
+@pytest.mark.parametrize("metric", ALL, ids=lambda one: one.name)
+def test_every_metric_is_in_the_reference_with_its_type_labels_and_help(metric: Metric) -> None:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    cells = f"| `{served_name(metric)}` | {metric.kind} | {labels + ' ' if labels else ''}| {metric.help}"
     assert cells in REFERENCE
 
 

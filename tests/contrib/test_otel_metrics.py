@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from scraping import scrape
 
 from holdfast import Holdfast
-from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES
+from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
 from shift import drain
@@ -59,11 +59,11 @@ def busy(app: Holdfast, metered: Metered, clock: FakeClock) -> Holdfast:
     return app
 
 
-def test_all_measures_of_the_database_are_there_under_the_same_names(busy: Holdfast, metered: Metered) -> None:
+def test_all_metrics_of_the_database_have_the_same_names(busy: Holdfast, metered: Metered) -> None:
     found = metered.read()
-    assert found.keys() == {measure.name for measure in MEASURES}
-    for measure in MEASURES:
-        assert found[measure.name].unit == measure.unit and found[measure.name].description == measure.help
+    assert found.keys() == {metric.name for metric in METRICS}
+    for metric in METRICS:
+        assert found[metric.name].unit == metric.unit and found[metric.name].description == metric.help
 
 
 def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered) -> None:
@@ -76,7 +76,7 @@ def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered
 
 def test_counters_say_that_they_only_grow(busy: Holdfast, metered: Metered) -> None:
     found = metered.read()
-    counters = [found[measure.name].data for measure in MEASURES if measure.kind == "counter"]
+    counters = [found[metric.name].data for metric in METRICS if metric.kind == "counter"]
     assert len(counters) == 4 and all(one.is_monotonic for one in counters)
 
 

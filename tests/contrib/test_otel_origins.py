@@ -132,15 +132,15 @@ def test_a_wrong_way_to_follow_is_refused(app: Holdfast) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"app": None}, "app is a Holdfast"),
-        ({"app": "app.db"}, "app is a Holdfast"),
+        ({"app": None}, "app must be a Holdfast"),
+        ({"app": "app.db"}, "app must be a Holdfast"),
         ({"metrics": "no"}, "metrics is True or False"),
         ({"most_places": "5"}, "most_places"),
         ({"most_places": 0, "metrics": False}, "most_places"),
         ({"follow": 5}, "'auto', 'child' or 'link'"),
-        ({"tracer_provider": "x"}, "tracer_provider has a method get_tracer"),
-        ({"meter_provider": "x"}, "meter_provider has a method get_meter"),
-        ({"meter_provider": TracerProvider()}, "meter_provider has a method get_meter"),
+        ({"tracer_provider": "x"}, "tracer_provider must have a method get_tracer"),
+        ({"meter_provider": "x"}, "meter_provider must have a method get_meter"),
+        ({"meter_provider": TracerProvider()}, "meter_provider must have a method get_meter"),
     ],
     ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )

@@ -11,7 +11,7 @@ from scraping import Scrape, fetch, scrape, served
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
-from holdfast.contrib.metrics import MEASURES, OTHERS
+from holdfast.contrib.metrics import METRICS, OTHERS
 from holdfast.contrib.prometheus import make_registry
 from holdfast.histogram import BOUNDS
 from holdfast.testing import FakeClock
@@ -278,7 +278,7 @@ def test_names_follow_the_conventions_of_prometheus(live: Holdfast) -> None:
         assert family.type in ("gauge", "counter", "histogram")
         if family.type == "counter":
             assert all(one.name == f"{name}_total" for one in family.samples)
-    assert {one.name for one in MEASURES} < found.families.keys()
+    assert {one.name for one in METRICS} < found.families.keys()
 
 
 def test_any_name_of_a_queue_gets_through(app: Holdfast, url: str) -> None:

@@ -42,7 +42,7 @@ def test_it_can_be_mounted_in_a_web_server_of_yours(app: Holdfast) -> None:
 def test_a_port_that_is_taken_is_refused_in_words(app: Holdfast) -> None:
     server = serve(app, 0)
     assert server.host == "127.0.0.1", "on this machine only"
-    with pytest.raises(InvalidInput, match=f"port {server.port} of 127.0.0.1 .*choose another"):
+    with pytest.raises(InvalidInput, match=f"127.0.0.1 port {server.port} .*choose another"):
         serve(app, server.port)
     server.close()
     again = serve(app, server.port)
@@ -73,7 +73,7 @@ def test_a_number_of_places_that_is_none_is_refused(app: Holdfast, make: Callabl
 @pytest.mark.parametrize("make", [Collector, make_registry, make_wsgi_app, lambda app: serve(app, 0)])
 def test_what_is_no_app_is_refused(make: Callable[..., Any], url: str) -> None:
     for other in (None, url, Holdfast):
-        with told(InvalidInput, "app is a Holdfast"):
+        with told(InvalidInput, "app must be a Holdfast"):
             make(other)
 
 
@@ -91,7 +91,7 @@ def test_a_client_that_stalls_keeps_no_thread(
 
 
 def test_clients_that_stall_cost_a_bounded_number_of_threads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(prometheus, "MAX_CLIENTS", 3)
     with closing(serve(app, 0)) as server, ExitStack() as clients:
         for number in range(3):
             clients.enter_context(stalling(server, b"GET /metr"))

@@ -49,7 +49,14 @@ def test_no_question_walks_over_the_jobs_or_the_log(
 
 
 def test_every_question_was_looked_at() -> None:
-    assert {"longest_ready", "longest_blocked", "longest_due", "running", "events_after", "last_events"} <= set(READS)
+    assert {
+        "longest_ready",
+        "longest_blocked",
+        "longest_due",
+        "longest_running",
+        "events_after",
+        "last_events",
+    } <= set(READS)
     assert {"folded_counts", "folded_minutes", "folded_totals", "folded_failures", "unlogged_counts"} <= set(READS)
     assert {"event_groups", "event_failures", "fold_position", "removed_jobs", "folded_failures_since"} <= set(READS)
 

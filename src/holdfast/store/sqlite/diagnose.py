@@ -41,7 +41,7 @@ from .engine.errors import code_of, is_busy, translate
 from .engine.file_users import Holders, has_companion, openers_of, survey
 from .engine.files import blob_folder, database_path, require_file
 from .migrate import Migrations
-from .stats import EVERY, LONGEST_READY
+from .stats import LONGEST_READY, NO_LIMIT
 from .workers import present_workers
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Look:
             counts = self._statistics.counts(self._connection)
             minutes = self._statistics.minutes(self._connection, since_minute)
         places = as_json([(one.queue, one.task or "") for one in counts if one.status == "ready"])
-        ready = self._all("longest_ready", {"places": places, "limit": EVERY} | LONGEST_READY)
+        ready = self._all("longest_ready", {"places": places, "limit": NO_LIMIT} | LONGEST_READY)
         due = self._all("longest_due", {"now": now, "limit": MOST_DUE})
         waiting = [
             WaitingJob(id, queue, task, since, status)
