@@ -1,4 +1,4 @@
-"""Workers prune by themselves: one at a time, between jobs, until they are told to stop."""
+"""Background pruning: one worker at a time prunes between jobs, until it shuts down."""
 
 import threading
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def events(app: Holdfast, name: str) -> int:
     return [event.event for event in app.observe.last_events(limit=1000)].count(name)
 
 
-def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_a_worker_prunes_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.many(1200)
     clock.advance(31 * DAY)
     with Shift(app):
@@ -41,14 +41,14 @@ def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: Fake
     assert (event.detail["succeeded"], "interrupted" in event.detail) == (1200, False)
 
 
-def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ended) -> None:
+def test_a_worker_writes_nothing_if_nothing_has_expired(app: Holdfast, ended: Ended) -> None:
     ended.job("succeeded")
     drain(app)
     assert app.store.pruning.state().last_at is None
     assert events(app, "pruned") == 0
 
 
-def test_it_looks_again_after_a_while(
+def test_a_worker_prunes_at_intervals(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background.BackgroundPruner.__init__, "__defaults__", (0.02,))
@@ -59,7 +59,7 @@ def test_it_looks_again_after_a_while(
             eventually(lambda: count(app) == 0, f"after {days} months")
 
 
-def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
+def test_a_full_pass_checks_again_jobs_that_could_not_be_deleted(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ended.task.enqueue()
@@ -79,7 +79,7 @@ def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
     assert count(app) == 0
 
 
-def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
+def test_a_worker_that_shuts_down_stops_pruning_at_once(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended.many(1500)
@@ -96,7 +96,7 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
     assert app.store.pruning.state().pid is None
 
 
-def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
+def test_only_one_of_two_workers_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
     ended.many(1000)
     clock.advance(31 * DAY)
     other = open_app(clock=clock)
@@ -108,7 +108,7 @@ def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClo
     assert sum(one.get("succeeded", 0) for one in detail) == 1000
 
 
-def test_it_can_be_left_to_others(open_app: Open, clock: FakeClock) -> None:
+def test_background_pruning_can_be_switched_off(open_app: Open, clock: FakeClock) -> None:
     app = open_app(clock=clock, retention=Retention(automatic=False))
     job = Ended(app).job("succeeded")
     clock.advance(400 * DAY)
@@ -127,7 +127,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClo
     assert count(app) == 2
 
 
-def test_rules_of_the_worker_hold(open_app: Open, clock: FakeClock) -> None:
+def test_the_rules_of_the_worker_apply(open_app: Open, clock: FakeClock) -> None:
     app = open_app(
         clock=clock, retention=Retention(rules=[Rule(task="ping", age=timedelta(minutes=5))], succeeded=None)
     )
@@ -140,8 +140,8 @@ def test_rules_of_the_worker_hold(open_app: Open, clock: FakeClock) -> None:
     assert app.jobs.get(kept).status == "succeeded"
 
 
-def test_pruning_beside_a_running_load_disturbs_no_job(open_app: Open) -> None:
-    """On the real clock: old jobs go, new ones are enqueued and run meanwhile, none is lost or run twice."""
+def test_pruning_under_load_loses_no_job(open_app: Open) -> None:
+    """On the real clock: old jobs are deleted while new ones are enqueued and run. None is lost or runs twice."""
     app = open_app(retention=Retention(succeeded=0, rules=[Rule(task="keep")]))
     ran: list[int] = []
     lock = threading.Lock()
@@ -163,9 +163,7 @@ def test_pruning_beside_a_running_load_disturbs_no_job(open_app: Open) -> None:
     assert sorted(ran) == list(range(400))
 
 
-def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
-    app: Holdfast, clock: FakeClock, ended: Ended
-) -> None:
+def test_a_job_that_is_retried_meanwhile_is_not_deleted(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     jobs = [ended.job("failed") for _ in range(3)]
     clock.advance(91 * DAY)
     rows = app.store.pruning.finished_after("failed", (-1, 0), (clock.now(), 2**62), 10)
@@ -177,9 +175,7 @@ def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
     assert app.jobs.get(jobs[1]).status == "ready"
 
 
-def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
-    app: Holdfast, clock: FakeClock, ended: Ended
-) -> None:
+def test_a_job_that_becomes_a_blocker_meanwhile_is_not_deleted(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     job = ended.job("succeeded")
     clock.advance(31 * DAY)
     rows = app.store.pruning.finished_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
@@ -191,7 +187,7 @@ def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
     assert waiting.refresh().status == "ready"
 
 
-def test_one_with_a_very_long_history_goes_in_pieces(
+def test_a_job_with_a_very_long_history_is_deleted_in_several_transactions(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: object
 ) -> None:
     job = ended.job("succeeded")
@@ -222,7 +218,7 @@ def test_the_time_with_the_write_lock_is_bounded() -> None:
     assert batch.rows == 50
 
 
-def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
+def test_pauses_are_longer_while_there_is_traffic(app: Holdfast) -> None:
     pauses = throttle.Throttle(app.store)
     assert pauses.pause(0.02) == pytest.approx(0.02 * throttle.IDLE_FACTOR)
     app.queue("inbox").send_many(range(100))
@@ -230,7 +226,7 @@ def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
     assert pauses.pause(0.0) == 0.0
 
 
-def test_the_duty_of_a_worker_that_stopped_is_free(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_a_stopped_worker_releases_the_prune_lock(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     started = threading.Event()
     begin = app.store.pruning.begin
 

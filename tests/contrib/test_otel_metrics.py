@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics of the same names as those for Prometheus."""
+"""OpenTelemetry: metrics with the same names as for Prometheus."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ def test_all_metrics_of_the_database_have_the_same_names(busy: Holdfast, metered
         assert found[metric.name].unit == metric.unit and found[metric.name].description == metric.help
 
 
-def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered) -> None:
+def test_metrics_have_the_values_of_a_scrape(busy: Holdfast, metered: Metered) -> None:
     scraped = scrape(busy)
     for name in ("holdfast_jobs", "holdfast_attempts", "holdfast_failures", "holdfast_retries", "holdfast_enqueued"):
         expected = {tuple(sorted(one.labels.items())): one.value for one in scraped.families[name].samples}
@@ -74,7 +74,7 @@ def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered
     assert metered.points("holdfast_jobs")[("queue", "inbox"), ("state", "ready"), ("task", "")].value == 1
 
 
-def test_counters_say_that_they_only_grow(busy: Holdfast, metered: Metered) -> None:
+def test_counters_are_monotonic(busy: Holdfast, metered: Metered) -> None:
     found = metered.read()
     counters = [found[metric.name].data for metric in METRICS if metric.kind == "counter"]
     assert len(counters) == 4 and all(one.is_monotonic for one in counters)
@@ -100,7 +100,7 @@ def test_a_collection_reads_the_database_once(
     assert len(reads) == 1
 
 
-def test_an_app_that_is_closed_or_not_instrumented_any_more_tells_nothing(
+def test_a_closed_or_uninstrumented_app_reports_nothing(
     app: Holdfast, metered: Metered, open_app: Callable[..., Holdfast]
 ) -> None:
     instrument(app, meter_provider=metered.provider)

@@ -1,4 +1,4 @@
-"""Query plans of pruning: it finds what is old by an index, however much there is."""
+"""Query plans of pruning: candidates are found by an index."""
 
 import re
 import sqlite3
@@ -73,12 +73,12 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
         yield connection
 
 
-def test_nothing_that_pruning_asks_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_no_statement_of_pruning_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
     plans = {name: plan(conn, statement_of(app, name)) for name in NAMES}
     assert {name: lines for name, lines in plans.items() if any(is_scan(line) for line in lines)} == {}
 
 
-def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_finished_jobs_are_read_in_the_order_of_an_index(app: Holdfast, conn: sqlite3.Connection) -> None:
     used = {
         name: set(re.findall(r"INDEX holdfast_(\w+)", str(plan(conn, statement_of(app, name))))) for name in SERVED_BY
     }
@@ -87,7 +87,7 @@ def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfas
 
 
 @pytest.mark.parametrize("table", ["minutes", "failure_minutes"])
-def test_minutes_go_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
+def test_minutes_are_deleted_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
     lines = plan(conn, statement_of(app, f"delete_{table}"))
     assert any(f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in line for line in lines), lines
     old = str(plan(conn, statement_of(app, "expired_minutes")))

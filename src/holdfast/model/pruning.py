@@ -131,9 +131,7 @@ class PruneState(Struct, frozen=True):
 
     pid: int | None = None  # None: no run is active
     actor: str | None = None
-    kind: str | None = None
     begun_at: int | None = None
-    counts: dict[str, int] = {}
     last_at: int | None = None
     last_counts: dict[str, int] = {}
     retention: str | None = None  # JSON, of the last worker that declared a policy

@@ -183,8 +183,7 @@ class Prune:
         last = PruneState(last_at=run.last_at, last_counts=_decode(run.last_counts), retention=retention)
         if run.token is None or not self._lock.is_held(*run.lock):
             return last
-        counts = _decode(run.counts)
-        return replace(last, pid=run.pid, actor=run.actor, kind=run.kind, begun_at=run.begun_at, counts=counts)
+        return replace(last, pid=run.pid, actor=run.actor, begun_at=run.begun_at)
 
     def _current(self, connection: Any) -> _Run | None:
         row = connection.execute(self._sql.get_prune_run).fetchone()

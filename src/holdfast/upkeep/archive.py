@@ -37,36 +37,33 @@ class Archive:
             is_new = not self.path.exists()
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            raise ArchiveError(
-                f"the archive {self.path} cannot be opened: {error.strerror}. Nothing was deleted"
-            ) from error
+            raise self._error("opened", error) from error
         try:
             self._prepare(is_new)
-        except OSError as error:
+        except BaseException as error:
             os.close(self._file)
-            raise ArchiveError(
-                f"the archive {self.path} cannot be written: {error.strerror}. Nothing was deleted"
-            ) from error
-        except BaseException:
-            os.close(self._file)
+            if isinstance(error, OSError):
+                raise self._error("written", error) from error
             raise
+
+    def _error(self, action: str, error: OSError) -> ArchiveError:
+        return ArchiveError(
+            f"the archive {self.path} cannot be {action}: {error.strerror}. Jobs not in it were not deleted"
+        )
 
     def _prepare(self, is_new: bool) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise ArchiveError(f"the archive {self.path} is not a regular file: choose another file")
-        self._lock()
-        if is_new:
-            _fsync_folder(self.path)
-        self._end = _end_of_members(self._file, self.path)
-        os.ftruncate(self._file, self._end)
-
-    def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ArchiveError(
                 f"another process is writing to {self.path}: wait until it has finished, or choose another file"
             ) from None
+        if is_new:
+            _fsync_folder(self.path)
+        self._end = _end_of_members(self._file, self.path)
+        os.ftruncate(self._file, self._end)
 
     def append(self, lines: Iterable[bytes]) -> int:
         """Write these lines, and flush them to disk. Return their number."""
@@ -82,9 +79,7 @@ class Archive:
                 self._write(_member(text))
             os.fsync(self._file)
         except OSError as error:
-            raise ArchiveError(
-                f"the archive {self.path} cannot be written: {error.strerror}. Jobs not in it were not deleted"
-            ) from error
+            raise self._error("written", error) from error
         return count
 
     def _write(self, member: bytes) -> None:

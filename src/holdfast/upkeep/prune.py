@@ -404,7 +404,7 @@ class PruneRun:
     def _delete(self, step: PruneStep, by_size: bool) -> tuple[Deleted, bool]:
         """Run one transaction. Return its result, and whether the step has to be repeated."""
         takes_several = isinstance(step, DeleteChainTail | TrimHistory)
-        if isinstance(step, DeleteChainTail | TrimHistory):
+        if takes_several:
             step = replace(step, limit=self.batch.rows)
         done = self._target.delete(step, by_size)
         self.batch.adapt(done.rows, done.seconds)
