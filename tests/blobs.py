@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.errors import BlobMissing
-from holdfast.model.pruning import OldRows
+from holdfast.model.pruning import CollectBlobs
 
 LARGE = 64 * 1024
 HOSTILE = ["../../etc/passwd", "/etc/passwd", "", "A" * 64, "a" * 63, "a" * 65, "a" * 63 + "/", "..", b"\xff\x00", 7]
@@ -40,7 +40,7 @@ def orphaned(app: Holdfast) -> int:
 
 def collect(app: Holdfast, limit: int = 1000) -> int:
     """Delete what no job refers to. Returns how many."""
-    done = app.store.pruning.delete_old(None, OldRows("blobs", 0, limit), {})
+    done = app.store.pruning.delete(None, CollectBlobs(limit), {})
     assert done is not None
     return done.rows
 

@@ -285,8 +285,8 @@ def test_every_public_name_is_there_and_is_imported_only_when_it_is_asked_for() 
 
 # Their names are put together.
 PUT_TOGETHER = {
-    *(f"old_{rows}" for rows in ("minutes", "failures", "tracebacks", "audit")),
-    *(f"count_old_{rows}" for rows in ("minutes", "failures", "tracebacks", "audit")),
+    *(f"expired_{rows}" for rows in ("minutes", "failures", "tracebacks", "audit")),
+    *(f"count_expired_{rows}" for rows in ("minutes", "failures", "tracebacks", "audit")),
     *(f"{action}_schedule" for action in ("remove", "pause", "resume")),
     *("events_after", "events_of_job_after", "last_events", "last_events_of_job"),
 }

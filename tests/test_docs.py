@@ -29,7 +29,7 @@ from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Tran
 from holdfast.store.sqlite.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.testing import Drained, FakeClock, Ran
 from holdfast.upkeep.doctor.findings import Checkup, Finding
-from holdfast.upkeep.prune_on_demand import PruneReport
+from holdfast.upkeep.prune import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
 from holdfast.worker.worker import Worker, WorkerOptions, WorkerReport
 

@@ -28,7 +28,7 @@ from holdfast.fold import (
     Total,
     fold,
 )
-from holdfast.histogram import BOUNDS, BUCKETS, bucket_of, cumulative, least_of, percentile
+from holdfast.histogram import BOUNDS, BUCKETS, bucket_of, cumulative, lower_bound, percentile
 from holdfast.model.job import STATUSES
 
 
@@ -229,15 +229,15 @@ def test_the_newest_failure_is_that_of_the_log_and_its_times_those_of_the_clock(
 def test_a_duration_is_in_a_bucket_that_holds_it(duration: int) -> None:
     bucket = bucket_of(duration)
     assert 0 <= bucket < BUCKETS
-    assert least_of(bucket) <= duration
-    assert duration < least_of(bucket + 1) or bucket == BUCKETS - 1
+    assert lower_bound(bucket) <= duration
+    assert duration < lower_bound(bucket + 1) or bucket == BUCKETS - 1
 
 
 def test_buckets_follow_each_other_and_none_is_wider_than_a_quarter() -> None:
     for bucket in range(BUCKETS):
-        assert bucket_of(least_of(bucket)) == bucket
-        width = least_of(bucket + 1) - least_of(bucket)
-        assert width == 1 or width * 4 <= least_of(bucket)
+        assert bucket_of(lower_bound(bucket)) == bucket
+        width = lower_bound(bucket + 1) - lower_bound(bucket)
+        assert width == 1 or width * 4 <= lower_bound(bucket)
     assert bucket_of(-5) == 0, "a clock that was set back"
 
 
@@ -250,16 +250,16 @@ def test_the_counts_for_exporters_are_those_of_the_durations_themselves(duration
 
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_each_bound_is_the_bound_of_a_bucket(bound: int) -> None:
-    assert least_of(bucket_of(bound)) == bound and bucket_of(bound - 1) == bucket_of(bound) - 1
+    assert lower_bound(bucket_of(bound)) == bound and bucket_of(bound - 1) == bucket_of(bound) - 1
 
 
 @given(st.lists(st.integers(0, 2**45), min_size=1), st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]))
 def test_a_percentile_is_within_the_bucket_of_the_true_one(durations: list[int], share: float) -> None:
     found = percentile(Counter(bucket_of(duration) for duration in durations), share)
     true = sorted(durations)[max(0, ceil(share * len(durations)) - 1)]
-    assert found is not None and least_of(bucket_of(true)) <= found <= least_of(bucket_of(true) + 1)
+    assert found is not None and lower_bound(bucket_of(true)) <= found <= lower_bound(bucket_of(true) + 1)
 
 
 def test_there_is_no_percentile_of_nothing() -> None:
     assert percentile({}, 0.5) is None
-    assert percentile({bucket_of(1000): 10}, 1.0) == least_of(bucket_of(1000) + 1)
+    assert percentile({bucket_of(1000): 10}, 1.0) == lower_bound(bucket_of(1000) + 1)

@@ -1,4 +1,4 @@
-"""`app.observe`: how many, stuck on whom, tried how often, failing why; and what is kept when the jobs are gone."""
+"""`app.observe`: counts, oldest jobs, attempts, failures, workers, the event log and the retention status."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def counted(app: Holdfast) -> dict[tuple[str, str, str | None], int]:
 
 @pytest.fixture
 def busy(app: Holdfast, claim: Claim) -> Holdfast:
-    """One of everything: each state, tasks and messages."""
+    """Jobs and messages in each state."""
     work = app.task(name="work")(lambda: None)
     app.task(name="broken", max_attempts=1)(lambda: 1 / 0).enqueue()
     work.enqueue_many([{}] * 3)
@@ -56,7 +56,7 @@ def test_every_job_is_counted_once_in_its_state(busy: Holdfast) -> None:
     assert (counts.total, counts.by_status["succeeded"], counts.by_queue["inbox"]) == (10, 4, 2)
 
 
-def test_the_counts_agree_with_the_table_whatever_was_done(busy: Holdfast, sql: Sql) -> None:
+def test_the_counts_agree_with_the_table_after_every_operation(busy: Holdfast, sql: Sql) -> None:
     def agree() -> None:
         rows = sql("SELECT status, queue, task, count(*) FROM holdfast_jobs GROUP BY 1, 2, 3")
         assert counted(busy) == {tuple(row[:3]): row[3] for row in rows}
@@ -91,7 +91,7 @@ def test_the_counts_agree_with_the_table_whatever_was_done(busy: Holdfast, sql: 
     assert busy.observe.counts().total == 0
 
 
-def test_what_is_stuck_the_longest_comes_first_with_its_worker(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
+def test_the_oldest_job_comes_first_with_its_worker(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
     work = app.task(name="work")(lambda: None)
     first = work.enqueue()
     claim("work", worker="gone")
@@ -109,7 +109,7 @@ def test_what_is_stuck_the_longest_comes_first_with_its_worker(app: Holdfast, cl
     assert [one.job_id for one in app.observe.oldest(limit=1)] == [first.id]
 
 
-def test_the_one_that_waits_longest_is_told_whatever_its_place_in_the_line(app: Holdfast, clock: FakeClock) -> None:
+def test_the_longest_waiting_job_is_found_behind_newer_ones(app: Holdfast, clock: FakeClock) -> None:
     inbox = app.queue("inbox")
     inbox.send("delayed", delay=3600)
     second = inbox.send("at once")
@@ -120,7 +120,7 @@ def test_the_one_that_waits_longest_is_told_whatever_its_place_in_the_line(app: 
     assert inbox.stats().oldest_ready_age == app.queues()[0].oldest_ready_age == 3601.0
 
 
-def test_a_job_that_became_due_waits_since_then(app: Holdfast, clock: FakeClock) -> None:
+def test_a_delayed_job_waits_since_it_became_due(app: Holdfast, clock: FakeClock) -> None:
     inbox = app.queue("inbox")
     inbox.send("delayed", delay=3600)
     clock.advance(3605)
@@ -136,9 +136,7 @@ def test_a_job_that_became_due_waits_since_then(app: Holdfast, clock: FakeClock)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_of_very_many_priorities_the_oldest_is_found_at_either_end(
-    app: Holdfast, clock: FakeClock, sign: int
-) -> None:
+def test_the_oldest_job_is_found_among_very_many_priorities(app: Holdfast, clock: FakeClock, sign: int) -> None:
     work = app.task(name="work")(lambda: None)
     first = work.using(priority=0).enqueue()
     clock.advance(60)
@@ -147,9 +145,7 @@ def test_of_very_many_priorities_the_oldest_is_found_at_either_end(
     assert [(one.job_id, one.age) for one in app.observe.oldest()] == [(first.id, 60.0)]
 
 
-def test_what_runs_comes_before_what_waits_however_long_that_is(
-    app: Holdfast, claim: Claim, clock: FakeClock
-) -> None:
+def test_running_jobs_come_before_waiting_ones(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
     waiting = app.external("approve")
     clock.advance(30)
     ready = app.queue("inbox").send(1)
@@ -165,8 +161,8 @@ def test_what_runs_comes_before_what_waits_however_long_that_is(
     assert app.observe.snapshot().oldest == found
 
 
-def test_many_of_one_kind_do_not_hide_the_others(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
-    """A worker that is busy is no reason not to say what waits, nor are many queues that stand still."""
+def test_many_jobs_of_one_state_do_not_hide_the_others(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
+    """Neither a busy worker nor many idle queues hide waiting jobs."""
     queues = [app.queue(f"queue {number}").send(1) for number in range(20)]
     clock.advance(3600)
     work = app.task(name="work")(lambda: None)
@@ -179,7 +175,7 @@ def test_many_of_one_kind_do_not_hide_the_others(app: Holdfast, claim: Claim, cl
     assert [one.job_id for one in app.observe.oldest(3)] == [jobs[0], queues[0], waiting.id]
 
 
-def test_a_worker_is_named_with_what_it_runs(app: Holdfast) -> None:
+def test_a_worker_is_listed_with_the_jobs_that_it_runs(app: Holdfast) -> None:
     seen: list[Any] = []
 
     @app.task
@@ -212,14 +208,14 @@ def test_the_log_can_be_followed_from_a_cursor(app: Holdfast) -> None:
     assert [one.event for one in app.observe.last_events(9, second.id, before=end.id)] == ["enqueued", "claimed"]
 
 
-def test_a_snapshot_has_all_of_it(busy: Holdfast) -> None:
+def test_a_snapshot_contains_all_results(busy: Holdfast) -> None:
     snapshot = busy.observe.snapshot()
     assert snapshot.counts.total == 10
     assert snapshot.oldest and snapshot.failures and snapshot.attempts and snapshot.workers and snapshot.latency
     assert snapshot.kept == busy.observe.kept() and snapshot.storage.database_bytes > 0
 
 
-def test_what_is_kept_and_what_goes_next_is_told(app: Holdfast, clock: FakeClock) -> None:
+def test_the_retention_status_names_the_next_job_to_expire(app: Holdfast, clock: FakeClock) -> None:
     work = app.task(name="work")(lambda: None)
     first = work.enqueue()
     drain(app)
@@ -251,13 +247,13 @@ def test_what_is_kept_and_what_goes_next_is_told(app: Holdfast, clock: FakeClock
         lambda observe: observe.throughput(step=60),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(app: Holdfast, ask: Callable[[Any], Any]) -> None:
+def test_invalid_arguments_are_refused(app: Holdfast, ask: Callable[[Any], Any]) -> None:
     with pytest.raises(InvalidInput):
         ask(app.observe)
 
 
 @pytest.mark.parametrize("since", [timedelta.max, timedelta.min, datetime.max.replace(tzinfo=UTC)])
-def test_any_time_may_be_asked_for(app: Holdfast, since: Any) -> None:
+def test_extreme_times_are_accepted(app: Holdfast, since: Any) -> None:
     assert app.observe.failures(since=since) == app.observe.latency("\ud800", since=since) == []
 
 
@@ -267,6 +263,6 @@ def test_a_task_without_a_name_is_refused_by_the_database(app: Holdfast, sql: Sq
 
 
 @pytest.mark.parametrize("since", [5, "1h", None])
-def test_what_is_no_time_is_refused(app: Holdfast, since: Any) -> None:
+def test_since_must_be_a_time(app: Holdfast, since: Any) -> None:
     with pytest.raises(InvalidInput, match="timedelta"):
         app.observe.throughput(since=since)

@@ -1,4 +1,4 @@
-"""Retention: what is kept how long, by age, by number and by size; and what goes with a job that goes."""
+"""Retention by age, number and size, and what is deleted with a job."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
 from holdfast.clock import SECOND
 from holdfast.errors import AlreadyPruning, InvalidInput
-from holdfast.model.pruning import LoneJobs, OldRows, Pruned
+from holdfast.model.pruning import DeleteJobs, DeleteRows, RowScan
 from holdfast.testing import FakeClock
 from support.backend import Backend
 
@@ -30,7 +30,7 @@ def left(app: Holdfast) -> list[int]:
 
 
 @pytest.mark.parametrize(("status", "days"), [("succeeded", 30), ("failed", 90), ("cancelled", 30)])
-def test_by_default_ended_jobs_are_kept_for_a_month_and_failed_ones_for_three(
+def test_by_default_finished_jobs_are_kept_for_30_days_and_failed_ones_for_90(
     app: Holdfast, clock: FakeClock, ended: Ended, status: str, days: int
 ) -> None:
     job = ended.job(status)
@@ -41,7 +41,7 @@ def test_by_default_ended_jobs_are_kept_for_a_month_and_failed_ones_for_three(
     assert job not in left(app)
 
 
-def test_what_has_not_ended_is_never_pruned(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_unfinished_jobs_are_never_pruned(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     unfinished = [ended.task.using(**options).enqueue().id for options in ({}, {"delay": 9e8})]
     unfinished.append(ended.running())
     clock.advance(5000 * DAY)
@@ -49,7 +49,7 @@ def test_what_has_not_ended_is_never_pruned(app: Holdfast, clock: FakeClock, end
     assert left(app) == sorted(unfinished)
 
 
-def test_messages_are_pruned_as_jobs_are(app: Holdfast, clock: FakeClock) -> None:
+def test_messages_are_pruned_like_jobs(app: Holdfast, clock: FakeClock) -> None:
     inbox = app.queue("inbox")
     inbox.send("hello")
     message = inbox.receive()
@@ -58,7 +58,7 @@ def test_messages_are_pruned_as_jobs_are(app: Holdfast, clock: FakeClock) -> Non
     assert app.prune().succeeded == 1
 
 
-def test_the_first_rule_that_fits_decides(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_the_first_matching_rule_decides(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     kept = ended.job("succeeded", queue="audit")
     ping = ended.job("succeeded", task="ping")
     failed_ping = ended.job("failed", task="ping")
@@ -78,7 +78,7 @@ def test_the_first_rule_that_fits_decides(app: Holdfast, clock: FakeClock, ended
     assert left(app) == [kept]
 
 
-def test_for_ever_is_for_ever(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_none_keeps_jobs_forever(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     jobs = [ended.job(status) for status in ("succeeded", "failed", "cancelled")]
     clock.advance(30_000 * DAY)
     app.prune(retention=Retention(succeeded=None, failed=None, cancelled=None))
@@ -89,14 +89,14 @@ def test_for_ever_is_for_ever(app: Holdfast, clock: FakeClock, ended: Ended) -> 
 
 
 def test_only_the_newest_are_kept(app: Holdfast, ended: Ended) -> None:
-    """All ended at the same moment: then the id decides."""
+    """All finished at the same time: then the id decides."""
     jobs = [ended.job("succeeded") for _ in range(10)]
     failed = [ended.job("failed") for _ in range(3)]
     assert app.prune(retention=Retention(newest=4)).jobs == 6
     assert left(app) == sorted([*jobs[6:], *failed])
 
 
-def test_a_number_of_one_task_is_not_filled_by_others(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_the_limit_of_one_task_counts_only_its_own_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     pings = []
     for _ in range(5):
         pings.append(ended.job("succeeded", task="ping"))
@@ -107,7 +107,7 @@ def test_a_number_of_one_task_is_not_filled_by_others(app: Holdfast, clock: Fake
     assert set(pings) & set(left(app)) == set(pings[3:])
 
 
-def test_none_at_all_may_be_kept(app: Holdfast, ended: Ended) -> None:
+def test_a_limit_of_zero_deletes_all_finished_jobs(app: Holdfast, ended: Ended) -> None:
     for status in ("succeeded", "failed", "cancelled"):
         ended.job(status)
     assert app.prune(retention=Retention(newest=0)).jobs == 3
@@ -116,7 +116,7 @@ def test_none_at_all_may_be_kept(app: Holdfast, ended: Ended) -> None:
 # --- by size ---
 
 
-def test_while_there_is_too_much_the_oldest_go_first_whatever_the_rules_say(
+def test_max_bytes_deletes_the_oldest_jobs_first_whatever_the_other_rules_say(
     app: Holdfast, clock: FakeClock, ended: Ended, backend: Backend
 ) -> None:
     jobs = []
@@ -131,15 +131,15 @@ def test_while_there_is_too_much_the_oldest_go_first_whatever_the_rules_say(
     assert remaining == jobs[-len(remaining) :]
 
 
-def test_a_file_that_is_too_large_without_any_ended_jobs_is_left_alone(app: Holdfast, ended: Ended) -> None:
+def test_max_bytes_deletes_nothing_if_no_job_is_finished(app: Holdfast, ended: Ended) -> None:
     ended.task.enqueue_many([{"payload": "x"}] * 100)
     assert app.prune(retention=Retention(max_bytes=1)).jobs == 0
 
 
-# --- what goes with it, and what stays ---
+# --- what is deleted with a job ---
 
 
-def test_a_job_takes_its_history_with_it_and_leaves_nothing_behind(
+def test_a_job_is_deleted_with_its_history(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql, backend: Backend
 ) -> None:
     ended.job("failed", tags=["a", "b"])
@@ -155,9 +155,9 @@ def test_a_job_takes_its_history_with_it_and_leaves_nothing_behind(
 def test_a_long_run_leaves_no_events_of_the_jobs_that_it_deleted(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are folded and deleted now and then, not after each step; and the counts are right at any time."""
+    """They are folded and deleted in between, not after each step. The counts are always exact."""
     monkeypatch.setattr("holdfast.store.prune.FOLD_JOBS", 120)
-    monkeypatch.setattr("holdfast.upkeep.prune.MOST_ROWS", 200)
+    monkeypatch.setattr("holdfast.upkeep.prune.MAX_ROWS", 200)
     monkeypatch.setattr("holdfast.upkeep.prune.FIRST_ROWS", 200)
     ended.many(300)
     clock.advance(31 * DAY)
@@ -172,7 +172,7 @@ def test_a_long_run_leaves_no_events_of_the_jobs_that_it_deleted(
     assert sql("SELECT count(*) FROM holdfast_events WHERE job_id IS NOT NULL OR event = 'removed'") == [(0,)]
 
 
-def test_old_rows_go_only_in_a_run_and_are_told_of_without_one(
+def test_expired_rows_are_deleted_only_by_the_active_run(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql
 ) -> None:
     ended.job("failed")
@@ -180,18 +180,18 @@ def test_old_rows_go_only_in_a_run_and_are_told_of_without_one(
     app.prune()
     app.prune()
     clock.advance(500 * DAY)
-    for what in ("minutes", "failures", "audit"):
-        rows = OldRows(what, clock.now(), 1000)  # type: ignore[arg-type]
-        assert app.store.pruning.delete_old(None, rows, {}) == Pruned({}, rest=rows), what
-        assert app.store.pruning.delete_old("no token", rows, {}) is None
-    nothing = OldRows("minutes", 0, 1000)
-    assert app.store.pruning.delete_old(None, nothing, {}) == Pruned({})
+    for kind in ("minutes", "failures", "audit"):
+        scan = RowScan(kind, clock.now(), 1000)  # type: ignore[arg-type]
+        keys, rest = app.store.pruning.expired_rows(scan)
+        assert len(keys) > 0 and rest == scan, kind
+        assert app.store.pruning.delete("no token", DeleteRows(scan, keys), {}) is None
+    assert app.store.pruning.expired_rows(RowScan("minutes", 0, 1000)) == ((), None)
     for table in ("minutes", "failures", "tracebacks"):
         assert sql(f"SELECT count(*) > 0 FROM holdfast_{table}") == [(1,)], table  # noqa: S608
 
 
-def test_a_walk_along_many_rows_is_gone_on_with(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
-    """Of seven batches, two of which are not old: three steps of three."""
+def test_a_scan_of_many_rows_continues_where_it_stopped(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    """Seven batches, two of which have not expired: three steps of three."""
     for _ in range(7):
         with app.batch():
             pass
@@ -200,18 +200,19 @@ def test_a_walk_along_many_rows_is_gone_on_with(app: Holdfast, clock: FakeClock,
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
     clock.advance(1)
-    rows: OldRows | None = OldRows("batches", clock.now(), 3)
+    rest: RowScan | None = RowScan("batches", clock.now(), 3)
     deleted = []
-    while rows is not None:
-        done = app.store.pruning.delete_old(token, rows, {})
+    while rest is not None:
+        scan = rest
+        keys, rest = app.store.pruning.expired_rows(scan)
+        done = app.store.pruning.delete(token, DeleteRows(scan, keys), {})
         assert done is not None
         deleted.append(done.rows)
-        rows = done.rest
     app.store.pruning.end(token, interrupted=False)
     assert deleted == [2, 2, 1]
 
 
-def test_every_run_that_somebody_asks_for_is_in_the_log(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_every_run_of_an_operator_is_logged(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.job("succeeded")
     app.prune(actor="ada", reason="to see")
     clock.advance(31 * DAY)
@@ -243,7 +244,7 @@ def test_statistics_failures_and_the_audit_outlive_the_jobs(
         assert sql(f"SELECT count(*) FROM holdfast_{table}") == [(0,)], table  # noqa: S608
 
 
-def test_a_traceback_stays_as_long_as_a_job_may_lead_to_it(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_a_traceback_is_kept_while_a_job_may_refer_to_it(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.job("failed")
     clock.advance(3000 * DAY)
     report = app.prune(retention=Retention(failed=None))
@@ -252,7 +253,7 @@ def test_a_traceback_stays_as_long_as_a_job_may_lead_to_it(app: Holdfast, clock:
     assert "ValueError" in str(failure.traceback)
 
 
-def test_the_last_event_keeps_its_place_however_old(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_the_newest_event_is_never_deleted(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.job("succeeded")
     clock.advance(31 * DAY)
     app.prune()
@@ -264,7 +265,7 @@ def test_the_last_event_keeps_its_place_however_old(app: Holdfast, clock: FakeCl
     assert app.observe.last_event() > last + 1
 
 
-def test_a_limit_on_number_or_size_holds_for_what_ended_ahead_of_the_clock_too(
+def test_limits_on_number_and_size_apply_to_jobs_that_finished_in_the_future(
     app: Holdfast, clock: FakeClock, ended: Ended
 ) -> None:
     ids = [ended.job("succeeded") for _ in range(20)]
@@ -284,10 +285,10 @@ def test_a_dry_run_counts_and_deletes_nothing(app: Holdfast, clock: FakeClock, e
     assert app.observe.last_event() == before
 
 
-# --- the rules themselves ---
+# --- the policy ---
 
 
-def test_without_rules_of_its_own_a_program_follows_those_of_the_last_that_had_some(
+def test_a_program_without_a_policy_uses_the_last_stored_one(
     open_app: Callable[..., Holdfast], clock: FakeClock
 ) -> None:
     given = Retention(succeeded=timedelta(days=7), rules=[Rule(task="ping", newest=5)], max_bytes=10**9)
@@ -302,7 +303,7 @@ def test_without_rules_of_its_own_a_program_follows_those_of_the_last_that_had_s
     assert [event.event for event in app.observe.last_events(limit=1000)].count("retention_changed") == 1
 
 
-def test_rules_of_another_version_delete_nothing(app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql) -> None:
+def test_a_policy_of_another_version_deletes_nothing(app: Holdfast, clock: FakeClock, ended: Ended, sql: Sql) -> None:
     job = ended.job("succeeded")
     sql("INSERT INTO holdfast_meta (name, value) VALUES ('retention', ?)", ['{"succeeded": [7]}'])
     clock.advance(40 * DAY)
@@ -329,7 +330,7 @@ def test_rules_of_another_version_delete_nothing(app: Holdfast, clock: FakeClock
         {"archive": 5},
     ],
 )
-def test_what_a_rule_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_of_a_retention_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Retention(**wrong)
 
@@ -346,26 +347,26 @@ def test_what_a_rule_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
         {"task": "a", "status": []},
     ],
 )
-def test_what_a_rule_for_a_task_cannot_be_is_said_at_once(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_of_a_rule_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Rule(**wrong)
 
 
 @pytest.mark.parametrize("nothing", ["", 5, b"jobs.jsonl.gz", []])
-def test_an_archive_that_is_no_path_deletes_nothing(app: Holdfast, nothing: Any) -> None:
-    with pytest.raises(InvalidInput, match="archive is the path of a file"):
+def test_an_invalid_archive_path_is_refused_and_nothing_is_deleted(app: Holdfast, nothing: Any) -> None:
+    with pytest.raises(InvalidInput, match="archive must be the path of a file"):
         app.prune(archive=nothing, retention=Retention(succeeded=0))
 
 
-def test_retention_is_a_retention(url: str) -> None:
+def test_retention_must_be_a_retention(url: str) -> None:
     with pytest.raises(InvalidInput, match="Retention"):
         Holdfast(url, retention={"succeeded": 5})  # type: ignore[arg-type]
 
 
-# --- one at a time ---
+# --- one run at a time ---
 
 
-def test_two_who_ask_for_it_at_once_are_told(
+def test_a_second_operator_gets_already_pruning(
     app: Holdfast, open_app: Callable[..., Holdfast], clock: FakeClock
 ) -> None:
     token = app.store.pruning.begin("operator", "ada", {})
@@ -376,25 +377,25 @@ def test_two_who_ask_for_it_at_once_are_told(
     open_app(clock=clock).prune()
 
 
-def test_who_asks_for_it_takes_over_from_a_worker_which_deletes_no_more(
+def test_an_operator_takes_over_from_a_worker_which_then_deletes_nothing(
     app: Holdfast, clock: FakeClock, ended: Ended
 ) -> None:
     jobs = [ended.job("succeeded") for _ in range(3)]
     token = app.store.pruning.begin("worker", "w", {})
     assert token is not None
     assert app.store.pruning.begin("worker", "another", {}) is None
-    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
-    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[:1])), {})
+    rows = app.store.pruning.finished_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    done = app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows[:1])), {})
     assert done is not None and done.counts["succeeded"] == 1
     app.prune()
-    assert app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows[1:])), {"succeeded": 1}) is None
+    assert app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows[1:])), {"succeeded": 1}) is None
     assert left(app) == jobs[1:]
     interrupted, asked = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert (interrupted.actor, interrupted.detail["succeeded"], interrupted.detail["interrupted"]) == ("w", 1, True)
     assert "succeeded" not in asked.detail
 
 
-def test_an_interrupted_run_says_how_far_it_came(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_an_interrupted_run_is_logged_with_its_counts(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.many(400)
     clock.advance(31 * DAY)
 

@@ -1,4 +1,4 @@
-"""Workers prune by themselves: one at a time, between jobs, until they are told to stop."""
+"""Background pruning: one worker at a time prunes between jobs, until it shuts down."""
 
 import threading
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import pytest
 
 from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
-from holdfast.model.pruning import LoneJobs
+from holdfast.model.pruning import DeleteJobs
 from holdfast.testing import FakeClock
-from holdfast.upkeep import pacing, prune_in_background
-from holdfast.upkeep.prune_in_background import Caretaker
+from holdfast.upkeep import background, throttle
+from holdfast.upkeep.background import BackgroundPruner
 from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]
@@ -30,7 +30,7 @@ def events(app: Holdfast, name: str) -> int:
     return [event.event for event in app.observe.last_events(limit=1000)].count(name)
 
 
-def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_a_worker_prunes_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.many(1200)
     clock.advance(31 * DAY)
     with Shift(app):
@@ -41,17 +41,17 @@ def test_a_worker_prunes_by_itself_while_it_runs_jobs(app: Holdfast, clock: Fake
     assert (event.detail["succeeded"], "interrupted" in event.detail) == (1200, False)
 
 
-def test_where_nothing_is_old_a_worker_writes_nothing(app: Holdfast, ended: Ended) -> None:
+def test_a_worker_writes_nothing_if_nothing_has_expired(app: Holdfast, ended: Ended) -> None:
     ended.job("succeeded")
     drain(app)
     assert app.store.pruning.state().last_at is None
     assert events(app, "pruned") == 0
 
 
-def test_it_looks_again_after_a_while(
+def test_a_worker_prunes_at_intervals(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune_in_background.Caretaker.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(background.BackgroundPruner.__init__, "__defaults__", (0.02,))
     with Shift(app):
         for days in range(1, 4):
             ended.job("succeeded")
@@ -59,14 +59,14 @@ def test_it_looks_again_after_a_while(
             eventually(lambda: count(app) == 0, f"after {days} months")
 
 
-def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
+def test_a_full_pass_checks_again_jobs_that_could_not_be_deleted(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ended.task.enqueue()
     ended.end(first.id)
     waiting = ended.task.using(after=first, queue="elsewhere").enqueue()
     clock.advance(31 * DAY)
-    upkeep = Caretaker(app.store, clock, every=0.0)
+    upkeep = BackgroundPruner(app.store, clock, every=0.0)
     for _ in range(20):
         upkeep.do_some()
     assert first.refresh().status == "succeeded"
@@ -79,13 +79,13 @@ def test_what_could_not_go_is_looked_at_again_in_a_full_pass(
     assert count(app) == 0
 
 
-def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
+def test_a_worker_that_shuts_down_stops_pruning_at_once(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended.many(1500)
     clock.advance(31 * DAY)
-    for factor in ("QUIET_FACTOR", "PAUSE_FACTOR"):
-        monkeypatch.setattr(pacing, factor, 1e6)  # so that it does not come to a second step
+    for factor in ("IDLE_FACTOR", "BUSY_FACTOR"):
+        monkeypatch.setattr(throttle, factor, 1e6)  # so that it does not come to a second step
     with Shift(app) as shift:
         eventually(lambda: count(app) < 1500)
         shift.stop()
@@ -96,7 +96,7 @@ def test_a_worker_that_is_told_to_stop_stops_pruning_at_once(
     assert app.store.pruning.state().pid is None
 
 
-def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
+def test_only_one_of_two_workers_prunes(app: Holdfast, open_app: Open, clock: FakeClock, ended: Ended) -> None:
     ended.many(1000)
     clock.advance(31 * DAY)
     other = open_app(clock=clock)
@@ -108,7 +108,7 @@ def test_of_two_workers_one_prunes(app: Holdfast, open_app: Open, clock: FakeClo
     assert sum(one.get("succeeded", 0) for one in detail) == 1000
 
 
-def test_it_can_be_left_to_others(open_app: Open, clock: FakeClock) -> None:
+def test_background_pruning_can_be_switched_off(open_app: Open, clock: FakeClock) -> None:
     app = open_app(clock=clock, retention=Retention(automatic=False))
     job = Ended(app).job("succeeded")
     clock.advance(400 * DAY)
@@ -127,7 +127,7 @@ def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClo
     assert count(app) == 2
 
 
-def test_rules_of_the_worker_hold(open_app: Open, clock: FakeClock) -> None:
+def test_the_rules_of_the_worker_apply(open_app: Open, clock: FakeClock) -> None:
     app = open_app(
         clock=clock, retention=Retention(rules=[Rule(task="ping", age=timedelta(minutes=5))], succeeded=None)
     )
@@ -140,8 +140,8 @@ def test_rules_of_the_worker_hold(open_app: Open, clock: FakeClock) -> None:
     assert app.jobs.get(kept).status == "succeeded"
 
 
-def test_pruning_beside_a_running_load_disturbs_no_job(open_app: Open) -> None:
-    """On the real clock: old jobs go, new ones are enqueued and run meanwhile, none is lost or run twice."""
+def test_pruning_under_load_loses_no_job(open_app: Open) -> None:
+    """On the real clock: old jobs are deleted while new ones are enqueued and run. None is lost or runs twice."""
     app = open_app(retention=Retention(succeeded=0, rules=[Rule(task="keep")]))
     ran: list[int] = []
     lock = threading.Lock()
@@ -163,35 +163,31 @@ def test_pruning_beside_a_running_load_disturbs_no_job(open_app: Open) -> None:
     assert sorted(ran) == list(range(400))
 
 
-def test_a_job_that_an_operator_brings_back_meanwhile_is_not_deleted(
-    app: Holdfast, clock: FakeClock, ended: Ended
-) -> None:
+def test_a_job_that_is_retried_meanwhile_is_not_deleted(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     jobs = [ended.job("failed") for _ in range(3)]
     clock.advance(91 * DAY)
-    rows = app.store.pruning.ended_after("failed", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.finished_after("failed", (-1, 0), (clock.now(), 2**62), 10)
     assert app.jobs.retry(jobs[1])
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.pruning.delete(token, LoneJobs("failed", tuple(rows)), {})
+    done = app.store.pruning.delete(token, DeleteJobs("failed", tuple(rows)), {})
     assert done is not None and done.counts["failed"] == 2
     assert app.jobs.get(jobs[1]).status == "ready"
 
 
-def test_one_that_somebody_comes_to_wait_for_meanwhile_is_not_deleted(
-    app: Holdfast, clock: FakeClock, ended: Ended
-) -> None:
+def test_a_job_that_becomes_a_blocker_meanwhile_is_not_deleted(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     job = ended.job("succeeded")
     clock.advance(31 * DAY)
-    rows = app.store.pruning.ended_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
+    rows = app.store.pruning.finished_after("succeeded", (-1, 0), (clock.now(), 2**62), 10)
     waiting = ended.task.using(after=job).enqueue()
     token = app.store.pruning.begin("operator", "ada", {})
     assert token is not None
-    done = app.store.pruning.delete(token, LoneJobs("succeeded", tuple(rows)), {})
+    done = app.store.pruning.delete(token, DeleteJobs("succeeded", tuple(rows)), {})
     assert done is not None and done.counts["succeeded"] == 0
     assert waiting.refresh().status == "ready"
 
 
-def test_one_with_a_very_long_history_goes_in_pieces(
+def test_a_job_with_a_very_long_history_is_deleted_in_several_transactions(
     app: Holdfast, clock: FakeClock, ended: Ended, sql: object
 ) -> None:
     job = ended.job("succeeded")
@@ -210,27 +206,27 @@ def test_one_with_a_very_long_history_goes_in_pieces(
 
 
 def test_the_time_with_the_write_lock_is_bounded() -> None:
-    one = pacing.Pace(500, 50, 5000, seconds=0.02)
-    one.learn(500, 0.1)
-    assert one.amount == 100
-    one.learn(100, 0.001)
-    assert one.amount == 150
+    batch = throttle.BatchSize(500, 50, 5000, seconds=0.02)
+    batch.adapt(500, 0.1)
+    assert batch.rows == 100
+    batch.adapt(100, 0.001)
+    assert batch.rows == 150
     for _ in range(30):
-        one.learn(one.amount, 0.0001)
-    assert one.amount == 5000
-    one.learn(5000, 10.0)
-    assert one.amount == 50
+        batch.adapt(batch.rows, 0.0001)
+    assert batch.rows == 5000
+    batch.adapt(5000, 10.0)
+    assert batch.rows == 50
 
 
-def test_the_pauses_are_long_while_others_are_at_work(app: Holdfast) -> None:
-    courtesy = pacing.Courtesy(app.store)
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.QUIET_FACTOR)
+def test_pauses_are_longer_while_there_is_traffic(app: Holdfast) -> None:
+    pauses = throttle.Throttle(app.store)
+    assert pauses.pause(0.02) == pytest.approx(0.02 * throttle.IDLE_FACTOR)
     app.queue("inbox").send_many(range(100))
-    assert courtesy.pause(0.02) == pytest.approx(0.02 * pacing.PAUSE_FACTOR)
-    assert courtesy.pause(0.0) == 0.0
+    assert pauses.pause(0.02) == pytest.approx(0.02 * throttle.BUSY_FACTOR)
+    assert pauses.pause(0.0) == 0.0
 
 
-def test_the_duty_of_a_worker_that_stopped_is_free(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
+def test_a_stopped_worker_releases_the_prune_lock(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     started = threading.Event()
     begin = app.store.pruning.begin
 

@@ -14,7 +14,7 @@ from shift import PATIENCE_SECONDS
 
 
 class Scrape:
-    """The samples of one answer."""
+    """The samples of one response."""
 
     def __init__(self, text: str) -> None:
         self.families: dict[str, Metric] = {one.name: one for one in text_string_to_metric_families(text)}

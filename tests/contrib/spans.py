@@ -1,4 +1,4 @@
-"""Spans that were exported, and how they hang together."""
+"""Exported spans, and how they are related."""
 
 import sqlite3
 from typing import Any
@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Spans:
-    """What was exported, in the order in which it ended."""
+    """The exported spans, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -41,7 +41,7 @@ def in_trace(span: ReadableSpan, of: ReadableSpan) -> bool:
 
 
 def is_linked(span: ReadableSpan, to: ReadableSpan) -> bool:
-    """With a trace of its own, and a link."""
+    """Return whether the span starts its own trace, with a link."""
     linked = [link.context.span_id for link in span.links]
     return span.parent is None and not in_trace(span, to) and linked == [to.context.span_id]
 

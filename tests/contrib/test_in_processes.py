@@ -1,4 +1,4 @@
-"""What is measured and traced where workers are processes of their own."""
+"""Metrics and traces of worker processes."""
 
 import os
 import re
@@ -48,7 +48,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `holdfast worker` beside the tasks. None outlives the test."""
+    """Start `holdfast worker` processes, which end with the test."""
     (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
     started: list[subprocess.Popen[str]] = []
 
@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def address(process: "subprocess.Popen[str]") -> str:
-    """Where it says that its metrics are."""
+    """Return the URL of the metrics, from the log of the worker."""
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"metrics are at (\S+)", line):
@@ -100,13 +100,13 @@ def test_of_several_processes_the_first_serves_the_metrics_of_all(start: Start) 
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_port_that_is_taken_ends_the_command_with_words(start: Start, processes: str) -> None:
+def test_a_port_in_use_ends_the_command_with_an_error(start: Start, processes: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         refused = start("--metrics-port", port, "--processes", processes)
         _, said = refused.communicate(timeout=PATIENCE_SECONDS)
     assert refused.returncode == 2
-    assert f"Error: metrics cannot be served at port {port} of 127.0.0.1" in said and "Traceback" not in said
+    assert f"Error: metrics cannot be served at 127.0.0.1 port {port}" in said and "Traceback" not in said
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

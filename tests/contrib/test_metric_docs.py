@@ -1,4 +1,4 @@
-"""The reference has every metric and attribute, the dashboard only what there is."""
+"""The reference documents every metric and attribute, and the dashboard queries only existing ones."""
 
 import inspect
 import json
@@ -12,7 +12,7 @@ from scraping import scrape
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
-from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES, Measure
+from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS, Metric
 from support.transitions import claim_tasks
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,11 +21,11 @@ API = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
 GUIDE = (DOCS / "guides" / "metrics.md").read_text(encoding="utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "dashboards" / "holdfast.json").read_text(encoding="utf-8"))
 
-ALL = [*MEASURES, prometheus.DURATION, prometheus.ERROR]
+ALL = [*METRICS, prometheus.DURATION, prometheus.ERROR]
 
 
-def served_name(measure: Measure) -> str:
-    return f"{measure.name}_total" if measure.kind == "counter" else measure.name
+def served_name(metric: Metric) -> str:
+    return f"{metric.name}_total" if metric.kind == "counter" else metric.name
 
 
 SERIES = {served_name(one) for one in ALL} | {
@@ -33,14 +33,14 @@ SERIES = {served_name(one) for one in ALL} | {
 }
 
 
-@pytest.mark.parametrize("measure", ALL, ids=lambda one: one.name)
-def test_every_metric_is_in_the_reference_with_its_type_and_labels(measure: Measure) -> None:
-    labels = ", ".join(f"`{label}`" for label in measure.labels)
-    cells = f"| `{served_name(measure)}` | {measure.kind} | {labels + ' ' if labels else ''}| "
+@pytest.mark.parametrize("metric", ALL, ids=lambda one: one.name)
+def test_every_metric_is_in_the_reference_with_its_type_labels_and_help(metric: Metric) -> None:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    cells = f"| `{served_name(metric)}` | {metric.kind} | {labels + ' ' if labels else ''}| {metric.help}"
     assert cells in REFERENCE
 
 
-def test_the_reference_has_no_metric_that_is_not_there() -> None:
+def test_the_reference_has_no_other_metrics() -> None:
     assert set(re.findall(r"^\| `(holdfast_\w+)` \|", REFERENCE, re.MULTILINE)) == {served_name(one) for one in ALL}
 
 
@@ -49,7 +49,7 @@ def test_the_reference_has_the_bounds() -> None:
     assert tuple(map(float, listed.split(","))) == BOUNDS_SECONDS
 
 
-def test_the_reference_has_the_outcomes_of_what_was_ended_from_outside(app: Holdfast) -> None:
+def test_the_reference_has_the_outcomes_of_operator_actions(app: Holdfast) -> None:
     (listed,) = re.findall(r"^\| `outcome` \| (.*) \|$", REFERENCE, re.MULTILINE)
 
     @app.task
@@ -80,7 +80,7 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 
 
-def test_the_dashboard_and_the_guide_ask_for_what_there_is() -> None:
+def test_the_dashboard_and_the_guide_query_existing_metrics() -> None:
     asked = {name for text in [*expressions(), GUIDE] for name in re.findall(r"\bholdfast_[a-z_]+", text)}
     assert asked - SERIES == set()
 
@@ -91,7 +91,7 @@ def test_the_dashboard_shows_every_metric() -> None:
     assert missing == set()
 
 
-def test_the_labels_that_the_dashboard_groups_by_are_those_of_the_metrics() -> None:
+def test_the_dashboard_groups_by_existing_labels() -> None:
     known = {label for one in ALL for label in one.labels} | {"le"}
     for text in expressions():
         for group in re.findall(r"\bby \(([^)]*)\)", text):
@@ -110,13 +110,13 @@ def test_the_dashboard_can_be_imported() -> None:
         taken |= cells
 
 
-def test_the_dashboard_finds_its_prometheus_by_a_variable_so_that_it_can_be_provisioned_too() -> None:
+def test_the_dashboard_selects_its_data_source_by_a_variable() -> None:
     variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource" and "__inputs" not in DASHBOARD
     named = set(re.findall(r"\$\{?([a-z_A-Z]+)", json.dumps(DASHBOARD)))
     assert named - {"__rate_interval", "__range", "__all"} == variables.keys()
 
 
-def test_every_query_of_the_dashboard_is_about_the_target_that_was_chosen() -> None:
+def test_every_query_of_the_dashboard_filters_by_instance() -> None:
     for text in expressions():
         assert len(re.findall(r"\bholdfast_[a-z_]+", text)) == text.count('{instance=~"$instance"'), text

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans where jobs are enqueued and where they run, tied together across processes and retries."""
+"""OpenTelemetry: spans of enqueues and attempts, related across processes and retries."""
 
 import asyncio
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def test_what_a_coroutine_enqueues_is_in_its_trace(app: Holdfast, spans: Spans, 
     assert is_child(spans.one("send default"), spans.one("request"))
 
 
-def test_many_are_one_span_of_the_producer(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_a_bulk_enqueue_is_one_producer_span(app: Holdfast, spans: Spans, traced: Any) -> None:
     app.task(name="work")(nothing).enqueue_many([{}] * 3)
     sent = spans.one("send default")
     assert attributes(sent)["messaging.batch.message_count"] == 3
@@ -92,7 +92,7 @@ def test_many_are_one_span_of_the_producer(app: Holdfast, spans: Spans, traced: 
     assert [is_child(span, sent) for span in spans.named("process default")] == [True] * 3
 
 
-def test_a_key_that_is_taken_is_told_by_the_span(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_a_deduplicated_enqueue_is_marked_in_its_span(app: Holdfast, spans: Spans, traced: Any) -> None:
     keyed = app.task(name="work")(nothing).using(key="once")
     keyed.enqueue(), keyed.enqueue()
     first, second = map(attributes, spans.named("send default"))
@@ -100,14 +100,14 @@ def test_a_key_that_is_taken_is_told_by_the_span(app: Holdfast, spans: Spans, tr
     assert "holdfast.deduplicated" not in first and second["holdfast.deduplicated"] is True
 
 
-def test_a_job_that_replaces_another_brings_its_own_trace(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_a_replaced_job_gets_the_trace_of_the_new_enqueue(app: Holdfast, spans: Spans, traced: Any) -> None:
     keyed = app.task(name="work")(nothing).using(key="once", on_conflict="replace")
     keyed.enqueue(), keyed.enqueue()
     drain(app)
     assert is_child(spans.one("process default"), spans.named("send default")[1])
 
 
-def test_an_enqueue_that_fails_is_an_error_without_its_text(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_a_failed_enqueue_has_an_error_status_without_the_message(app: Holdfast, spans: Spans, traced: Any) -> None:
     work = app.task(name="work")(nothing)
     app.close()
     with pytest.raises(Exception):  # noqa: B017
@@ -134,7 +134,7 @@ def test_a_retry_has_a_trace_of_its_own_with_a_link(app: Holdfast, spans: Spans,
 
 
 @pytest.mark.parametrize("how", ["delay", "after"])
-def test_a_job_that_was_not_to_run_at_once_is_linked(
+def test_a_deferred_job_is_linked(
     app: Holdfast, spans: Spans, traced: Any, clock: FakeClock, how: str, url: str
 ) -> None:
     work = app.task(name="work")(nothing)
@@ -148,7 +148,7 @@ def test_a_job_that_was_not_to_run_at_once_is_linked(
 
 
 @pytest.mark.parametrize("follow", ["child", "link"])
-def test_what_is_linked_can_be_chosen(app: Holdfast, spans: Spans, clock: FakeClock, follow: Any) -> None:
+def test_follow_selects_children_or_links(app: Holdfast, spans: Spans, clock: FakeClock, follow: Any) -> None:
     instrument(app, metrics=False, tracer_provider=spans.provider, follow=follow)
 
     @app.task(max_attempts=2, retry=[0])
@@ -167,7 +167,7 @@ def test_what_is_linked_can_be_chosen(app: Holdfast, spans: Spans, clock: FakeCl
         assert is_child(span, sent) if follow == "child" else is_linked(span, sent)
 
 
-def test_a_chain_goes_on_from_the_attempt_that_led_to_it(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_a_chain_continues_the_trace_of_its_attempts(app: Holdfast, spans: Spans, traced: Any) -> None:
     second = app.task(name="second", queue="b")(nothing)
     third = app.task(name="third", queue="c")(nothing)
 
@@ -258,7 +258,7 @@ def test_outcomes_are_attributes_and_only_a_failure_is_an_error(
     assert span.status.description == code and attributes(span).get("error.type") == code
 
 
-def test_an_exception_that_cannot_be_described_changesnothing(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_an_exception_that_cannot_be_described_changes_nothing(app: Holdfast, spans: Spans, traced: Any) -> None:
     class Mute(ValueError):
         def __str__(self) -> str:
             raise RuntimeError("no words")

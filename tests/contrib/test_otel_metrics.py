@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics of the same names as those for Prometheus."""
+"""OpenTelemetry: metrics with the same names as for Prometheus."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from scraping import scrape
 
 from holdfast import Holdfast
-from holdfast.contrib.metrics import BOUNDS_SECONDS, MEASURES
+from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
 from shift import drain
@@ -59,14 +59,14 @@ def busy(app: Holdfast, metered: Metered, clock: FakeClock) -> Holdfast:
     return app
 
 
-def test_all_measures_of_the_database_are_there_under_the_same_names(busy: Holdfast, metered: Metered) -> None:
+def test_all_metrics_of_the_database_have_the_same_names(busy: Holdfast, metered: Metered) -> None:
     found = metered.read()
-    assert found.keys() == {measure.name for measure in MEASURES}
-    for measure in MEASURES:
-        assert found[measure.name].unit == measure.unit and found[measure.name].description == measure.help
+    assert found.keys() == {metric.name for metric in METRICS}
+    for metric in METRICS:
+        assert found[metric.name].unit == metric.unit and found[metric.name].description == metric.help
 
 
-def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered) -> None:
+def test_metrics_have_the_values_of_a_scrape(busy: Holdfast, metered: Metered) -> None:
     scraped = scrape(busy)
     for name in ("holdfast_jobs", "holdfast_attempts", "holdfast_failures", "holdfast_retries", "holdfast_enqueued"):
         expected = {tuple(sorted(one.labels.items())): one.value for one in scraped.families[name].samples}
@@ -74,9 +74,9 @@ def test_they_have_the_values_that_a_scrape_has(busy: Holdfast, metered: Metered
     assert metered.points("holdfast_jobs")[("queue", "inbox"), ("state", "ready"), ("task", "")].value == 1
 
 
-def test_counters_say_that_they_only_grow(busy: Holdfast, metered: Metered) -> None:
+def test_counters_are_monotonic(busy: Holdfast, metered: Metered) -> None:
     found = metered.read()
-    counters = [found[measure.name].data for measure in MEASURES if measure.kind == "counter"]
+    counters = [found[metric.name].data for metric in METRICS if metric.kind == "counter"]
     assert len(counters) == 4 and all(one.is_monotonic for one in counters)
 
 
@@ -100,7 +100,7 @@ def test_a_collection_reads_the_database_once(
     assert len(reads) == 1
 
 
-def test_an_app_that_is_closed_or_not_instrumented_any_more_tells_nothing(
+def test_a_closed_or_uninstrumented_app_reports_nothing(
     app: Holdfast, metered: Metered, open_app: Callable[..., Holdfast]
 ) -> None:
     instrument(app, meter_provider=metered.provider)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: traces that others brought, messages, and where nobody listens."""
+"""OpenTelemetry: traces from plain SQL, messages, and apps without an SDK."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def test_a_job_by_plain_sql_may_bring_its_traceparent(app: Holdfast, spans: Span
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-def test_a_trace_that_cannot_be_read_is_none(app: Holdfast, spans: Spans, traced: Any, url: str, text: Any) -> None:
+def test_an_unreadable_trace_is_ignored(app: Holdfast, spans: Spans, traced: Any, url: str, text: Any) -> None:
     job = app.task(name="work")(nothing)
     put(url, text)
     drain(app)
@@ -48,7 +48,7 @@ def test_a_trace_that_cannot_be_read_is_none(app: Holdfast, spans: Spans, traced
     assert span.parent is None and span.links == () and job.app.jobs.get(1).status == "succeeded"
 
 
-def test_text_that_is_no_text_holds_up_nobody(app: Holdfast, spans: Spans, traced: Any, url: str) -> None:
+def test_a_trace_that_is_not_text_is_ignored(app: Holdfast, spans: Spans, traced: Any, url: str) -> None:
     app.task(name="work")(nothing).enqueue()
     app.queue("inbox").send("hello")
     connection = sqlite3.connect(url)
@@ -92,7 +92,7 @@ def test_a_message_is_handled_in_the_trace_that_sent_it(app: Holdfast, spans: Sp
     assert "holdfast.task" not in attributes(processed[0]) and "holdfast.task" not in attributes(sent[0])
 
 
-def test_an_error_in_handling_a_message_is_told_and_raised(app: Holdfast, spans: Spans, traced: Any) -> None:
+def test_an_error_in_handling_a_message_is_recorded_and_raised(app: Holdfast, spans: Spans, traced: Any) -> None:
     inbox = app.queue("inbox")
     inbox.send("hello")
     message = inbox.receive()
@@ -105,7 +105,7 @@ def test_an_error_in_handling_a_message_is_told_and_raised(app: Holdfast, spans:
 # --- off ------------------------------------------------------------------------------------------
 
 
-def test_without_an_sdknothing_is_kept_and_all_works(app: Holdfast, url: str) -> None:
+def test_without_an_sdk_jobs_run_and_store_no_trace(app: Holdfast, url: str) -> None:
     instrument(app)
     job = app.task(name="work")(nothing).enqueue()
     app.queue("inbox").send("hello")
@@ -114,7 +114,7 @@ def test_without_an_sdknothing_is_kept_and_all_works(app: Holdfast, url: str) ->
     assert app._layers() == [], "and nothing is around the handlers"
 
 
-def test_it_can_be_undone_and_done_again(app: Holdfast, spans: Spans, traced: Instrumentation) -> None:
+def test_instrumentation_can_be_undone_and_repeated(app: Holdfast, spans: Spans, traced: Instrumentation) -> None:
     with pytest.raises(InvalidInput, match="already"):
         instrument(app)
     traced.undo()
@@ -124,7 +124,7 @@ def test_it_can_be_undone_and_done_again(app: Holdfast, spans: Spans, traced: In
     instrument(app, metrics=False, tracer_provider=spans.provider).undo()
 
 
-def test_a_wrong_way_to_follow_is_refused(app: Holdfast) -> None:
+def test_an_invalid_follow_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match="'auto', 'child' or 'link'"):
         instrument(app, follow="parent")  # type: ignore[arg-type]
 
@@ -132,15 +132,15 @@ def test_a_wrong_way_to_follow_is_refused(app: Holdfast) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"app": None}, "app is a Holdfast"),
-        ({"app": "app.db"}, "app is a Holdfast"),
+        ({"app": None}, "app must be a Holdfast"),
+        ({"app": "app.db"}, "app must be a Holdfast"),
         ({"metrics": "no"}, "metrics is True or False"),
         ({"most_places": "5"}, "most_places"),
         ({"most_places": 0, "metrics": False}, "most_places"),
         ({"follow": 5}, "'auto', 'child' or 'link'"),
-        ({"tracer_provider": "x"}, "tracer_provider has a method get_tracer"),
-        ({"meter_provider": "x"}, "meter_provider has a method get_meter"),
-        ({"meter_provider": TracerProvider()}, "meter_provider has a method get_meter"),
+        ({"tracer_provider": "x"}, "tracer_provider must have a method get_tracer"),
+        ({"meter_provider": "x"}, "meter_provider must have a method get_meter"),
+        ({"meter_provider": TracerProvider()}, "meter_provider must have a method get_meter"),
     ],
     ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )
@@ -152,7 +152,7 @@ def test_a_wrong_argument_is_refused_and_nothing_is_instrumented(
     instrument(app, metrics=False).undo()
 
 
-def test_other_middleware_is_within_the_span(app: Holdfast, spans: Spans) -> None:
+def test_other_middleware_runs_inside_the_span(app: Holdfast, spans: Spans) -> None:
     @app.middleware
     def within(ctx: Context) -> Iterator[None]:
         with spans.tracer.start_as_current_span("middleware"):

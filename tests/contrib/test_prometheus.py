@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what a scrape tells, and that it is true."""
+"""Metrics for Prometheus: the values of a scrape."""
 
 import sqlite3
 import threading
@@ -11,7 +11,7 @@ from scraping import Scrape, fetch, scrape, served
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
-from holdfast.contrib.metrics import MEASURES, OTHERS
+from holdfast.contrib.metrics import METRICS, OTHERS
 from holdfast.contrib.prometheus import make_registry
 from holdfast.histogram import BOUNDS
 from holdfast.testing import FakeClock
@@ -36,7 +36,7 @@ def by_sql(url: str, *statements: str) -> None:
 
 
 def busy(app: Holdfast) -> None:
-    """Jobs that end in every way, and messages."""
+    """Jobs with every outcome, and messages."""
 
     @app.task(queue="mail", max_attempts=2, retry=[0])
     def send(how: str) -> Any:
@@ -79,7 +79,7 @@ def test_a_scrape_counts_jobs_by_state_queue_and_task(live: Holdfast) -> None:
     assert found.value("holdfast_jobs", queue="mail") == 7 and found.value("holdfast_jobs", queue="inbox") == 3
 
 
-def test_attempts_are_counted_by_how_they_ended(live: Holdfast) -> None:
+def test_attempts_are_counted_by_outcome(live: Holdfast) -> None:
     busy(live)
     found = scrape(live)
     mail = {
@@ -112,7 +112,7 @@ def test_a_task_that_asks_for_a_retry_is_counted(live: Holdfast) -> None:
     assert found.value("holdfast_failures_total", code="RETRY:REQUESTED") == 3
 
 
-def test_a_message_that_nobody_settles_counts_as_a_retry(app: Holdfast, clock: FakeClock) -> None:
+def test_an_unsettled_message_counts_as_a_retry(app: Holdfast, clock: FakeClock) -> None:
     inbox = app.queue("inbox", visibility=30)
     inbox.send("hello")
     assert inbox.receive() is not None
@@ -123,7 +123,7 @@ def test_a_message_that_nobody_settles_counts_as_a_retry(app: Holdfast, clock: F
     assert found.value("holdfast_failures_total", code="TIMEOUT:VISIBILITY") == 1
 
 
-def test_histograms_are_cumulative_and_count_what_ended(live: Holdfast) -> None:
+def test_histograms_are_cumulative_and_count_finished_attempts(live: Holdfast) -> None:
     busy(live)
     found = scrape(live)
     for name in ("holdfast_attempt_run_seconds", "holdfast_attempt_wait_seconds"):
@@ -175,7 +175,7 @@ def test_a_paused_queue_says_so(app: Holdfast) -> None:
     assert found.value("holdfast_queue_paused", queue="open") == 0
 
 
-def test_workers_that_live_are_counted_with_what_they_run(live: Holdfast) -> None:
+def test_live_workers_are_counted_with_their_jobs(live: Holdfast) -> None:
     go = threading.Event()
 
     @live.task
@@ -194,7 +194,7 @@ def test_workers_that_live_are_counted_with_what_they_run(live: Holdfast) -> Non
     assert scrape(live).value("holdfast_workers") == 0
 
 
-def test_the_sizes_of_the_files_are_there(live: Holdfast) -> None:
+def test_a_scrape_has_the_sizes_of_the_files(live: Holdfast) -> None:
     live.queue("inbox").send_many(["x" * 10_000] * 15)
     found = scrape(live)
     assert found["holdfast_database_bytes"] + found["holdfast_wal_bytes"] > 100_000
@@ -207,7 +207,7 @@ def test_the_sizes_of_the_files_are_there(live: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("folded", [True, False], ids=["folded", "not folded yet"])
-def test_counters_survive_when_all_that_they_counted_is_gone(live: Holdfast, url: str, folded: bool) -> None:
+def test_counters_survive_pruning(live: Holdfast, url: str, folded: bool) -> None:
     busy(live)
     if folded:
         fold_all(live)
@@ -222,7 +222,7 @@ def test_counters_survive_when_all_that_they_counted_is_gone(live: Holdfast, url
     assert scrape(live).counters() == before
 
 
-def test_counters_go_on_where_they_were_in_another_process(live: Holdfast, open_app: Open) -> None:
+def test_counters_continue_in_another_process(live: Holdfast, open_app: Open) -> None:
     busy(live)
     before = scrape(live).counters()
     another = open_app()
@@ -256,7 +256,7 @@ def test_an_attempt_that_completes_itself_is_counted_once(live: Holdfast) -> Non
     assert found.value("holdfast_attempts_total") == found.value("holdfast_attempt_run_seconds_count") == 1
 
 
-def test_what_an_operator_ends_counts_as_an_attempt_only_if_it_ran(app: Holdfast) -> None:
+def test_a_job_ended_by_an_operator_counts_as_an_attempt_only_if_it_ran(app: Holdfast) -> None:
     inbox = app.queue("inbox")
     running, waiting = inbox.send_many(["a", "b"])
     assert inbox.receive() is not None
@@ -278,10 +278,10 @@ def test_names_follow_the_conventions_of_prometheus(live: Holdfast) -> None:
         assert family.type in ("gauge", "counter", "histogram")
         if family.type == "counter":
             assert all(one.name == f"{name}_total" for one in family.samples)
-    assert {one.name for one in MEASURES} < found.families.keys()
+    assert {one.name for one in METRICS} < found.families.keys()
 
 
-def test_any_name_of_a_queue_gets_through(app: Holdfast, url: str) -> None:
+def test_any_queue_name_is_served(app: Holdfast, url: str) -> None:
     names = {'quo"te', "back\\slash", "ünï", "{a=b}", " space "}
     for name in names:
         app.queue(name).send(1)
@@ -289,7 +289,7 @@ def test_any_name_of_a_queue_gets_through(app: Holdfast, url: str) -> None:
     assert scrape(app).labels("holdfast_jobs", "queue") == {*names, "new\nline"}
 
 
-def test_more_places_than_there_may_be_are_counted_together(app: Holdfast) -> None:
+def test_pairs_beyond_the_limit_are_counted_together(app: Holdfast) -> None:
     for number in range(20):
         inbox = app.queue(f"user-{number}")
         inbox.send(1)
@@ -301,7 +301,7 @@ def test_more_places_than_there_may_be_are_counted_together(app: Holdfast) -> No
     assert found.value("holdfast_attempt_run_seconds_count") == found.value("holdfast_jobs") == 20
 
 
-def test_a_place_that_was_counted_apart_stays_so(app: Holdfast) -> None:
+def test_a_pair_keeps_its_series(app: Holdfast) -> None:
     registry = make_registry(app, most_places=2)
     series = set[str]()
     for name in ("c", "b", "a", "d"):
@@ -317,7 +317,7 @@ def test_a_place_that_was_counted_apart_stays_so(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("folded", [True, False], ids=["folded", "not folded yet"])
 def test_each_wait_is_in_the_buckets_whose_bounds_are_above_it(app: Holdfast, clock: FakeClock, folded: bool) -> None:
-    """Counted from the finer buckets of the database, and exact all the same."""
+    """Exact, though they are summed from the finer buckets of the database."""
     inbox = app.queue("inbox", visibility=10_000)
     waits = [0, 500, BOUNDS[0] - 1, BOUNDS[0], BOUNDS[0] + 1, 3_000_000, BOUNDS[-1] - 1, BOUNDS[-1], 9 * BOUNDS[-1]]
     for wait in waits:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: where they are served, and what is refused."""
+"""Metrics for Prometheus: the HTTP server, and invalid arguments."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ from shift import PATIENCE_SECONDS, eventually
 Open = Callable[..., Holdfast]
 
 
-def test_registering_reads_nothing_and_a_database_that_cannot_be_read_is_told(open_app: Open) -> None:
+def test_registering_reads_nothing_and_a_failed_scrape_is_reported(open_app: Open) -> None:
     app = open_app()
     registry = CollectorRegistry()
     app.close()
@@ -30,7 +30,7 @@ def test_registering_reads_nothing_and_a_database_that_cannot_be_read_is_told(op
     assert found.families.keys() == {"holdfast_scrape_error", "holdfast_scrape_duration_seconds"}
 
 
-def test_it_can_be_mounted_in_a_web_server_of_yours(app: Holdfast) -> None:
+def test_metrics_can_be_mounted_in_a_web_server(app: Holdfast) -> None:
     app.queue("inbox").send(1)
     answers: list[Any] = []
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""}
@@ -39,10 +39,10 @@ def test_it_can_be_mounted_in_a_web_server_of_yours(app: Holdfast) -> None:
     assert Scrape(body.decode()).value("holdfast_jobs", queue="inbox") == 1
 
 
-def test_a_port_that_is_taken_is_refused_in_words(app: Holdfast) -> None:
+def test_a_port_in_use_is_refused(app: Holdfast) -> None:
     server = serve(app, 0)
     assert server.host == "127.0.0.1", "on this machine only"
-    with pytest.raises(InvalidInput, match=f"port {server.port} of 127.0.0.1 .*choose another"):
+    with pytest.raises(InvalidInput, match=f"127.0.0.1 port {server.port} .*choose another"):
         serve(app, server.port)
     server.close()
     again = serve(app, server.port)
@@ -58,26 +58,26 @@ def test_a_port_that_is_taken_is_refused_in_words(app: Holdfast) -> None:
     ],
     ids=repr,
 )
-def test_a_place_to_serve_that_is_none_is_refused(app: Holdfast, options: dict[str, Any]) -> None:
+def test_an_invalid_address_is_refused(app: Holdfast, options: dict[str, Any]) -> None:
     with told(InvalidInput, *options):
         serve(app, **({"port": 0} | options))
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, "5", None, True, 2**63])
 @pytest.mark.parametrize("make", [Collector, make_registry, make_wsgi_app])
-def test_a_number_of_places_that_is_none_is_refused(app: Holdfast, make: Callable[..., Any], most: Any) -> None:
+def test_an_invalid_most_places_is_refused(app: Holdfast, make: Callable[..., Any], most: Any) -> None:
     with told(InvalidInput, "most_places"):
         make(app, most_places=most)
 
 
 @pytest.mark.parametrize("make", [Collector, make_registry, make_wsgi_app, lambda app: serve(app, 0)])
-def test_what_is_no_app_is_refused(make: Callable[..., Any], url: str) -> None:
+def test_app_must_be_a_holdfast(make: Callable[..., Any], url: str) -> None:
     for other in (None, url, Holdfast):
-        with told(InvalidInput, "app is a Holdfast"):
+        with told(InvalidInput, "app must be a Holdfast"):
             make(other)
 
 
-def test_a_client_that_stalls_keeps_no_thread(
+def test_a_stalled_client_is_disconnected(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(prometheus._Handler, "timeout", 0.2)
@@ -90,8 +90,8 @@ def test_a_client_that_stalls_keeps_no_thread(
     assert capsys.readouterr().err == ""
 
 
-def test_clients_that_stall_cost_a_bounded_number_of_threads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "MOST_AT_ONCE", 3)
+def test_stalled_clients_occupy_a_bounded_number_of_threads(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MAX_CLIENTS", 3)
     with closing(serve(app, 0)) as server, ExitStack() as clients:
         for number in range(3):
             clients.enter_context(stalling(server, b"GET /metr"))
@@ -106,18 +106,18 @@ def test_clients_that_stall_cost_a_bounded_number_of_threads(app: Holdfast, monk
 
 
 def stalling(server: prometheus.MetricsServer, sent: bytes) -> socket.socket:
-    """A client that sends no more than this."""
+    """Connect a client that sends only this."""
     client = socket.create_connection((server.host, server.port), timeout=PATIENCE_SECONDS)
     client.sendall(sent)
     return client
 
 
 def serving() -> list[str]:
-    """The threads that have a client."""
+    """Return the threads that serve a client."""
     return [one.name for one in threading.enumerate() if "process_request_thread" in one.name]
 
 
-def test_scrapes_at_once_all_get_an_answer(open_app: Open) -> None:
+def test_concurrent_scrapes_are_all_answered(open_app: Open) -> None:
     live = open_app()
     live.queue("inbox").send_many(range(10))
     found: list[Scrape] = []

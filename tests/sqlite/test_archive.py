@@ -1,4 +1,4 @@
-"""The archive: what is pruned is in it before it is deleted, whatever happens in between."""
+"""The archive: every job is in it before it is deleted, whatever happens in between."""
 
 import gzip
 import json
@@ -48,16 +48,14 @@ def test_each_job_is_a_line_with_its_attempts_and_events(
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_large_payload_is_in_it_though_it_was_kept_elsewhere(
-    app: Holdfast, clock: FakeClock, ended: Ended, file: Path
-) -> None:
+def test_the_archive_contains_large_payloads(app: Holdfast, clock: FakeClock, ended: Ended, file: Path) -> None:
     ended.job("succeeded", payload="x" * 200_000)
     clock.advance(31 * DAY)
     app.prune(archive=file)
     assert read(file)[0]["args"] == {"payload": "x" * 200_000}
 
 
-def test_runs_append_and_other_programs_can_read_it(
+def test_runs_append_and_gzip_tools_can_read_the_archive(
     app: Holdfast, clock: FakeClock, ended: Ended, file: Path
 ) -> None:
     jobs = []
@@ -70,7 +68,7 @@ def test_runs_append_and_other_programs_can_read_it(
     assert len(subprocess.run(["zcat", file], check=True, capture_output=True).stdout.splitlines()) == 12
 
 
-def test_what_was_cut_short_by_a_crash_is_cut_off_and_what_came_before_is_kept(file: Path) -> None:
+def test_a_truncated_member_is_removed_and_earlier_ones_are_kept(file: Path) -> None:
     with Archive(file) as archive:
         archive.append([b'{"id":1}', b'{"id":2}'])
         whole = file.stat().st_size
@@ -86,7 +84,7 @@ def test_what_was_cut_short_by_a_crash_is_cut_off_and_what_came_before_is_kept(f
         assert [line["id"] for line in read(torn)] == [1, 2, 4]
 
 
-def test_nothing_is_deleted_that_could_not_be_written(
+def test_a_job_that_could_not_be_archived_is_not_deleted(
     app: Holdfast, clock: FakeClock, ended: Ended, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [ended.job("succeeded") for _ in range(5)]
@@ -103,7 +101,7 @@ def test_nothing_is_deleted_that_could_not_be_written(
     assert app.prune(archive=file).archived == 5
 
 
-def test_it_is_on_the_disk_before_anything_is_deleted(
+def test_the_archive_is_flushed_before_jobs_are_deleted(
     app: Holdfast, clock: FakeClock, ended: Ended, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -127,26 +125,26 @@ def test_it_is_on_the_disk_before_anything_is_deleted(
     [b"text", gzip.compress(b"{}\n", mtime=0), b"\x1f\x8b\x08\x04" + b"x" * 40],
     ids=["text", "another gzip", "a cut one"],
 )
-def test_a_file_of_somebody_else_is_not_touched(app: Holdfast, file: Path, content: bytes) -> None:
+def test_a_foreign_file_is_refused_and_not_changed(app: Holdfast, file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(ArchiveError, match="no archive"):
+    with pytest.raises(ArchiveError, match="not an archive"):
         app.prune(archive=file)
     assert file.read_bytes() == content
 
 
-def test_where_it_cannot_be_is_said_before_anything_is_done(app: Holdfast, tmp_path: Path) -> None:
+def test_an_unusable_path_is_refused_before_anything_is_done(app: Holdfast, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="gz"):
         app.prune(archive=tmp_path / "jobs.jsonl")
     with pytest.raises(ArchiveError, match="cannot be opened"):
         app.prune(archive=tmp_path / "nowhere" / "jobs.jsonl.gz")
 
 
-def test_two_do_not_write_to_it_at_once(file: Path) -> None:
+def test_two_processes_cannot_write_to_one_archive(file: Path) -> None:
     with Archive(file), pytest.raises(ArchiveError, match="another"):
         Archive(file)
 
 
-def test_a_worker_writes_to_the_archive_of_the_rules(open_app: Any, clock: FakeClock, file: Path, url: str) -> None:
+def test_a_worker_writes_to_the_archive_of_the_policy(open_app: Any, clock: FakeClock, file: Path, url: str) -> None:
     del url
     app = open_app(clock=clock, retention=Retention(archive=str(file)))
     jobs = [Ended(app).job("succeeded") for _ in range(3)]
@@ -157,18 +155,18 @@ def test_a_worker_writes_to_the_archive_of_the_rules(open_app: Any, clock: FakeC
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_what_is_no_regular_file_is_refused_and_nothing_is_deleted(
+def test_only_regular_files_are_accepted(
     app: Holdfast, clock: FakeClock, ended: Ended, file: Path, kind: str
 ) -> None:
     ended.job("succeeded")
     clock.advance(31 * DAY)
     os.mkfifo(file) if kind == "a pipe" else file.symlink_to("/dev/full")
-    with pytest.raises(ArchiveError, match="no regular file"):
+    with pytest.raises(ArchiveError, match="not a regular file"):
         app.prune(archive=file)
     assert app.jobs.count() == 1
 
 
-def test_an_archive_that_cannot_be_prepared_is_refused_in_words(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_cannot_be_prepared_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -36,21 +36,21 @@ def test_a_chain_with_a_long_history_goes_in_small_transactions(
             (attempts,),
         )
     clock.advance(MONTH)
-    largest, do = 0, app.store.pruning._do  # type: ignore[attr-defined]
+    largest, commit = 0, app.store.pruning._commit  # type: ignore[attr-defined]
     rows = "SELECT count(*) FROM holdfast_events"
     assert sql(rows)[0][0] > 9000
 
     def measured(token: str, counts: Any, work: Any) -> Any:
-        def weighed(connection: Any) -> Any:
+        def counted(connection: Any) -> Any:
             nonlocal largest
             before = connection.execute(rows).fetchone()[0]
             done = work(connection)
             largest = max(largest, before - connection.execute(rows).fetchone()[0])
             return done
 
-        return do(token, counts, weighed)
+        return commit(token, counts, counted)
 
-    monkeypatch.setattr(app.store.pruning, "_do", measured)
+    monkeypatch.setattr(app.store.pruning, "_commit", measured)
     assert app.prune(hurry=True).jobs == jobs
     assert 0 < largest <= 5000
     assert app.jobs.count() == 0 and sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]

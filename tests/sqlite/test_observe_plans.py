@@ -1,4 +1,4 @@
-"""Whoever asks how it is doing reads little, however many jobs there are."""
+"""Query plans of statistics: each reads little, however many jobs there are."""
 
 import re
 import sqlite3
@@ -22,40 +22,47 @@ READS = [
     for name, text in re.findall(r"-- name: (\w+)\n(.*?)(?=\n-- name|\Z)", (SQL / file).read_text(), re.DOTALL)
     if not WRITES.search(text)
 ]
-# What the doctor asks, within a time.
+# Used by the doctor, with a time limit.
 BY_TIME = {"recounted"}
 
 
 def walked(lines: list[str]) -> set[str]:
-    """The tables, or the indexes, that are read from the beginning to the end."""
+    """Return the tables or indexes that are scanned."""
     scan = re.compile(r"SCAN (?:holdfast_)?(\w+)(?: USING (?:COVERING )?INDEX holdfast_(\w+))?")
     return {found[2] or found[1] for line in lines if (found := scan.match(line)) and "VIRTUAL" not in line}
 
 
 @pytest.mark.parametrize("name", sorted(set(READS) - BY_TIME))
-def test_no_question_walks_over_the_jobs_or_the_log(
+def test_no_statement_scans_the_jobs_or_the_log(
     app: Holdfast,
     conn: sqlite3.Connection,  # noqa: F811
     name: str,
 ) -> None:
     lines = plan(conn, statement_of(app, name))
     tables = walked(lines) - SMALL
-    # What runs, and what has no history, has an index of its own, and is read up to a bound.
+    # Running jobs and jobs without history have their own indexes, read up to a limit.
     bounded = {"jobs_running", "jobs_unlogged"}
     assert not tables & bounded or ":most" in statement_of(app, name)
-    # The others are made in the statement.
+    # The others are common table expressions.
     made = {"places", "ends", "levels", "lately", "place", "queues", "tasks", "subquery"}
     assert {one for one in tables if not one.isdigit()} - bounded - made == set(), lines
 
 
-def test_every_question_was_looked_at() -> None:
-    assert {"longest_ready", "longest_blocked", "longest_due", "running", "events_after", "last_events"} <= set(READS)
+def test_all_statements_are_covered() -> None:
+    assert {
+        "longest_ready",
+        "longest_blocked",
+        "longest_due",
+        "longest_running",
+        "events_after",
+        "last_events",
+    } <= set(READS)
     assert {"folded_counts", "folded_minutes", "folded_totals", "folded_failures", "unlogged_counts"} <= set(READS)
     assert {"event_groups", "event_failures", "fold_position", "removed_jobs", "folded_failures_since"} <= set(READS)
 
 
-def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast) -> None:
-    """Not by a walk over all that are ready."""
+def test_the_oldest_ready_job_is_found_by_index_seeks(app: Holdfast) -> None:
+    """Not by a scan of all ready jobs."""
     work = app.task(name="work")(lambda: None)
     app.queue("inbox").send_many(range(50))
 
@@ -71,7 +78,7 @@ def test_the_first_that_is_ready_is_found_by_steps(app: Holdfast) -> None:
     assert steps() <= few + 5
 
 
-def test_the_places_without_history_are_found_by_steps(app: Holdfast) -> None:
+def test_queues_without_history_are_found_by_index_seeks(app: Holdfast) -> None:
     fast = app.queue("fast", history=False)
     fast.send_many(range(10))
     app.queue("faster", history=False).send_many(range(10))
@@ -80,8 +87,8 @@ def test_the_places_without_history_are_found_by_steps(app: Holdfast) -> None:
     assert machine_steps(app, ["unlogged_places"], {"queue": ""}, every=10) <= few + 5
 
 
-def test_what_is_folded_is_not_read_again(app: Holdfast) -> None:
-    """A question costs what there is to add, not what there was."""
+def test_folded_events_are_not_read_again(app: Holdfast) -> None:
+    """A read costs as much as there are new events, not as there are events in total."""
     inbox = app.queue("inbox")
 
     def steps() -> int:

@@ -1,4 +1,4 @@
-"""Query plans of pruning: it finds what is old by an index, however much there is."""
+"""Query plans of pruning: candidates are found by an index."""
 
 import re
 import sqlite3
@@ -12,44 +12,44 @@ from ended import Ended
 from holdfast import Holdfast
 
 NAMES = [
-    "ended_after",
-    "prune_alone",
+    "finished_after",
+    "delete_standalone_jobs",
     "members_of_chains",
     "waiters_of_chains",
-    "edges_of_jobs",
-    "ends_of_batches",
+    "blockers_of_jobs",
+    "batch_done_times",
     "batches_of_callbacks",
     "batches_of_jobs",
-    "prune_batches",
-    "old_batches",
-    "old_tracebacks",
-    "chain_may_go",
-    "end_of_chain",
+    "delete_batches",
+    "expired_batches",
+    "expired_tracebacks",
+    "chain_is_deletable",
+    "chain_tail",
     "trim_events",
-    "old_audit",
-    "prune_audit",
-    "whole_jobs",
-    "whole_attempts",
-    "whole_events",
-    "whole_blockers",
+    "expired_audit",
+    "delete_audit",
+    "export_jobs",
+    "export_attempts",
+    "export_events",
+    "export_blockers",
     "delete_jobs",
-    "weigh_jobs",
+    "footprints",
     "callbacks_of_batches",
-    "fates_of_batches",
-    "references_to_blobs",
-    "count_old_audit",
+    "remaining_of_batches",
+    "blob_references",
+    "count_expired_audit",
 ]
 
 SERVED_BY = {
-    "ended_after": {"jobs_finished"},
+    "finished_after": {"jobs_finished"},
     "members_of_chains": {"jobs_chain"},
     "waiters_of_chains": {"blockers_chain"},
     "batches_of_callbacks": {"batches_success", "batches_done"},
-    "prune_batches": {"jobs_batch"},
-    "old_audit": {"events_job"},
-    "count_old_audit": {"events_job"},
+    "delete_batches": {"jobs_batch"},
+    "expired_audit": {"events_job"},
+    "count_expired_audit": {"events_job"},
     "callbacks_of_batches": {"batches_success", "batches_done"},
-    "references_to_blobs": {"jobs_args_blob", "jobs_result_blob"},
+    "blob_references": {"jobs_args_blob", "jobs_result_blob"},
     "trim_events": {"events_job"},
 }
 
@@ -72,22 +72,22 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
         yield connection
 
 
-def test_nothing_that_pruning_asks_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_no_statement_of_pruning_scans_a_table(app: Holdfast, conn: sqlite3.Connection) -> None:
     plans = {name: plan(conn, statement_of(app, name)) for name in NAMES}
     assert {name: lines for name, lines in plans.items() if any(is_scan(line) for line in lines)} == {}
 
 
-def test_what_is_old_is_found_by_the_index_of_ends_and_in_its_order(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_finished_jobs_are_read_in_the_order_of_an_index(app: Holdfast, conn: sqlite3.Connection) -> None:
     used = {
         name: set(re.findall(r"INDEX holdfast_(\w+)", str(plan(conn, statement_of(app, name))))) for name in SERVED_BY
     }
     assert used == SERVED_BY
-    assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "ended_after")))
+    assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "finished_after")))
 
 
 @pytest.mark.parametrize("table", ["minutes", "failure_minutes"])
-def test_minutes_go_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
-    lines = plan(conn, statement_of(app, f"prune_{table}"))
+def test_minutes_are_deleted_by_their_key(app: Holdfast, conn: sqlite3.Connection, table: str) -> None:
+    lines = plan(conn, statement_of(app, f"delete_{table}"))
     assert any(f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in line for line in lines), lines
-    old = str(plan(conn, statement_of(app, "old_minutes")))
+    old = str(plan(conn, statement_of(app, "expired_minutes")))
     assert f"SEARCH holdfast_{table} USING PRIMARY KEY (minute" in old and "TEMP B-TREE" not in old

@@ -1,4 +1,4 @@
-"""Space: after pruning the file shrinks, in small steps or as a whole; and a log that cannot shrink is told of."""
+"""Vacuum: after pruning the file shrinks, in small steps or as a whole. A log that cannot shrink is reported."""
 
 import itertools
 import logging
@@ -23,7 +23,7 @@ from shift import Shift, eventually
 
 @pytest.fixture
 def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
-    """A file with jobs that may go, and some that may not."""
+    """A file with expired jobs, and some others."""
     ended = Ended(app)
     ended.many(300, payload="x" * 3000)
     clock.advance(31 * DAY)
@@ -33,18 +33,16 @@ def full(app: Holdfast, clock: FakeClock, url: str) -> Path:
     return Path(url)
 
 
-def test_a_file_shrinks_while_it_is_pruned_so_that_the_list_of_free_pages_stays_short(
-    app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_shrinks_during_pruning(app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuum, "SLACK_PAGES", 50)
     monkeypatch.setattr(vacuum, "STEPS_BETWEEN", 1)
     monkeypatch.setattr(prune, "FIRST_ROWS", 100)
-    monkeypatch.setattr(prune, "MOST_ROWS", 100)
+    monkeypatch.setattr(prune, "MAX_ROWS", 100)
     before, free = full.stat().st_size, [0]
     app.prune(progress=lambda _: free.append(app.store.file.pages().free))
     app.store.file.checkpoint()
     assert full.stat().st_size < before / 2
-    assert max(free) < 300, "of some 900 that were freed"
+    assert max(free) < 300, "about 900 pages were freed"
     assert sound(full)
 
 
@@ -69,10 +67,10 @@ def test_after_pruning_and_vacuum_the_file_has_shrunk_and_is_sound(app: Holdfast
     assert (event.event, event.actor, event.detail["reason"]) == ("vacuumed", "ada", "room")
 
 
-def test_it_shrinks_in_steps_between_which_others_can_write(
+def test_other_processes_can_write_between_the_steps_of_a_vacuum(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of its own, of which each page takes a microsecond: so a step is 50 pages on any machine."""
+    """On a fake clock on which each page takes a microsecond, so that a step is 50 pages on any machine."""
     del full
     app.prune()
     moments = itertools.count()
@@ -90,9 +88,7 @@ def test_it_shrinks_in_steps_between_which_others_can_write(
     assert inbox.stats().ready == len(seen)
 
 
-def test_a_file_that_cannot_shrink_in_steps_says_what_to_do_and_can_afterwards(
-    tmp_path: Path, clock: FakeClock
-) -> None:
+def test_a_file_without_incremental_vacuum_needs_a_full_one_first(tmp_path: Path, clock: FakeClock) -> None:
     file = tmp_path / "theirs.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE theirs (id INTEGER PRIMARY KEY)")
@@ -106,16 +102,18 @@ def test_a_file_that_cannot_shrink_in_steps_says_what_to_do_and_can_afterwards(
     assert sound(file)
 
 
-def test_it_is_not_written_anew_while_a_worker_is_at_work(app: Holdfast, full: Path) -> None:
+def test_a_full_vacuum_is_refused_while_a_worker_runs(app: Holdfast, full: Path) -> None:
     del full
     with Shift(app):
         eventually(lambda: any(one.is_present for one in app.store.workers.list()))
-        with pytest.raises(CannotVacuum, match="worker is at work"):
+        with pytest.raises(CannotVacuum, match="1 worker is running"):
             app.vacuum(full=True)
     app.vacuum(full=True)
 
 
-def test_it_is_not_written_anew_without_room(app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_vacuum_is_refused_without_free_space(
+    app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Usage:
         f_bavail, f_frsize = 100, 1024
 
@@ -126,7 +124,7 @@ def test_it_is_not_written_anew_without_room(app: Holdfast, full: Path, monkeypa
     assert full.stat().st_size == before
 
 
-def test_writing_it_anew_can_be_interrupted_and_nothing_has_happened(
+def test_an_interrupted_full_vacuum_changes_nothing(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "STEPS_OF_VACUUM", 100)
@@ -142,8 +140,8 @@ def test_writing_it_anew_can_be_interrupted_and_nothing_has_happened(
     assert app.vacuum(full=True).free_bytes == 0
 
 
-def test_what_was_committed_before_is_there_after_it_was_written_anew(app: Holdfast, full: Path, url: str) -> None:
-    """The log is emptied by the safe checkpointer, not by VACUUM."""
+def test_a_full_vacuum_loses_no_committed_rows(app: Holdfast, full: Path, url: str) -> None:
+    """The log is emptied by our checkpoint, not by VACUUM."""
     ids = app.queue("inbox").send_many(range(500))
     app.vacuum(full=True)
     with closing(sqlite3.connect(url)) as connection:
@@ -153,7 +151,9 @@ def test_what_was_committed_before_is_there_after_it_was_written_anew(app: Holdf
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["full", "in steps"])
-def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: Path, url: str, whole: bool) -> None:
+def test_the_report_names_the_bytes_that_a_reader_holds_back(
+    app: Holdfast, full: Path, url: str, whole: bool
+) -> None:
     app.prune()
     app.store.file.checkpoint()
     before = full.stat().st_size
@@ -168,7 +168,7 @@ def test_what_a_reader_keeps_from_being_given_back_is_told(app: Holdfast, full: 
     assert app.vacuum(full=whole).held_bytes == 0
 
 
-# --- the log ---
+# --- the write-ahead log ---
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHANGES_PER_CHECKPOINT", 200)
 
 
-def test_a_log_that_a_reader_keeps_from_shrinking_is_told_of_with_the_reader(
+def test_a_log_that_cannot_shrink_is_reported_with_the_reader(
     open_app: Callable[..., Holdfast], url: str, small_cap: None, caplog: pytest.LogCaptureFixture, process: Any
 ) -> None:
     app = open_app()
@@ -199,7 +199,7 @@ def test_a_log_that_a_reader_keeps_from_shrinking_is_told_of_with_the_reader(
 
 @pytest.fixture
 def process() -> Any:
-    """A process with an open read transaction, until it is told to end."""
+    """A process that holds a read transaction open until it is told to end."""
     import subprocess
     import sys
 

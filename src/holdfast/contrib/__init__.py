@@ -1,1 +1,1 @@
-"""Holdfast with other packages, each an extra: `pip install 'holdfast[prometheus]'`, `'holdfast[otel]'`."""
+"""Integrations with other packages, each an extra: `pip install 'holdfast[prometheus]'`, `'holdfast[otel]'`."""

@@ -1,4 +1,4 @@
-"""What is measured, under which names, and how it is read: the same for Prometheus and for OpenTelemetry."""
+"""The metrics of a database: names, help texts, and how they are read. Shared by Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,92 +16,80 @@ from ..supervisor import Holdfast
 
 MOST_PLACES = 500
 HIGHEST_PLACES = 1_000_000
-MOST_CODES = 200
+MAX_CODES = 200
 OTHERS = "_others"
 RETRIES = ("retry_scheduled", "recovered")
 BOUNDS_SECONDS = tuple(bound / SECOND for bound in BOUNDS)
 T = TypeVar("T")
 Place = tuple[str, str]
+"""A queue and a task. The task of messages is ''."""
 Labels = tuple[str, ...]
 
 
-class Measure(Struct, frozen=True):
-    name: str  # without the _total of counters
+class Metric(Struct, frozen=True):
+    name: str  # without the suffix _total of counters
     kind: Literal["gauge", "counter", "histogram"]
     help: str
     labels: Labels = ()
-    unit: str = "1"  # as OpenTelemetry writes it
+    unit: str = "1"  # in the notation of OpenTelemetry
 
 
-JOBS = Measure("holdfast_jobs", "gauge", "Jobs and messages, by state.", ("state", "queue", "task"))
-OLDEST = Measure(
+PLACE = ("queue", "task")
+JOBS = Metric("holdfast_jobs", "gauge", "Jobs and messages, by state.", ("state", *PLACE))
+OLDEST = Metric(
     "holdfast_oldest_ready_age_seconds",
     "gauge",
-    "For how long the first of a queue's ready jobs has been due; 0 if none is ready.",
+    "Time since the oldest ready job of a queue became due; 0 if none is ready.",
     ("queue",),
     "s",
 )
-PAUSED = Measure("holdfast_queue_paused", "gauge", "1 for a queue that is paused.", ("queue",))
-ENQUEUED = Measure("holdfast_enqueued", "counter", "Jobs and messages that were ever enqueued.")
-ATTEMPTS = Measure(
-    "holdfast_attempts", "counter", "Attempts that ended, by how they ended.", ("queue", "task", "outcome")
+PAUSED = Metric("holdfast_queue_paused", "gauge", "1 if the queue is paused.", ("queue",))
+ENQUEUED = Metric("holdfast_enqueued", "counter", "Jobs and messages ever enqueued.")
+ATTEMPTS = Metric("holdfast_attempts", "counter", "Finished attempts, by outcome.", (*PLACE, "outcome"))
+RETRIED = Metric("holdfast_retries", "counter", "Attempts that failed or were lost, and are retried.", PLACE)
+FAILURES = Metric("holdfast_failures", "counter", "Failed attempts and jobs, by error code.", (*PLACE, "code"))
+RUN = Metric("holdfast_attempt_run_seconds", "histogram", "Run time of attempts.", PLACE, "s")
+WAIT = Metric("holdfast_attempt_wait_seconds", "histogram", "Time from due to start of attempts.", PLACE, "s")
+WORKERS = Metric("holdfast_workers", "gauge", "Live workers, by state.", ("state",))
+CAPACITY = Metric("holdfast_worker_capacity", "gauge", "Jobs that the live workers can run at the same time.")
+CLAIMED = Metric("holdfast_worker_jobs", "gauge", "Jobs that the live workers have claimed.")
+DATABASE = Metric("holdfast_database_bytes", "gauge", "Size of the database file.", unit="By")
+UNUSED = Metric(
+    "holdfast_database_unused_bytes", "gauge", "Free space in the database file, returned by a vacuum.", unit="By"
 )
-RETRIED = Measure(
-    "holdfast_retries", "counter", "Attempts that failed or were lost, with another one to come.", ("queue", "task")
-)
-FAILURES = Measure(
-    "holdfast_failures", "counter", "Attempts and jobs that failed, by error code.", ("queue", "task", "code")
-)
-RUN = Measure(
-    "holdfast_attempt_run_seconds", "histogram", "For how long attempts ran.", ("queue", "task"), "s"
-)  # fmt: skip
-WAIT = Measure(
-    "holdfast_attempt_wait_seconds",
-    "histogram",
-    "For how long attempts waited, from when they were due to when they began.",
-    ("queue", "task"),
-    "s",
-)
-WORKERS = Measure("holdfast_workers", "gauge", "Workers whose process is there, by state.", ("state",))
-CAPACITY = Measure("holdfast_worker_capacity", "gauge", "How many jobs these workers run at a time, together.")
-TAKEN = Measure("holdfast_worker_jobs", "gauge", "Jobs that these workers have taken.")
-DATABASE = Measure("holdfast_database_bytes", "gauge", "Size of the database file.", unit="By")
-UNUSED = Measure(
-    "holdfast_database_unused_bytes", "gauge", "Of the database file, what a vacuum would give back.", unit="By"
-)
-WAL = Measure("holdfast_wal_bytes", "gauge", "Size of the write-ahead log.", unit="By")
-DISK = Measure("holdfast_disk_free_bytes", "gauge", "Room left on the disk of the database.", unit="By")
-MEASURES = (
-    JOBS, OLDEST, PAUSED, ENQUEUED, ATTEMPTS, RETRIED, FAILURES, RUN, WAIT, WORKERS, CAPACITY, TAKEN, DATABASE,
+WAL = Metric("holdfast_wal_bytes", "gauge", "Size of the write-ahead log.", unit="By")
+DISK = Metric("holdfast_disk_free_bytes", "gauge", "Free space on the disk of the database.", unit="By")
+METRICS = (
+    JOBS, OLDEST, PAUSED, ENQUEUED, ATTEMPTS, RETRIED, FAILURES, RUN, WAIT, WORKERS, CAPACITY, CLAIMED, DATABASE,
     UNUSED, WAL, DISK,
 )  # fmt: skip
 
 
 class Histogram(Struct, frozen=True):
-    """How many were shorter than each of BOUNDS_SECONDS, and how many there were; and their sum."""
+    """Cumulative counts for each of BOUNDS_SECONDS and in total, and the sum in seconds."""
 
     counts: list[int]
     sum: float
 
 
-class Measurement:
-    """All measures at one time: of each, the values by the values of its labels."""
+class Reading:
+    """The values of all metrics, by name and labels."""
 
     def __init__(self) -> None:
-        self.values: dict[str, dict[Labels, float]] = {one.name: {} for one in MEASURES}
+        self.values: dict[str, dict[Labels, float]] = {one.name: {} for one in METRICS}
         self.histograms: dict[str, dict[Labels, Histogram]] = {RUN.name: {}, WAIT.name: {}}
 
-    def put(self, measure: Measure, value: float, *labels: str) -> None:
-        self.values[measure.name][labels] = value
+    def put(self, metric: Metric, value: float, *labels: str) -> None:
+        self.values[metric.name][labels] = value
 
-    def add(self, measure: Measure, value: float, *labels: str) -> None:
-        values = self.values[measure.name]
+    def add(self, metric: Metric, value: float, *labels: str) -> None:
+        values = self.values[metric.name]
         values[labels] = values.get(labels, 0) + value
 
 
 def require_app(value: Any) -> None:
     if not isinstance(value, Holdfast):
-        raise InvalidInput(f"app is a Holdfast, not {validate.shown(value)}")
+        raise InvalidInput(f"app must be a Holdfast, got {validate.shown(value)}")
 
 
 def require_places(value: Any) -> None:
@@ -109,21 +97,21 @@ def require_places(value: Any) -> None:
 
 
 class MetricsReader:
-    """Reads them from the store. Each reading is a handful of short reads.
+    """Reads the metrics from the store, with a few short reads.
 
-    Names that come up when there are `most_places` of them already are counted together, as _others.
+    Pairs of queue and task beyond the first `most_places` are counted together as _others.
     """
 
     def __init__(self, app: Holdfast, most_places: int = MOST_PLACES) -> None:
         require_app(app)
         require_places(most_places)
         self._app = app
-        self._places = _Known[Place](most_places, (OTHERS, OTHERS))
-        self._queues = _Known[str](most_places, OTHERS)
-        self._codes = _Known[str](MOST_CODES, OTHERS)
+        self._places = _SeriesLimit[Place](most_places, (OTHERS, OTHERS))
+        self._queues = _SeriesLimit[str](most_places, OTHERS)
+        self._codes = _SeriesLimit[str](MAX_CODES, OTHERS)
 
-    def read(self) -> Measurement:
-        reading = Measurement()
+    def read(self) -> Reading:
+        reading = Reading()
         self._read_jobs(reading)
         self._read_totals(reading)
         self._read_workers(reading)
@@ -134,7 +122,7 @@ class MetricsReader:
         reading.put(DISK, storage.disk_free_bytes)
         return reading
 
-    def _read_jobs(self, reading: Measurement) -> None:
+    def _read_jobs(self, reading: Reading) -> None:
         store, now = self._app.store, self._app.clock.now()
         with store.reading():
             counts, oldest = store.statistics.counts(), store.statistics.oldest(-1, ("ready",))
@@ -151,7 +139,7 @@ class MetricsReader:
             if is_paused:
                 reading.put(PAUSED, 1, self._queues.of(name))
 
-    def _read_totals(self, reading: Measurement) -> None:
+    def _read_totals(self, reading: Reading) -> None:
         found = self._app.store.statistics.totals()
         reading.put(ENQUEUED, found.enqueued)
         for (queue, task, outcome), n in found.outcomes.items():
@@ -174,26 +162,29 @@ class MetricsReader:
                 sums[place] += found.durations[queue, task, what]
         return {place: Histogram(cumulative(counts), sums[place] / SECOND) for place, counts in buckets.items()}
 
-    def _read_workers(self, reading: Measurement) -> None:
+    def _read_workers(self, reading: Reading) -> None:
         present = [one for one in self._app.store.workers.list() if one.is_present]
         stopped = sum(one.presence == "stopped" for one in present)
         reading.put(WORKERS, len(present) - stopped, "alive")
         reading.put(WORKERS, stopped, "stopped")
         reading.put(CAPACITY, sum(one.record.concurrency for one in present))
-        reading.put(TAKEN, sum(one.running for one in present))
+        reading.put(CLAIMED, sum(one.running for one in present))
 
 
-class _Known(Generic[T]):
-    """The first so many names that came up; the rest are one. A name is never moved, or counters would jump."""
+class _SeriesLimit(Generic[T]):
+    """Limits the number of series: names after the first ones are counted as others.
 
-    def __init__(self, most: int, others: T) -> None:
-        self._most, self._others = most, others
+    A name keeps its series, so that counters never decrease.
+    """
+
+    def __init__(self, limit: int, others: T) -> None:
+        self._limit, self._others = limit, others
         self._names: set[T] = set()
 
     def of(self, name: T) -> T:
         if name in self._names:
             return name
-        if len(self._names) >= self._most:
+        if len(self._names) >= self._limit:
             return self._others
         self._names.add(name)
         return name

@@ -1,11 +1,11 @@
-"""Traces and metrics for OpenTelemetry, by its API alone: the extra `holdfast[otel]`.
+"""Traces and metrics for OpenTelemetry, through its API. Needs the extra `holdfast[otel]`.
 
     from holdfast.contrib.otel import instrument
     instrument(app)
 
-A job keeps where it was enqueued, as the W3C traceparent, so that a trace goes on in the process that runs it. The
-text in the column `trace` is the traceparent, then the tracestate if there is one; `link` before it says that the
-job was not to run at once, so that its attempts have traces of their own, with a link.
+A job stores the W3C trace context of its enqueue, so that the trace continues in the process that runs it. The column
+`trace` holds the traceparent, followed by the tracestate if there is one. The prefix `link` marks a job that was not
+to run immediately: its attempts start traces of their own, linked to that context.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..model.outcome import Fail, Outcome, Then
 from ..supervisor import Holdfast
 from .metrics import (
     BOUNDS_SECONDS,
-    MEASURES,
+    METRICS,
     MOST_PLACES,
     RUN,
     WAIT,
-    Measure,
-    Measurement,
+    Metric,
     MetricsReader,
+    Reading,
     require_app,
     require_places,
 )
@@ -46,12 +46,12 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "tracing needs the API of OpenTelemetry: pip install 'holdfast[otel]'", name=missing.name
+        "tracing needs opentelemetry-api: pip install 'holdfast[otel]'", name=missing.name
     ) from missing
 Follow = Literal["auto", "child", "link"]
-LONGEST_STATE = 512
+MAX_TRACESTATE = 512
 LINK = "link "
-FRESH_SECONDS = 0.5  # for so long, what was read serves all instruments
+FRESH_SECONDS = 0.5  # instruments share a reading for this long
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -64,37 +64,37 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     most_places: int = MOST_PLACES,
 ) -> Instrumentation:
-    """Make spans of what the app enqueues and runs, and meter its database.
+    """Record a span for each enqueue and attempt, and export metrics of the database.
 
-    metrics: False where another process of the same database does it.
-    follow: "auto" makes an attempt part of the trace that enqueued it, if it is the first and the job was to run at
-        once, and links it otherwise; "child" makes all attempts part of that trace; "link" none.
-    tracer_provider, meter_provider: by default the global ones.
-    most_places: so many pairs of queue and task are metered apart, the rest together.
+    metrics: False if another process exports the metrics of the same database.
+    follow: "auto" makes the first attempt of a job that was to run immediately a child of the span that enqueued it,
+        and links other attempts to that span; "child" makes all attempts children; "link" links all.
+    tracer_provider, meter_provider: the global ones by default.
+    most_places: the number of pairs of queue and task with their own series. The rest are counted as _others.
     """
     require_app(app)
     validate.flag(metrics, "metrics")
     require_places(most_places)
     if follow not in ("auto", "child", "link"):
-        raise InvalidInput(f"follow is 'auto', 'child' or 'link', not {validate.shown(follow)}")
+        raise InvalidInput(f"follow must be 'auto', 'child' or 'link', got {validate.shown(follow)}")
     _require_provider(tracer_provider, "tracer_provider", "get_tracer")
     _require_provider(meter_provider, "meter_provider", "get_meter")
     if app._tracing is not None:
-        raise InvalidInput("this app is instrumented already: call instrument(app) once")
-    made = Instrumentation(app, follow, tracer_provider, meter_provider)
-    app._tracing = made
+        raise InvalidInput("this app is already instrumented: call instrument(app) only once")
+    instrumentation = Instrumentation(app, follow, tracer_provider, meter_provider)
+    app._tracing = instrumentation
     if metrics:
-        made.meter(most_places)
-    return made
+        instrumentation.meter(most_places)
+    return instrumentation
 
 
 def _require_provider(value: Any, what: str, method: str) -> None:
     if value is not None and not callable(getattr(value, method, None)):
-        raise InvalidInput(f"{what} has a method {method}, and {validate.shown(value)} has none")
+        raise InvalidInput(f"{what} must have a method {method}(), got {validate.shown(value)}")
 
 
 class Instrumentation:
-    """What `instrument(app)` gives."""
+    """The instrumentation of an app, made by `instrument(app)`."""
 
     def __init__(
         self, app: Holdfast, follow: Follow, tracers: TracerProvider | None, meters: MeterProvider | None
@@ -107,11 +107,11 @@ class Instrumentation:
         self._wait = self._histogram(WAIT)
 
     def undo(self) -> None:
-        """No more spans. Instruments of a meter cannot be taken back; they tell nothing any more."""
+        """Stop recording spans. The instruments of a meter cannot be removed; they report nothing any more."""
         if self._app._tracing is self:
             self._app._tracing = None
 
-    # --- where something is enqueued: it stands in for the store ---
+    # --- enqueue: called in place of the store ---
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         store = self._app.store
@@ -134,29 +134,29 @@ class Instrumentation:
         return ids
 
     def current(self) -> str | None:
-        return _carried(contexts.get_current(), deferred=False)
+        return _trace_text(contexts.get_current(), deferred=False)
 
     @contextmanager
     def _sending(self, job: NewJob) -> Iterator[tuple[Span, NewJob]]:
         attributes = _attributes("send", job.queue, job.task)
-        # The errors of an enqueue are noted here: OpenTelemetry would note the text of any of them as the status.
+        # Errors are recorded here: OpenTelemetry would put the text of the exception into the status.
         with self._tracer.start_as_current_span(
             f"send {job.queue}", kind=SpanKind.PRODUCER, attributes=attributes, set_status_on_exception=False
         ) as span:
             try:
-                yield span, replace(job, trace=_carried(contexts.get_current(), _is_deferred(job)))
+                yield span, replace(job, trace=_trace_text(contexts.get_current(), _is_deferred(job)))
             except BaseException as error:
-                _mark(span, type(error).__name__)
+                _set_error(span, type(error).__name__)
                 raise
 
-    # --- where something runs ---
+    # --- attempts ---
 
     def middleware(self) -> Callable[[Context], Any] | None:
         meters = self._meters or metrics.get_meter_provider()
-        return self._around if self._traces() or _is_there(meters) else None
+        return self._around if self._traces() or _is_configured(meters) else None
 
     def _around(self, ctx: Context) -> Iterator[Any]:
-        """A span around each attempt."""
+        """Record a span around each attempt."""
         if not self._traces():
             yield from self._measured(ctx)
             return
@@ -169,29 +169,29 @@ class Instrumentation:
         token = contexts.attach(trace.set_span_in_context(span))
         try:
             result = yield from self._measured(ctx)
-            self._note_outcome(span, result)
-        except GeneratorExit:  # it was left behind, and this is some other thread
+            self._record_outcome(span, result)
+        except GeneratorExit:  # the attempt was abandoned, and this is another thread
             span.end()
             raise
         except BaseException as error:
-            self._note_error(span, error)
+            self._record_error(span, error)
             self._leave(span, token)
             raise
         self._leave(span, token)
 
     def _measured(self, ctx: Context) -> Generator[None, Any, Any]:
-        began = perf_counter()
+        started = perf_counter()
         try:
             return (yield)
         finally:
             place = {"queue": ctx.queue, "task": ctx.task}
-            self._run.record(perf_counter() - began, place)
+            self._run.record(perf_counter() - started, place)
             self._wait.record(ctx.waited, place)
 
     @contextmanager
     def process(self, message: Message[Any]) -> Iterator[Span]:
-        """`with instrumentation.process(message):` is the span in which you handle a message."""
-        queue, began = message._queue.name, perf_counter()
+        """Record a span around the handling of a message: `with instrumentation.process(message):`."""
+        queue, started = message._queue.name, perf_counter()
         attributes = _attributes("process", queue, None) | {
             "messaging.message.id": str(message.id),
             "holdfast.attempt": message.attempt,
@@ -201,10 +201,10 @@ class Instrumentation:
         try:
             yield span
         except BaseException as error:
-            self._note_error(span, error)
+            self._record_error(span, error)
             raise
         finally:
-            self._run.record(perf_counter() - began, {"queue": queue, "task": ""})
+            self._run.record(perf_counter() - started, {"queue": queue, "task": ""})
             self._leave(span, token)
 
     def _begin(self, queue: str, attributes: dict[str, Any], text: str | None, attempt: int) -> Span:
@@ -223,74 +223,74 @@ class Instrumentation:
         contexts.detach(token)
         span.end()
 
-    def _note_outcome(self, span: Span, outcome: Any) -> None:
-        """What an attempt returned; or raised, which means the same."""
+    def _record_outcome(self, span: Span, outcome: Any) -> None:
+        """Record the outcome that an attempt returned or raised."""
         if not isinstance(outcome, Outcome):
             return
         span.set_attribute("holdfast.outcome", type(outcome).__name__.lower())
         if isinstance(outcome, Then):
-            outcome.trace = _carried(trace.set_span_in_context(span), deferred=False)
+            outcome.trace = _trace_text(trace.set_span_in_context(span), deferred=False)
         elif isinstance(outcome, Fail):
-            _mark(span, outcome.code)
+            _set_error(span, outcome.code)
 
-    def _note_error(self, span: Span, error: BaseException) -> None:
+    def _record_error(self, span: Span, error: BaseException) -> None:
         if isinstance(error, Outcome):
-            self._note_outcome(span, error)
+            self._record_outcome(span, error)
             return
-        with suppress(Exception):  # an exception's class, text and attributes are the user's, and may do anything
-            _mark(span, self._app.error_table.code_for(error))
+        with suppress(Exception):  # user-defined exceptions may fail in __str__ or attributes
+            _set_error(span, self._app.error_table.code_for(error))
             span.record_exception(error)
 
     def _traces(self) -> bool:
-        return _is_there(self._tracers or trace.get_tracer_provider())
+        return _is_configured(self._tracers or trace.get_tracer_provider())
 
     # --- metrics ---
 
     def meter(self, most_places: int) -> None:
-        """Of the database: all that is counted there, read when the meter is."""
-        shared = _Shared(self._app, MetricsReader(self._app, most_places), lambda: self._app._tracing is self)
+        """Create observable instruments for the metrics of the database."""
+        shared = _SharedReading(MetricsReader(self._app, most_places), lambda: self._app._tracing is self)
         make = {"gauge": self._meter.create_observable_gauge, "counter": self._meter.create_observable_counter}
-        for measure in MEASURES:
-            if measure.kind != "histogram":
-                make[measure.kind](measure.name, [shared.callback(measure)], measure.unit, measure.help)
+        for metric in METRICS:
+            if metric.kind != "histogram":
+                make[metric.kind](metric.name, [shared.callback(metric)], metric.unit, metric.help)
 
-    def _histogram(self, measure: Measure) -> Any:
+    def _histogram(self, metric: Metric) -> Any:
         return self._meter.create_histogram(
-            measure.name, measure.unit, measure.help, explicit_bucket_boundaries_advisory=BOUNDS_SECONDS
+            metric.name, metric.unit, metric.help, explicit_bucket_boundaries_advisory=BOUNDS_SECONDS
         )
 
 
-class _Shared:
+class _SharedReading:
     """One reading for all instruments of a collection."""
 
-    def __init__(self, app: Holdfast, reader: MetricsReader, is_wanted: Callable[[], bool]) -> None:
-        self._app, self._reader, self._is_wanted = app, reader, is_wanted
-        self._reading: Measurement | None = None
+    def __init__(self, reader: MetricsReader, is_active: Callable[[], bool]) -> None:
+        self._reader, self._is_active = reader, is_active
+        self._reading: Reading | None = None
         self._read_at = 0.0
 
-    def callback(self, measure: Measure) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            if not self._is_wanted():
+            if not self._is_active():
                 return
-            with suppress(StoreClosed):  # then there is nothing to tell any more
-                for labels, value in self._fresh().values[measure.name].items():
-                    yield Observation(value, dict(zip(measure.labels, labels, strict=True)))
+            with suppress(StoreClosed):
+                for labels, value in self._fresh().values[metric.name].items():
+                    yield Observation(value, dict(zip(metric.labels, labels, strict=True)))
 
         return observe
 
-    def _fresh(self) -> Measurement:
+    def _fresh(self) -> Reading:
         if self._reading is None or perf_counter() - self._read_at > FRESH_SECONDS:
             self._reading, self._read_at = self._reader.read(), perf_counter()
         return self._reading
 
 
-def _is_there(provider: object) -> bool:
-    """Whether somebody listens: what the API itself provides does nothing."""
+def _is_configured(provider: object) -> bool:
+    """Return whether an SDK is set up. The providers of the API itself do nothing."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
 def _attributes(operation: str, queue: str, task: str | None) -> dict[str, Any]:
-    """As OpenTelemetry's conventions for messaging have them."""
+    """Return attributes by OpenTelemetry's semantic conventions for messaging."""
     return {
         "messaging.system": "holdfast",
         "messaging.operation.name": operation,
@@ -299,7 +299,7 @@ def _attributes(operation: str, queue: str, task: str | None) -> dict[str, Any]:
     } | ({} if task is None else {"holdfast.task": task})
 
 
-def _mark(span: Span, code: str) -> None:
+def _set_error(span: Span, code: str) -> None:
     span.set_status(Status(StatusCode.ERROR, code))
     span.set_attribute("error.type", code)
 
@@ -308,19 +308,19 @@ def _is_deferred(job: NewJob) -> bool:
     return job.delay > 0 or job.run_at is not None or (job.links is not None and job.links.holds)
 
 
-def _carried(context: TraceContext, deferred: bool) -> str | None:
-    """As it is kept in a job."""
+def _trace_text(context: TraceContext, deferred: bool) -> str | None:
+    """Return a trace context as the text that is stored in a job."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, context)
     parent, state = carrier.get("traceparent"), carrier.get("tracestate", "")
     if parent is None:
         return None
-    kept = f"{parent} {state}" if 0 < len(state) <= LONGEST_STATE else parent
-    return f"{LINK}{kept}" if deferred else kept
+    text = f"{parent} {state}" if 0 < len(state) <= MAX_TRACESTATE else parent
+    return f"{LINK}{text}" if deferred else text
 
 
 def _origin(text: str | None) -> tuple[TraceContext, bool]:
-    """Where a job comes from, and whether it was not to run at once. What cannot be read comes from nowhere."""
+    """Return the stored context of a job (empty if unreadable), and whether the job was deferred."""
     if not isinstance(text, str):
         return TraceContext(), False
     parent, _, state = text.removeprefix(LINK).partition(" ")

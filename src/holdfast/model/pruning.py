@@ -1,4 +1,4 @@
-"""What is to be pruned, and what was. Pure data; times are microseconds."""
+"""Values of pruning: candidates, deletions and their results. Times are microseconds."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from typing import Literal
 from msgspec import Struct
 
 from ..fold import MINUTE
-from ..retention import Expiry, Mark
+from ..retention import Expiry, Position
 
-Pruner = Literal["worker", "operator"]
-OldKind = Literal["minutes", "failures", "tracebacks", "audit", "batches", "blobs"]
+Initiator = Literal["worker", "operator"]
+RowKind = Literal["minutes", "failures", "tracebacks", "audit", "batches", "blobs"]
 LONG_HISTORY = 1000  # attempts
 
 
-def rows_of(attempt: int) -> int:
-    """Estimate how many rows go with a job that has so many attempts, itself included."""
+def estimated_rows(attempt: int) -> int:
+    """Estimate the rows of a job with this many attempts, its own included."""
     return 2 + 3 * attempt
 
 
-# --- what may go ---
+# --- candidates ---
 
 
-class EndedJob(Struct, frozen=True, gc=False):
-    """A job that has ended."""
-
+class FinishedJob(Struct, frozen=True, gc=False):
     id: int
     status: str
     queue: str
@@ -32,127 +30,136 @@ class EndedJob(Struct, frozen=True, gc=False):
     finished_at: int
     attempt: int
     chain: int
-    linked: int  # 1: it belongs to a longer chain or a batch, or others waited for it
+    linked: int  # 1: part of a longer chain or a batch, or other jobs waited for it
 
     @property
-    def mark(self) -> Mark:
+    def position(self) -> Position:
         return self.finished_at, self.id
 
     @property
     def rows(self) -> int:
-        return rows_of(self.attempt)
+        return estimated_rows(self.attempt)
+
+    def has_expired(self, expiry: Expiry) -> bool:
+        return self.position <= expiry.cutoff(self.status, self.queue, self.task)
 
 
-class DoomedChain(Struct, frozen=True):
-    """A chain that may go, as a whole."""
+class ExpiredChain(Struct, frozen=True):
+    """A chain in which every job has expired."""
 
     chain: int
-    jobs: dict[int, str]  # ids, and how each ended
+    jobs: dict[int, str]  # status by id
     rows: int
-    ended_at: int
-    long: tuple[int, ...] = ()  # of its jobs, those with a long history
+    finished_at: int
+    long: tuple[int, ...] = ()  # jobs with a long history
 
 
-# --- what one transaction is to delete ---
+class RowScan(Struct, frozen=True):
+    """A search for expired rows that belong to no job. One call examines up to `limit` of them."""
 
-
-class LoneJobs(Struct, frozen=True):
-    """Jobs of one status that have nothing to do with others."""
-
-    status: str
-    jobs: tuple[EndedJob, ...]
-
-
-class WholeChains(Struct, frozen=True):
-    """Chains, if they still have the same jobs and these have expired."""
-
-    chains: tuple[DoomedChain, ...]
-    expiry: Expiry
-
-
-class EndOfChain(Struct, frozen=True):
-    """The last jobs of a chain that is too long for one transaction, the root at the very end."""
-
-    chain: DoomedChain
-    limit: int = 0  # rows, about
-
-
-class PartOfHistory(Struct, frozen=True):
-    """Some events and attempts of a job that has too many for one transaction."""
-
-    job: int
-    status: str
-    ended_at: int
-    limit: int = 0  # rows of each
-
-
-Doomed = LoneJobs | WholeChains | EndOfChain | PartOfHistory
-
-
-class OldRows(Struct, frozen=True):
-    """Rows that belong to no job. One call looks at up to `limit` of them."""
-
-    what: OldKind
+    kind: RowKind
     before: int
     limit: int
-    after: int | str | None = None  # go on behind this key
+    after: int | str | None = None  # continue after this key
 
     @property
-    def bounds(self) -> dict[str, int | str | None]:
-        """As the statements take them."""
-        before = self.before // MINUTE if self.what == "minutes" else self.before
+    def parameters(self) -> dict[str, int | str | None]:
+        before = self.before // MINUTE if self.kind == "minutes" else self.before
         return {"before": before, "after": self.after, "limit": self.limit}
 
 
-# --- what was deleted ---
+# --- deletions: one transaction each ---
 
 
-class Pruned(Struct, frozen=True):
-    """What one transaction deleted."""
+class DeleteJobs(Struct, frozen=True):
+    """Delete standalone jobs of one status."""
 
-    counts: dict[str, int]  # jobs by status; batches; old rows by kind
-    freed: tuple[int, ...] = ()  # chains that deleted jobs had waited for
+    status: str
+    jobs: tuple[FinishedJob, ...]
+
+
+class DeleteChains(Struct, frozen=True):
+    """Delete chains, if they still consist of these jobs and all have expired."""
+
+    chains: tuple[ExpiredChain, ...]
+    expiry: Expiry
+
+
+class DeleteChainTail(Struct, frozen=True):
+    """Delete the last jobs of a chain that is too long for one transaction. The first job goes last."""
+
+    chain: ExpiredChain
+    limit: int = 0  # rows, approximately
+
+
+class TrimHistory(Struct, frozen=True):
+    """Delete events and attempts of a job that has too many for one transaction."""
+
+    job: int
+    status: str
+    finished_at: int
+    limit: int = 0  # rows of each
+
+
+class DeleteRows(Struct, frozen=True):
+    """Delete rows that belong to no job, if they are still expired."""
+
+    scan: RowScan
+    keys: tuple[int | str, ...]
+
+
+class CollectBlobs(Struct, frozen=True):
+    """Delete payload files that no job refers to. Not part of the transaction."""
+
+    limit: int
+
+
+PruneStep = DeleteJobs | DeleteChains | DeleteChainTail | TrimHistory | DeleteRows | CollectBlobs
+
+
+class Deleted(Struct, frozen=True):
+    """The result of one transaction."""
+
+    counts: dict[str, int]  # jobs by status; other rows by kind
+    freed: tuple[int, ...] = ()  # chains that the deleted jobs had waited for
     rows: int = 0
     seconds: float = 0.0  # with the write lock
-    rest: OldRows | None = None  # where to go on; None: no more old rows
 
 
-class PruneRun(Struct, frozen=True):
-    """Who prunes now, what the last run deleted, and the policy."""
+class PruneState(Struct, frozen=True):
+    """The current run, the result of the last one, and the stored policy."""
 
-    pid: int | None = None  # None: nobody does
+    pid: int | None = None  # None: no run is active
     actor: str | None = None
-    kind: str | None = None
     begun_at: int | None = None
-    counts: dict[str, int] = {}
     last_at: int | None = None
     last_counts: dict[str, int] = {}
-    retention: str | None = None  # JSON, of the last worker that had a policy
+    retention: str | None = None  # JSON, of the last worker that declared a policy
 
 
-# --- what would be deleted ---
+# --- dry run ---
 
 
-class Weight(Struct, frozen=True, gc=False):
-    """A job that would go, and what goes with it."""
+class JobFootprint(Struct, frozen=True, gc=False):
+    """A job that would be deleted, and what would be deleted with it."""
 
     id: int
     status: str
     queue: str
     task: str | None
     batch: int | None
-    callback_of: tuple[int, ...]  # batches that it was enqueued for
+    callback_of: tuple[int, ...]  # batches whose callback it is
     waited_for: tuple[int, ...]  # chains
     blobs: tuple[str, ...]
     attempts: int
     events: int
-    size: int  # bytes, about
+    size: int  # bytes, approximately
 
 
-class Rest(Struct, frozen=True):
-    """What to count besides jobs, in a dry run: old rows, and what is left over when jobs are gone."""
+class Dependents(Struct, frozen=True):
+    """What to count besides jobs in a dry run, with what the deleted jobs leave without members or references."""
 
-    old: tuple[OldRows, ...]
-    members: dict[int, int]  # of batches: how many of them would be gone
-    callbacks: dict[int, set[int]]  # of batches: which of these would be gone
-    references: dict[str, int]  # of blobs: how many jobs that refer to each would be gone
+    scans: tuple[RowScan, ...]
+    members: dict[int, int]  # deleted members by batch
+    callbacks: dict[int, set[int]]  # deleted callbacks by batch
+    references: dict[str, int]  # deleted references by blob

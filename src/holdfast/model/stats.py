@@ -1,5 +1,6 @@
-"""What a store tells of how it is doing. Pure data; times are microseconds."""
+"""Statistics: counts, failures, rates, sizes and events. Times are microseconds."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ from ..clock import SECOND
 
 
 class QueueStats(Struct, frozen=True):
-    """The messages of a queue. `total` is all that are still there: the sum of the four states.
+    """The messages of a queue. `total` is the sum of the four states.
 
-    None is unknown: more messages without history are there than are counted one by one.
+    None is unknown: there are too many messages without history to count them.
     """
 
     total: int | None
@@ -20,26 +21,26 @@ class QueueStats(Struct, frozen=True):
     running: int | None
     failed: int | None
     oldest_ready_age: float | None
-    """For how long the one that has waited longest could have been received, in seconds; None if none is ready."""
+    """Seconds for which the longest waiting message has been ready. None if none is ready."""
     paused: bool
 
 
 class QueueOverview(Struct, frozen=True):
-    """One queue, its tasks and its messages together."""
+    """The jobs and messages of a queue."""
 
     name: str
     ready: int | None
-    """None: unknown, since more jobs without history are there than are counted one by one."""
+    """None is unknown: there are too many messages without history to count them."""
     scheduled: int | None
     blocked: int | None
     running: int | None
     failed: int | None
     oldest_ready_age: float | None
-    """For how long the one that has waited longest could have been taken, in seconds; None if none is ready."""
+    """Seconds for which the longest waiting job has been ready. None if none is ready."""
     paused: bool
 
 
-# All that is in the log.
+# The names of all events.
 EVENTS = (
     *("enqueued", "unblocked", "promoted", "claimed", "succeeded", "retry_scheduled", "snoozed", "released"),
     *("interrupted", "returned", "recovered", "completed", "failed", "cancelled", "replaced", "requeued", "run_now"),
@@ -54,17 +55,45 @@ class Count(Struct, frozen=True):
 
     status: str
     queue: str
-    task: str | None  # None: messages
-    count: int | None  # None: unknown, since there are too many without history
+    task: str | None
+    """None: messages."""
+    count: int | None
+    """None is unknown: there are too many messages without history to count them."""
 
 
-class CountsRecord(Struct, frozen=True):
+class Counts(Struct, frozen=True):
+    """The number of jobs in each state, by queue and task."""
+
     items: list[Count]
-    paused: dict[str, bool]  # queues that were ever paused, and whether they are
+    paused: dict[str, bool]
+    """Queues that were ever paused, and whether they are paused now."""
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        return self._by("status")
+
+    @property
+    def by_queue(self) -> dict[str, int]:
+        return self._by("queue")
+
+    @property
+    def total(self) -> int:
+        return sum(one.count or 0 for one in self.items)
+
+    @property
+    def unknown(self) -> list[Count]:
+        """Items whose number is unknown. They are not part of the sums."""
+        return [one for one in self.items if one.count is None]
+
+    def _by(self, name: str) -> dict[str, int]:
+        sums: Counter[str] = Counter()
+        for one in self.items:
+            sums[getattr(one, name)] += one.count or 0
+        return dict(sums)
 
 
 class WaitingJob(Struct, frozen=True):
-    """A job that runs, could be claimed, or is blocked since then."""
+    """A job that has been running, ready, due or blocked since a point in time."""
 
     id: int
     queue: str
@@ -85,7 +114,7 @@ class FailureRecord(Struct, frozen=True):
 
 
 class MinuteRecord(Struct, frozen=True):
-    """What happened in one or several minutes, to one task or to the messages of a queue. See fold.py."""
+    """A measure of one or several minutes, of one task or of the messages of a queue. See fold.py."""
 
     minute: int
     queue: str
@@ -96,30 +125,33 @@ class MinuteRecord(Struct, frozen=True):
 
 
 class Totals(Struct, frozen=True):
-    """Sums since the beginning, which only grow. A message has the task ''."""
+    """Lifetime sums, which only grow. The task of messages is ''."""
 
     enqueued: int
-    """How many jobs and messages there ever were, those without history too."""
+    """All jobs and messages ever enqueued, including those without history."""
     outcomes: dict[tuple[str, str, str], int]
     """Attempts by queue, task and outcome."""
     histograms: dict[tuple[str, str, str], dict[int, int]]
-    """By queue, task and measure: the counts of buckets."""
+    """Counts by bucket, by queue, task and measure."""
     durations: dict[tuple[str, str, str], int]
-    """By queue, task and measure: the sum, in microseconds."""
+    """Sums in microseconds, by queue, task and measure."""
     errors: dict[tuple[str, str, str], int]
     """Failures by error code, queue and task."""
 
 
-class StorageRecord(Struct, frozen=True):
+class Storage(Struct, frozen=True):
+    """Sizes in bytes."""
+
     database_bytes: int
     wal_bytes: int
     free_bytes_in_file: int
+    """Unused pages, which a vacuum would return to the file system."""
     page_size: int
     disk_free_bytes: int
 
 
 class EventRecord(Struct, frozen=True):
-    """An entry of the log. Its id is a cursor."""
+    """An entry of the event log. Its id is a cursor."""
 
     id: int
     job_id: int | None
@@ -130,11 +162,11 @@ class EventRecord(Struct, frozen=True):
     detail: dict[str, Any]
 
 
-SHOWN = ("ready", "scheduled", "blocked", "running", "failed")  # of a queue, in an overview
+OVERVIEW = ("ready", "scheduled", "blocked", "running", "failed")
 
 
-def queue_stats(queue: str, counts: CountsRecord, waiting: Sequence[WaitingJob], now: int) -> QueueStats:
-    """The messages of a queue. waiting: those that could be received for longest."""
+def queue_stats(queue: str, counts: Counts, waiting: Sequence[WaitingJob], now: int) -> QueueStats:
+    """Sum up the messages of a queue. waiting: the longest waiting ones that are ready."""
     found = {one.status: one.count for one in counts.items if one.task is None and one.queue == queue}
     n = {status: found.get(status, 0) for status in ("ready", "scheduled", "running", "failed")}
     messages = [one for one in waiting if one.task is None and one.queue == queue]
@@ -143,16 +175,16 @@ def queue_stats(queue: str, counts: CountsRecord, waiting: Sequence[WaitingJob],
     )
 
 
-def queue_overviews(counts: CountsRecord, waiting: Sequence[WaitingJob], now: int) -> list[QueueOverview]:
-    """Queues that have something waiting, running or failed, or that were ever paused, by name."""
+def queue_overviews(counts: Counts, waiting: Sequence[WaitingJob], now: int) -> list[QueueOverview]:
+    """Sum up the queues that have jobs waiting, running or failed, or that were ever paused, by name."""
     found: dict[str, dict[str, list[int | None]]] = {name: {} for name in counts.paused}
     for one in counts.items:
-        if one.status in SHOWN:
+        if one.status in OVERVIEW:
             found.setdefault(one.queue, {}).setdefault(one.status, []).append(one.count)
     return [
         QueueOverview(
             name=name,
-            **{status: _sum(found[name].get(status, ())) for status in SHOWN},
+            **{status: _sum(found[name].get(status, ())) for status in OVERVIEW},
             oldest_ready_age=_age([one for one in waiting if one.queue == name], now),
             paused=counts.paused.get(name, False),
         )
@@ -161,11 +193,11 @@ def queue_overviews(counts: CountsRecord, waiting: Sequence[WaitingJob], now: in
 
 
 def _age(waiting: Sequence[WaitingJob], now: int) -> float | None:
-    """Of the oldest, in seconds."""
+    """Return the age of the oldest in seconds."""
     return max(0.0, (now - min(one.since for one in waiting)) / SECOND) if waiting else None
 
 
 def _sum(counts: Collection[int | None]) -> int | None:
-    """None where one of them is unknown."""
+    """Return None if one of them is unknown."""
     known = [n for n in counts if n is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -1,4 +1,4 @@
-"""How it is doing: the five questions of whoever is on call."""
+"""Statistics for operators: `app.observe`."""
 
 from .observe import Observe
 

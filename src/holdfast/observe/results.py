@@ -1,100 +1,61 @@
-"""What `app.observe` answers with. Pure data; times are aware datetimes, spans are seconds."""
+"""Results of `app.observe`. Times are aware datetimes, durations are seconds."""
 
 from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
 
-
-class CountInfo(Struct, frozen=True):
-    """So many jobs of a task, or messages of a queue, in one state."""
-
-    status: str
-    queue: str
-    task: str | None
-    """None: messages."""
-    count: int | None
-    """None: unknown, since more jobs without history are there than are counted one by one."""
-
-
-class Counts(Struct, frozen=True):
-    """How many jobs there are, in each state, by queue and task."""
-
-    items: list[CountInfo]
-
-    @property
-    def by_status(self) -> dict[str, int]:
-        return self._by("status")
-
-    @property
-    def by_queue(self) -> dict[str, int]:
-        return self._by("queue")
-
-    @property
-    def total(self) -> int:
-        return sum(one.count or 0 for one in self.items)
-
-    @property
-    def unknown(self) -> list[CountInfo]:
-        """What could not be counted, and is in none of the sums."""
-        return [one for one in self.items if one.count is None]
-
-    def _by(self, name: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for one in self.items:
-            place = getattr(one, name)
-            found[place] = found.get(place, 0) + (one.count or 0)
-        return found
+from ..model.stats import Counts, Storage
 
 
 class WorkerHealth(Struct, frozen=True):
-    """A worker, and whether its process is there."""
+    """A worker, and whether its process is alive."""
 
     id: str
     pid: int
     host: str
     alive: bool
-    """By the lock that it holds for as long as it lives, not by its heartbeat."""
+    """By the lock that the process holds while it lives, not by its heartbeat."""
     stopped: bool
-    """By a signal: it does nothing until it is continued."""
+    """Suspended by a signal, until it is continued."""
     started_at: datetime
     heartbeat_at: datetime
     running: int
-    """How many jobs it has taken."""
+    """Jobs that it has claimed."""
     concurrency: int
     queues: tuple[str, ...] | None
-    """None: all of them."""
+    """None: all queues."""
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
 
 
 class OldestJob(Struct, frozen=True):
-    """A job that has been in its state for long."""
+    """One of the jobs that have been in their state for longest."""
 
     job_id: int
     status: str
     queue: str
     task: str | None
     since: datetime
-    """When it was claimed, if it is running; when it was enqueued or due, if it waits."""
+    """When it was claimed, if it is running; when it was enqueued or due, if it is waiting."""
     age: float
     attempt: int
     worker: WorkerHealth | None
-    """Who runs it."""
+    """The worker that runs it."""
 
 
 class TaskAttempts(Struct, frozen=True):
-    """With how many attempts the jobs of a task ended, and how many attempts there were."""
+    """The number of attempts of a task, and how many of them its jobs needed."""
 
     queue: str
     task: str | None
     by_attempt: dict[int, int]
-    """How many jobs ended with their first attempt, their second, and so on."""
+    """Finished jobs by attempt number at completion."""
     succeeded: int
     retried: int
-    """Attempts that failed and were, or will be, tried again."""
+    """Failed attempts that were, or will be, retried."""
     failed: int
-    """Jobs that failed for good."""
+    """Jobs that failed permanently."""
 
     @property
     def jobs(self) -> int:
@@ -102,13 +63,13 @@ class TaskAttempts(Struct, frozen=True):
 
     @property
     def failure_rate(self) -> float:
-        """Of all attempts that ended well or badly, the share that did not succeed."""
+        """The share of attempts that did not succeed."""
         tried = self.succeeded + self.retried + self.failed
         return (self.retried + self.failed) / tried if tried else 0.0
 
 
 class FailureInfo(Struct, frozen=True):
-    """Failures of one kind at one place."""
+    """Failures with one error code at one place in the code."""
 
     error_code: str
     queue: str
@@ -117,13 +78,13 @@ class FailureInfo(Struct, frozen=True):
     first_seen: datetime
     last_seen: datetime
     last_job_id: int
-    """It may be gone by now."""
+    """This job may have been deleted since."""
     fingerprint: str | None
     traceback: str | None
 
 
 class ThroughputPoint(Struct, frozen=True):
-    """What ended in one step of time, of one task or of the messages of a queue."""
+    """Attempts that ended in one step of time, of one task or of the messages of a queue."""
 
     at: datetime
     queue: str
@@ -135,7 +96,7 @@ class ThroughputPoint(Struct, frozen=True):
 
 
 class Percentiles(Struct, frozen=True):
-    """Seconds; None where nothing was measured. From histograms, whose buckets are a quarter wide."""
+    """Seconds; None if nothing was measured. Read from histograms with buckets up to a quarter wide."""
 
     p50: float | None
     p95: float | None
@@ -143,7 +104,7 @@ class Percentiles(Struct, frozen=True):
 
 
 class Latency(Struct, frozen=True):
-    """How long attempts of a task waited from when they were due to when they began, and how long they ran."""
+    """How long attempts of a task waited from when they were due until they started, and how long they ran."""
 
     queue: str
     task: str | None
@@ -152,39 +113,28 @@ class Latency(Struct, frozen=True):
     run: Percentiles
 
 
-class Storage(Struct, frozen=True):
-    """How big it is. Bytes."""
-
-    database_bytes: int
-    wal_bytes: int
-    free_bytes_in_file: int
-    """Pages that are not in use, and that a vacuum would give back."""
-    page_size: int
-    disk_free_bytes: int
-
-
-class Kept(Struct, frozen=True):
-    """How long things are kept, what goes next, and whether deleting leaves something behind."""
+class RetentionStatus(Struct, frozen=True):
+    """The retention rules, what they delete next, and whether deletions were complete."""
 
     rules: str | None
-    """In words. None: they are of another version of Holdfast, and nothing is deleted."""
+    """In words. None: they are from another version of Holdfast, and nothing is deleted."""
     automatic: bool
-    """Whether workers delete by themselves."""
+    """Whether workers prune in the background."""
     due: int
-    """How many jobs are to be deleted now, by their age."""
+    """Jobs that have expired by their age."""
     more_due: bool
     """There are more than were counted."""
     next_job_id: int | None
     next_at: datetime | None
-    """When the next one is to be deleted."""
+    """When the next job expires."""
     last_pruned_at: datetime | None
     last_pruned_jobs: int
     left_behind: int
-    """Deleted jobs of which rows are left, as far as a short look tells. `holdfast doctor` has more."""
+    """Deleted jobs with orphaned rows, found by a short check. `holdfast doctor` checks more."""
 
 
 class Event(Struct, frozen=True):
-    """A line of the log. Its id is a cursor: pass it as `after`."""
+    """An entry of the event log. Its id is a cursor: pass it as `after`."""
 
     id: int
     job_id: int | None
@@ -193,11 +143,11 @@ class Event(Struct, frozen=True):
     attempt: int | None
     actor: str | None
     detail: dict[str, Any]
-    """What is in it depends on the event. Times in it are datetimes."""
+    """Depends on the event. Times in it are datetimes."""
 
 
 class Snapshot(Struct, frozen=True):
-    """All of it, at one time."""
+    """All results, read at one point in time."""
 
     at: datetime
     counts: Counts
@@ -207,4 +157,4 @@ class Snapshot(Struct, frozen=True):
     workers: list[WorkerHealth]
     latency: list[Latency]
     storage: Storage
-    kept: Kept
+    kept: RetentionStatus

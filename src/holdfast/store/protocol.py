@@ -37,21 +37,31 @@ if TYPE_CHECKING:
         Settlement,
         TimelineEntry,
     )
-    from ..model.pruning import Doomed, DoomedChain, EndedJob, OldRows, Pruned, Pruner, PruneRun, Rest, Weight
+    from ..model.pruning import (
+        Deleted,
+        Dependents,
+        ExpiredChain,
+        FinishedJob,
+        Initiator,
+        JobFootprint,
+        PruneState,
+        PruneStep,
+        RowScan,
+    )
     from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
     from ..model.situation import Blockers, Situation, WaitingJobs
     from ..model.stats import (
-        CountsRecord,
+        Counts,
         EventRecord,
         FailureRecord,
         MinuteRecord,
-        StorageRecord,
+        Storage,
         Totals,
         WaitingJob,
     )
     from ..model.worker import Attendance, WorkerRecord
     from ..model.workflow import BatchRecord, Deletion
-    from ..retention import Expiry, Mark
+    from ..retention import Expiry, Position
 
 
 class Pages(Struct, frozen=True):
@@ -315,7 +325,7 @@ class ScheduleStore(Protocol):
 
 
 class StatisticsStore(Protocol):
-    def counts(self, queue: str | None = None) -> CountsRecord:
+    def counts(self, queue: str | None = None) -> Counts:
         """How many jobs there are of each state, by queue and task; and which queues are paused."""
         ...
 
@@ -352,53 +362,55 @@ class StatisticsStore(Protocol):
         there is nothing left to do."""
         ...
 
-    def size(self) -> StorageRecord: ...
+    def size(self) -> Storage: ...
 
 
 class PruningStore(Protocol):
-    """Methods that delete take the token of a run, and the sum of what the run has deleted before. They return None
-    where another run has taken over, and then nothing was deleted."""
+    """Finds and deletes what has expired. One process prunes at a time: it holds the token of the run."""
 
-    def begin(self, kind: Pruner, actor: str, note: dict[str, Any]) -> str | None:
-        """A token for the run; None where another is running. An operator takes it from a worker."""
+    def begin(self, kind: Initiator, actor: str, note: dict[str, Any]) -> str | None:
+        """Return a token for a run; None while another run is active. An operator takes over from a worker."""
         ...
 
     def end(self, token: str, interrupted: bool) -> None:
-        """Leaves the event, if the run has deleted something, or an operator asked for it."""
+        """End the run. Log it if it deleted something, or if an operator started it."""
         ...
 
-    def state(self) -> PruneRun:
-        """Who prunes now, what the last run did, and the policy of the last worker that had one."""
+    def state(self) -> PruneState:
+        """Return the active run, the result of the last one, and the policy of the last worker that had one."""
         ...
 
-    def ended_after(self, status: str, after: Mark, until: Mark, limit: int) -> builtins.list[EndedJob]:
-        """Jobs that ended in one way, in the order in which they did, from one mark to another."""
+    def finished_after(self, status: str, after: Position, until: Position, limit: int) -> builtins.list[FinishedJob]:
+        """Return jobs of one status between two positions, in the order in which they finished."""
         ...
 
-    def doomed_chains(
-        self, chains: Collection[int], expiry: Expiry, gone: Collection[int] = ()
-    ) -> builtins.list[DoomedChain]:
-        """Of these chains, those that may go. gone: jobs that are to be taken for deleted."""
+    def expired_chains(
+        self, chains: Collection[int], expiry: Expiry, hidden: Collection[int] = ()
+    ) -> builtins.list[ExpiredChain]:
+        """Return those of these chains that have expired. hidden: jobs that count as deleted."""
+        ...
+
+    def expired_rows(self, scan: RowScan) -> tuple[tuple[int | str, ...], RowScan | None]:
+        """Return the keys of expired rows that belong to no job, and where to continue."""
+        ...
+
+    def delete(self, token: str | None, step: PruneStep, counts: dict[str, int]) -> Deleted | None:
+        """Delete what is still as it was found. None: another run has taken over, and nothing was deleted.
+
+        token: only CollectBlobs needs none. counts: what the run has deleted before.
+        """
         ...
 
     def export(self, ids: Collection[int]) -> Iterator[bytes]:
-        """Each job as a line of JSON, with its attempts, events and blockers."""
+        """Return each job as a line of JSON, with its attempts, events and blockers."""
         ...
 
-    def weigh(self, ids: Collection[int]) -> builtins.list[Weight]:
-        """What would go with each of these jobs, for a dry run."""
+    def footprints(self, ids: Collection[int]) -> builtins.list[JobFootprint]:
+        """Return what would be deleted with each of these jobs."""
         ...
 
-    def weigh_rest(self, rest: Rest) -> dict[str, int]:
-        """What would go besides jobs, for a dry run."""
-        ...
-
-    def delete(self, token: str, doomed: Doomed, counts: dict[str, int]) -> Pruned | None:
-        """Delete these jobs or chains, or a part of one, unless they have changed since they were found."""
-        ...
-
-    def delete_old(self, token: str | None, rows: OldRows, counts: dict[str, int]) -> Pruned | None:
-        """Delete some rows that belong to no job: minutes, failures, tracebacks, audit, batches or blobs."""
+    def count_dependents(self, dependents: Dependents) -> dict[str, int]:
+        """Count what would be deleted besides jobs."""
         ...
 
 

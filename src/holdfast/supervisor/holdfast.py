@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..observe import Observe
     from ..retention import Retention
     from ..upkeep.doctor.findings import Checkup
-    from ..upkeep.prune_on_demand import PruneReport
+    from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
     from ..worker.prefetch import Queues
     from ..worker.worker import Worker
@@ -68,9 +68,9 @@ class Holdfast(App):
         return found
 
     def _rules(self) -> Retention | None:
-        from ..upkeep.prune_in_background import in_force
+        from ..upkeep.prune import effective_retention
 
-        return in_force(self.store, self._retention)
+        return effective_retention(self.store, self._retention)
 
     def prune(
         self,
@@ -91,17 +91,13 @@ class Holdfast(App):
         progress: called again and again with the number of jobs that are gone.
         """
         from ..retention import archive_path
-        from ..upkeep.prune_on_demand import PruneOrder, prune
+        from ..upkeep.prune import prune
 
-        order = PruneOrder(
-            actor=validate.actor(actor),
-            reason=validate.reason(reason),
-            archive=archive_path(archive),
-            dry_run=validate.flag(dry_run, "dry_run"),
-            hurry=validate.flag(hurry, "hurry"),
-        )
+        who, why, path = validate.actor(actor), validate.reason(reason), archive_path(archive)
+        options = {"dry_run": validate.flag(dry_run, "dry_run"), "hurry": validate.flag(hurry, "hurry")}
         rules = validate.retention(retention) or self.retention
-        return prune(self.store, self.clock, rules, order, progress or (lambda _: None))
+        tell = progress or (lambda _: None)
+        return prune(self.store, self.clock, rules, actor=who, reason=why, archive=path, progress=tell, **options)
 
     def vacuum(
         self,
@@ -154,8 +150,8 @@ class Holdfast(App):
         """
         from multiprocessing import current_process
 
-        from ..retention import written
-        from ..upkeep.prune_in_background import Caretaker
+        from ..retention import to_json
+        from ..upkeep.background import BackgroundPruner
         from ..worker.prefetch import parse_queues
         from ..worker.scheduler import Scheduler
         from ..worker.worker import Worker, WorkerOptions, WorkerParts
@@ -190,8 +186,8 @@ class Holdfast(App):
             backing=self.backing,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
-            upkeep=Caretaker(self.store, self.clock),
-            retention=None if self._retention is None else written(self._retention).decode(),
+            upkeep=BackgroundPruner(self.store, self.clock),
+            retention=None if self._retention is None else to_json(self._retention).decode(),
         )
         return Worker(parts, options)
 

@@ -1,1 +1,1 @@
-"""What keeps the database small: pruning by rule, an archive of what was pruned, giving space back."""
+"""Keeping the database small and sound: pruning with an archive, vacuum, and the doctor."""

@@ -1,8 +1,8 @@
-"""A file of jobs that were deleted: JSON lines, compressed, only ever appended to.
+"""The archive of deleted jobs: a gzip file of JSON lines that is only appended to.
 
-Each batch is a gzip member of its own, and all that read gzip read them as one. A member names its length in its
-header, so that one that a crash has cut short is found, and cut off, before the next is written: what lies behind a
-torn member could not be read.
+Each batch is a gzip member of its own; gzip tools read all members as one file. A member states its length in its
+header. So a member that a crash has truncated is found, and removed before the next is written: otherwise nothing
+after it could be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 
 from ..errors import ArchiveError
 
-# RFC 1952: magic, deflate, FEXTRA; no time, no hints, unknown system; one extra field, called "HF", of eight bytes.
+# RFC 1952: magic, deflate, FEXTRA; no time, no flags, unknown system; one extra field "HF" of eight bytes.
 _HEAD = struct.Struct("<4sIBBH2sHQ")
 _MAGIC = b"\x1f\x8b\x08\x04"
 _FIELD = b"HF"
@@ -27,49 +27,46 @@ MEMBER_BYTES = 4 * 1024 * 1024
 
 
 class Archive:
-    """Open for appending, by one process at a time."""
+    """An archive file, open for appending by one process at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not self.path.name.endswith(".gz"):
-            raise ArchiveError(f"{self.path} is to be compressed: give it a name such as jobs.jsonl.gz")
+            raise ArchiveError(f"the name of an archive must end in .gz, such as jobs.jsonl.gz, got {self.path}")
         try:
             is_new = not self.path.exists()
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            raise ArchiveError(
-                f"the archive {self.path} cannot be opened: {error.strerror}. Nothing was deleted"
-            ) from error
+            raise self._error("opened", error) from error
         try:
             self._prepare(is_new)
-        except OSError as error:
+        except BaseException as error:
             os.close(self._file)
-            raise ArchiveError(
-                f"the archive {self.path} cannot be written: {error.strerror}. Nothing was deleted"
-            ) from error
-        except BaseException:
-            os.close(self._file)
+            if isinstance(error, OSError):
+                raise self._error("written", error) from error
             raise
+
+    def _error(self, action: str, error: OSError) -> ArchiveError:
+        return ArchiveError(
+            f"the archive {self.path} cannot be {action}: {error.strerror}. Jobs not in it were not deleted"
+        )
 
     def _prepare(self, is_new: bool) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise ArchiveError(f"{self.path} is no regular file: choose another")
-        self._lock()
-        if is_new:
-            _flush_folder(self.path)
-        self._end = _end_of_members(self._file, self.path)
-        os.ftruncate(self._file, self._end)
-
-    def _lock(self) -> None:
+            raise ArchiveError(f"the archive {self.path} is not a regular file: choose another file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ArchiveError(
-                f"another process writes to {self.path}: wait for it, or choose another file"
+                f"another process is writing to {self.path}: wait until it has finished, or choose another file"
             ) from None
+        if is_new:
+            _fsync_folder(self.path)
+        self._end = _end_of_members(self._file, self.path)
+        os.ftruncate(self._file, self._end)
 
     def append(self, lines: Iterable[bytes]) -> int:
-        """On the disk when this returns. Returns how many there were."""
+        """Write these lines, and flush them to disk. Return their number."""
         text, count = bytearray(), 0
         try:
             for line in lines:
@@ -82,9 +79,7 @@ class Archive:
                 self._write(_member(text))
             os.fsync(self._file)
         except OSError as error:
-            raise ArchiveError(
-                f"the archive {self.path} cannot be written: {error.strerror}. What is not in it was not deleted"
-            ) from error
+            raise self._error("written", error) from error
         return count
 
     def _write(self, member: bytes) -> None:
@@ -114,7 +109,7 @@ def _member(data: bytes | bytearray) -> bytes:
 
 
 def _end_of_members(file: int, path: Path) -> int:
-    """Where the last whole one ends."""
+    """Return the offset after the last complete member."""
     size, at = os.fstat(file).st_size, 0
     while at < size:
         head = os.pread(file, _HEAD.size, at)
@@ -122,14 +117,14 @@ def _end_of_members(file: int, path: Path) -> int:
             break
         magic, _, _, _, _, field, _, length = _HEAD.unpack(head.ljust(_HEAD.size))
         if magic != _MAGIC or field != _FIELD or length <= _HEAD.size:
-            raise ArchiveError(f"{path} is there already, and is no archive of Holdfast's: choose another file")
+            raise ArchiveError(f"{path} exists and is not an archive of Holdfast: choose another file")
         if at + length > size:
             break
         at += length
     return at
 
 
-def _flush_folder(path: Path) -> None:
+def _fsync_folder(path: Path) -> None:
     folder = os.open(path.absolute().parent, os.O_RDONLY)
     try:
         os.fsync(folder)

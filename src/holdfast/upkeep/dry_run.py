@@ -1,22 +1,23 @@
-"""What a run of pruning would delete: each job by its rule, and all that goes with it."""
+"""Dry run: count what pruning would delete."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from typing import Any
 
 from msgspec import Struct
 
-from ..model.pruning import Doomed, EndOfChain, LoneJobs, OldRows, PartOfHistory, Pruned, Rest
-from ..retention import ENDED, Retention, rule_in_words
+from ..model.pruning import DeleteChains, DeleteChainTail, Deleted, DeleteJobs, Dependents, PruneStep, RowScan
+from ..retention import FINISHED, Retention, rule_in_words
 from ..store.protocol import Store
 
-SOME = 1000
-HOW = "by the bytes of each job, its attempts and its events; pages that are freed only in part count as free"
+CHUNK_JOBS = 1000
+ESTIMATE = "by the bytes of each job, its attempts and its events; pages that become partly free count as free"
 
 
 class PruneGroup(Struct, frozen=True):
-    """Jobs that would go by one rule."""
+    """Jobs that one rule would delete."""
 
     rule: str
     status: str
@@ -25,81 +26,86 @@ class PruneGroup(Struct, frozen=True):
     jobs: int
 
 
-class Forecast:
-    """Counts what a run finds, and deletes nothing: in place of a Deleter."""
+class DryRun:
+    """Counts what a run finds, in place of a Deleter.
+
+    The database still contains the counted jobs, so the run is told which of them to treat as deleted.
+    """
 
     def __init__(self, store: Store, retention: Retention) -> None:
         self._store, self._retention = store, retention
         self._groups: Counter[tuple[bool, str, str, str | None]] = Counter()
-        self._old: list[OldRows] = []
+        self._scans: list[RowScan] = []
         self._members: Counter[int] = Counter()
         self._callbacks: dict[int, set[int]] = {}
         self._references: Counter[str] = Counter()
+        self._attempts = self._events = 0
+        self._is_estimate = False
         self.counts: Counter[str] = Counter()
-        self.gone: set[int] = set()  # jobs that count as deleted: those of chains, and those that waited for chains
-        self.attempts = self.events = self.gone_bytes = self.archived = 0
-        self.is_estimate = False
-
-    # --- for the run ---
+        self.hidden: set[int] = set()  # counted jobs that are part of a chain, or that waited for one
+        self.hidden_bytes = 0
 
     @property
-    def gone_jobs(self) -> int:
-        return sum(self.counts[status] for status in ENDED)
+    def hidden_jobs(self) -> int:
+        return sum(self.counts[status] for status in FINISHED)
 
     def archive(self, ids: Collection[int]) -> None:
-        """Nothing is archived."""
+        """A dry run archives nothing."""
 
-    def delete(self, doomed: Doomed, by_size: bool) -> Pruned:
-        """Weigh the jobs; of a long chain, all of them."""
-        if isinstance(doomed, PartOfHistory):
-            return Pruned({})
-        if isinstance(doomed, LoneJobs):
-            return Pruned({}, tuple(self._weigh([job.id for job in doomed.jobs], by_size)))
-        chains = [doomed.chain] if isinstance(doomed, EndOfChain) else doomed.chains
-        ids = [job for one in chains for job in one.jobs]
-        freed = self._weigh([job for job in ids if job not in self.gone], by_size)
-        self.gone.update(ids)
-        return Pruned({}, tuple(freed - {one.chain for one in chains}))
+    def delete(self, step: PruneStep, by_size: bool) -> Deleted:
+        """Count the jobs; of a long chain, all of them at once."""
+        match step:
+            case DeleteJobs():
+                return Deleted({}, tuple(self._count([job.id for job in step.jobs], by_size)))
+            case DeleteChains() | DeleteChainTail():
+                chains = [step.chain] if isinstance(step, DeleteChainTail) else step.chains
+                ids = [job for one in chains for job in one.jobs]
+                freed = self._count([job for job in ids if job not in self.hidden], by_size)
+                self.hidden.update(ids)
+                return Deleted({}, tuple(freed - {one.chain for one in chains}))
+            case _:
+                return Deleted({})
 
-    def _weigh(self, ids: list[int], by_size: bool) -> set[int]:
-        """Returns the chains that they waited for."""
+    def _count(self, ids: list[int], by_size: bool) -> set[int]:
+        """Return the chains that these jobs waited for."""
         freed: set[int] = set()
-        for start in range(0, len(ids), SOME):
-            for one in self._store.pruning.weigh(ids[start : start + SOME]):
+        for start in range(0, len(ids), CHUNK_JOBS):
+            for one in self._store.pruning.footprints(ids[start : start + CHUNK_JOBS]):
                 self._groups[by_size, one.status, one.queue, one.task] += 1
                 self.counts[one.status] += 1
-                self.attempts += one.attempts
-                self.events += one.events
-                self.gone_bytes += one.size
+                self._attempts += one.attempts
+                self._events += one.events
+                self.hidden_bytes += one.size
                 self._references.update(one.blobs)
                 if one.batch is not None:
                     self._members[one.batch] += 1
                 for batch in one.callback_of:
                     self._callbacks.setdefault(batch, set()).add(one.id)
                 if one.waited_for:
-                    self.gone.add(one.id)
+                    self.hidden.add(one.id)
                     freed.update(one.waited_for)
-        self.is_estimate = self.is_estimate or by_size
+        self._is_estimate = self._is_estimate or by_size
         return freed
 
-    def delete_old(self, rows: OldRows) -> Pruned:
-        """Remember the rule: what it would delete is counted at the end."""
-        self._old.append(rows)
-        return Pruned({})
+    def delete_rows(self, scan: RowScan) -> tuple[float, RowScan | None]:
+        """Note the scan: its rows are counted at the end."""
+        self._scans.append(scan)
+        return 0.0, None
 
-    def count_rest(self) -> None:
-        """Count what would go besides jobs."""
-        rest = Rest(tuple(self._old), dict(self._members), self._callbacks, dict(self._references))
-        self.counts.update(self._store.pruning.weigh_rest(rest))
+    def end(self, interrupted: bool) -> None:
+        if not interrupted:
+            found = Dependents(tuple(self._scans), dict(self._members), self._callbacks, dict(self._references))
+            self.counts.update(self._store.pruning.count_dependents(found))
 
-    # --- for the report ---
-
-    def groups(self) -> list[PruneGroup]:
-        """The largest first."""
-        return [
+    def report(self) -> dict[str, Any]:
+        """Return the fields of a PruneReport that only a dry run has. The largest group is first."""
+        groups = tuple(
             PruneGroup(self._rule(by_size, status, queue, task), status, queue, task, jobs)
             for (by_size, status, queue, task), jobs in self._groups.most_common()
-        ]
+        )
+        estimate = ESTIMATE if self._is_estimate else None
+        counts = {"archived": 0, "attempts": self._attempts, "events": self._events}
+        return counts | {"groups": groups, "estimate": estimate}
 
     def _rule(self, by_size: bool, status: str, queue: str, task: str | None) -> str:
         if by_size:

@@ -1,106 +1,254 @@
-"""A run of pruning: one loop over the rules, in steps that leave the database to others in between."""
+"""Pruning: apply the retention rules in short steps, so that other processes can use the database in between.
+
+A `PruneRun` finds candidates rule by rule and cuts them into steps, each of which is one short transaction. They
+serve `app.prune()`, the workers (see background.py) and the dry run, which counts instead of deleting.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from heapq import merge
-from itertools import chain
-from typing import NamedTuple, TypeVar
+from time import monotonic, sleep
+from typing import Any, NamedTuple, TypeVar, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ..clock import Clock
+from ..clock import Clock, as_datetime
+from ..errors import AlreadyPruning, DiskFull
 from ..model.pruning import (
     LONG_HISTORY,
-    Doomed,
-    DoomedChain,
-    EndedJob,
-    EndOfChain,
-    LoneJobs,
-    OldKind,
-    OldRows,
-    PartOfHistory,
-    Pruned,
-    WholeChains,
+    CollectBlobs,
+    DeleteChains,
+    DeleteChainTail,
+    Deleted,
+    DeleteJobs,
+    DeleteRows,
+    ExpiredChain,
+    FinishedJob,
+    Initiator,
+    PruneStep,
+    RowKind,
+    RowScan,
+    TrimHistory,
 )
-from ..retention import ENDED, LAST_ID, NOTHING, Expiry, Mark, Retention, decider, expiry, of_any
+from ..retention import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    FINISHED,
+    Expiry,
+    Position,
+    Retention,
+    expire_all,
+    expiry,
+    from_json,
+    matching_limit,
+    row_cutoffs,
+)
 from ..store.protocol import Store
 from .archive import Archive
-from .dry_run import Forecast
-from .pacing import Pace
+from .dry_run import DryRun, PruneGroup
+from .throttle import BatchSize, Throttle
+from .vacuum import shrink_meanwhile
 
-T = TypeVar("T", EndedJob, DoomedChain)
-CHUNK_ROWS = 2000
-MOST_ROWS = 5000
-LEAST_ROWS = 50
-LEAST_JOBS = 10
-FIRST_ROWS = 500
+log = logging.getLogger("holdfast.upkeep")
+
+T = TypeVar("T", FinishedJob, ExpiredChain)
+PAGE_JOBS = 2000
+FIRST_ROWS, MIN_ROWS, MAX_ROWS = 500, 50, 5000  # of one transaction
+MIN_JOBS = 10  # deleted at a time while the file is too large
 LONG_CHAIN = 1000
-MOST_CHAINS = 500
-SOME_OLD = 1000
-SOME_TRACEBACKS = SOME_BLOBS = 100
-END: Mark = (LAST_ID, LAST_ID)
-"""Behind all that have ended: a clock that was wrong may have put some ahead of now."""
+CHECKED_CHAINS = 500
+SCANNED_ROWS = 1000
+SCANNED_BLOBS = 100  # and tracebacks: these are large
+KINDS = ("batches", "minutes", "failures", "tracebacks", "audit", "blobs")
+
+
+class PruneReport(Struct, frozen=True):
+    """What `app.prune()` deleted, or with dry_run would delete."""
+
+    dry_run: bool
+    succeeded: int
+    failed: int
+    cancelled: int
+    batches: int
+    minutes: int
+    """Rows of statistics per minute."""
+    failures: int
+    tracebacks: int
+    audit: int
+    """Events without a job."""
+    blobs: int
+    """Large payloads and results that no job refers to."""
+    archived: int
+    """Jobs written to the archive."""
+    seconds: float
+    retention: str
+    """The rules, in words."""
+    attempts: int | None = None
+    """Deleted with their jobs. Only in a dry run."""
+    events: int | None = None
+    groups: tuple[PruneGroup, ...] = ()
+    """Jobs by rule, status, queue and task, the largest group first. Only in a dry run."""
+    estimate: str | None = None
+    """In a dry run: how the jobs to delete because of `max_bytes` were estimated, if there are any."""
+
+    @property
+    def jobs(self) -> int:
+        return self.succeeded + self.failed + self.cancelled
 
 
 class TakenOver(Exception):
-    """Another run has taken over, or is running."""
+    """Another run is active, or has replaced this one."""
 
 
-class Found(NamedTuple):
-    """Jobs that a rule found, and which of them may go."""
+class Candidates(NamedTuple):
+    """Jobs that a rule found, and the cutoffs by which they are deleted."""
 
-    jobs: list[EndedJob]
+    jobs: list[FinishedJob]
     expiry: Expiry
     by_size: bool = False
 
 
+NO_CANDIDATES = Candidates([], Expiry({}))  # of a step that only reads
+
+
+def effective_retention(store: Store, given: Retention | None) -> Retention | None:
+    """Return the given policy, or the stored one. None: this version cannot read it, so nothing may be deleted."""
+    stored = None if given is not None else store.pruning.state().retention
+    if stored is None:
+        return given or Retention()
+    found = from_json(stored)
+    if found is None:
+        log.warning("pruning is off: the retention rules in the database are from another version of Holdfast")
+    return found
+
+
+def prune(
+    store: Store,
+    clock: Clock,
+    retention: Retention,
+    *,
+    actor: str,
+    reason: str = "",
+    archive: str | None = None,
+    dry_run: bool = False,
+    hurry: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> PruneReport:
+    """Run all rules in this thread. progress: called after every step with the number of deleted jobs."""
+    started, interrupted = monotonic(), True
+    archive = archive or retention.archive
+    note = {"retention": retention.in_words(), "reason": reason, "archive": archive}
+    target: Deleter | DryRun
+    if dry_run:
+        target = DryRun(store, retention)
+        steps = PruneRun(store, clock, retention, target, MAX_ROWS).steps()
+    else:
+        target = Deleter(store, "operator", actor, {name: value for name, value in note.items() if value}, archive)
+        steps = _delete_steps(store, PruneRun(store, clock, retention, target), target)
+    throttle = Throttle(store)
+    try:
+        for seconds in steps:
+            progress(sum(target.counts[status] for status in FINISHED))
+            if not hurry:
+                sleep(throttle.pause(seconds))
+        interrupted = False
+    except TakenOver:
+        raise _already_pruning(store) from None
+    finally:
+        target.end(interrupted)
+    counts: dict[str, Any] = {name: target.counts[name] for name in (*FINISHED, *KINDS)}
+    details = target.report() if isinstance(target, DryRun) else {"archived": target.archived}
+    return PruneReport(
+        dry_run=dry_run, seconds=monotonic() - started, retention=retention.in_words(), **counts, **details
+    )
+
+
+def _delete_steps(store: Store, run: PruneRun, deleter: Deleter) -> Iterator[float]:
+    """When the disk is full, empty the write-ahead log and start again with smaller transactions while that helps."""
+    deleter.open_archive()
+    deleter.begin()  # a run that an operator starts is logged, even if it deletes nothing
+    while True:
+        before = deleter.counts.total()
+        try:
+            yield from shrink_meanwhile(store, run.steps())
+            return
+        except DiskFull:
+            store.file.checkpoint()
+            if not run.batch.halve() and deleter.counts.total() == before:
+                raise
+
+
+def _already_pruning(store: Store) -> AlreadyPruning:
+    state = store.pruning.state()
+    who = "another process" if state.pid is None else f"{state.actor} (process {state.pid})"
+    since = "" if state.begun_at is None else f" since {as_datetime(state.begun_at):%H:%M:%S} UTC"
+    return AlreadyPruning(f"{who} is pruning this database{since}: wait until it has finished, and try again")
+
+
 class Deleter:
-    """Deletes what a run finds.
+    """Deletes what a run finds. It takes the prune lock and opens the archive when there is something to delete."""
 
-    begin: returns the token of the run, or None where another is running. archive: returns the file to which jobs are
-    written before they are deleted. Both are called when there is something to delete.
-    """
-
-    gone: Collection[int] = ()  # nothing counts as deleted that is there: see Forecast
-    gone_jobs = gone_bytes = 0
+    hidden: Collection[int] = ()  # see DryRun
+    hidden_jobs = hidden_bytes = 0
 
     def __init__(
-        self, store: Store, begin: Callable[[], str | None], archive: Callable[[], Archive] | None = None
+        self, store: Store, kind: Initiator, actor: str, note: dict[str, Any], archive: str | os.PathLike[str] | None
     ) -> None:
-        self._store, self._begin, self._archive = store, begin, archive
+        self._store, self._kind, self._actor, self._note = store, kind, actor, note
+        self._archive_path = archive
+        self._archive: Archive | None = None
         self._token: str | None = None
         self.counts: Counter[str] = Counter()
         self.archived = 0
 
     def begin(self) -> str:
-        """Return the token; take it first, if this run does not have it."""
-        self._token = self._token or self._begin()
+        """Return the token of the prune lock; take the lock first if this run does not hold it."""
+        self._token = self._token or self._store.pruning.begin(self._kind, self._actor, self._note)
         if self._token is None:
             raise TakenOver
         return self._token
 
     def end(self, interrupted: bool) -> None:
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            archive.close()
         token, self._token = self._token, None
         if token is not None:
             self._store.pruning.end(token, interrupted)
 
+    def open_archive(self) -> Archive | None:
+        if self._archive is None and self._archive_path is not None:
+            self._archive = Archive(self._archive_path)
+        return self._archive
+
     def archive(self, ids: Collection[int]) -> None:
-        if self._archive is not None:
+        """Write these jobs to the archive, if there is one."""
+        if self._archive_path is not None:
             self.begin()
-            self.archived += self._archive().append(self._store.pruning.export(ids))
+            if archive := self.open_archive():
+                self.archived += archive.append(self._store.pruning.export(ids))
 
-    def delete(self, doomed: Doomed, by_size: bool) -> Pruned:  # noqa: ARG002
-        return self._count(self._store.pruning.delete(self.begin(), doomed, self.counts))
+    def delete(self, step: PruneStep, by_size: bool = False) -> Deleted:  # noqa: ARG002
+        return self._delete(self.begin(), step)
 
-    def delete_old(self, rows: OldRows) -> Pruned:
-        done = self._store.pruning.delete_old(self._token, rows, self.counts)
-        if self._token is None and done is not None and done.rest == rows and not done.rows:
-            done = self._store.pruning.delete_old(self.begin(), rows, self.counts)  # there are some
-        return self._count(done)
+    def delete_rows(self, scan: RowScan) -> tuple[float, RowScan | None]:
+        """Delete some expired rows. Return the seconds with the write lock, and where to continue."""
+        if scan.kind == "blobs":
+            done = self._delete(self._token, CollectBlobs(scan.limit))
+            return done.seconds, scan if done.rows else None
+        keys, rest = self._store.pruning.expired_rows(scan)
+        if not keys:
+            return 0.0, rest
+        done = self.delete(DeleteRows(scan, keys))
+        return done.seconds, rest if done.rows or rest != scan else None
 
-    def _count(self, done: Pruned | None) -> Pruned:
+    def _delete(self, token: str | None, step: PruneStep) -> Deleted:
+        done = self._store.pruning.delete(token, step, self.counts)
         if done is None:
             self._token = None
             raise TakenOver
@@ -108,184 +256,165 @@ class Deleter:
         return done
 
 
-class Run:
-    """Goes through the rules, and for each through what it finds, the oldest first."""
+class PruneRun:
+    """Goes through the rules, and for each through its candidates, the oldest first."""
 
     def __init__(
-        self, store: Store, clock: Clock, retention: Retention, target: Deleter | Forecast, rows: int | None = None
+        self, store: Store, clock: Clock, retention: Retention, target: Deleter | DryRun, rows: int | None = None
     ) -> None:
-        """target: what to do with what is found. rows: how much to do at a time, at first."""
+        """target: deletes or counts what is found. rows: size of the first transaction."""
         self._store, self._clock, self._retention, self._target = store, clock, retention, target
-        self._pace = Pace(rows or FIRST_ROWS, LEAST_ROWS, MOST_ROWS)
-        self.reached: dict[str, Mark] = {}
-        """How far each status was looked at, by age and number."""
-        self._judged: set[int] = set()  # chains
-        # What was found and is still to be done: jobs, chains to judge, chains to delete, transactions.
-        self._alone: deque[EndedJob] = deque()
-        self._chains: deque[int] = deque()
-        self._doomed: deque[DoomedChain] = deque()
-        self._parts: deque[Doomed] = deque()
+        self.batch = BatchSize(rows or FIRST_ROWS, MIN_ROWS, MAX_ROWS)
+        self.scanned: dict[str, Position] = {}
+        """By status: how far jobs were scanned by age and number."""
+        self._checked: set[int] = set()  # chains
 
-    def steps(self, after: dict[str, Mark] | None = None) -> Iterator[float]:
-        """Each next() is one step, a read or a short transaction; it gives the seconds for which others had to wait.
+    def steps(self, resume: dict[str, Position] | None = None) -> Iterator[float]:
+        """Do one step for each next(): a read, or a short transaction. Yield the seconds with the write lock.
 
-        after: where to begin, by status, if all before was looked at not long ago; then old rows are left alone.
+        resume: by status, the position up to which a recent run has scanned. Expired rows are left to a full run.
         """
-        for waiting in (self._alone, self._chains, self._doomed, self._parts, self._judged):
-            waiting.clear()
-        now, surplus = self._clock.now(), dict[tuple[str, int], Mark]()
-        for _ in self._find_surplus(surplus):
+        now = self._clock.now()
+        self._checked.clear()
+        for candidates in self._candidates(now, resume or {}):
+            yield from self._delete_expired(candidates)
             yield 0.0
-        by_rule = expiry(self._retention, now, surplus)
-        for found in chain(self._expired(by_rule, after or {}), self._too_large(by_rule)):
-            self._sort(found)
-            while self._parts or self._alone or self._doomed or self._chains:
-                yield self._step(found)
-            yield 0.0
-        for rule in old_rows(self._retention, now):
-            rows = rule if after is None or rule.what == "blobs" else None
-            while rows is not None:
-                done = self._target.delete_old(rows)
-                rows = done.rest
-                yield done.seconds
-
-    def ease(self) -> bool:
-        """Do less at a time from now on. False: it is as little as it can be."""
-        return self._pace.halve()
+        for scan in row_scans(self._retention, now):
+            rest = scan if resume is None or scan.kind == "blobs" else None
+            while rest is not None:
+                seconds, rest = self._target.delete_rows(rest)
+                yield seconds
 
     # --- rules ---
 
-    def _find_surplus(self, marks: dict[tuple[str, int], Mark]) -> Iterator[None]:
-        """Where only the newest are kept: mark the last of those that are too many, by status and limit."""
-        for status, surplus in self._surplus().items():
-            limits, after = list(self._retention.limits(status)), NOTHING
-            while surplus and (jobs := self._store.pruning.ended_after(status, after, END, CHUNK_ROWS)):
+    def _candidates(self, now: int, resume: dict[str, Position]) -> Iterator[Candidates]:
+        """Find the candidates of each rule: number and age for each status, then the size of the file."""
+        surplus: dict[tuple[str, int], Position] = {}
+        for status, excess in self._excess().items():
+            limits = self._retention.limits(status)
+            for jobs in self._pages(status, BEFORE_ALL, AFTER_ALL) if excess else ():
                 for job in jobs:
-                    place = decider(limits, job.queue, job.task)
-                    if surplus.get(place):
-                        marks[status, place] = job.mark
-                        surplus[place] -= 1
-                after, surplus = jobs[-1].mark, {place: n for place, n in surplus.items() if n}
-                yield
+                    index = matching_limit(limits, job.queue, job.task)
+                    if excess[index] > 0:
+                        surplus[status, index] = job.position
+                        excess[index] -= 1
+                yield NO_CANDIDATES
+                if not +excess:
+                    break
+        cutoffs = expiry(self._retention, now, surplus)
+        for status in FINISHED:
+            for jobs in self._pages(status, resume.get(status, BEFORE_ALL), cutoffs.latest(status)):
+                yield Candidates(jobs, cutoffs)
+                self.scanned[status] = jobs[-1].position
+        yield from self._oversize(cutoffs)
 
-    def _surplus(self) -> dict[str, dict[int, int]]:
-        """How many jobs are more than the limits allow, by status and limit."""
-        found: dict[str, Counter[int]] = {status: Counter() for status in ENDED}
-        if self._retention.counts_matter():
-            limits = {status: list(self._retention.limits(status)) for status in ENDED}
-            for count in self._store.statistics.counts().items:
-                if count.status in limits:
-                    place = decider(limits[count.status], count.queue, count.task)
-                    found[count.status][place] += count.count or 0
-            for status, counts in found.items():
-                for place, limit in enumerate(limits[status]):
-                    counts[place] -= counts[place] if limit.newest is None else limit.newest
-        return {status: dict(+counts) for status, counts in found.items()}
+    def _pages(self, status: str, after: Position, until: Position) -> Iterator[list[FinishedJob]]:
+        while jobs := self._store.pruning.finished_after(status, after, until, PAGE_JOBS):
+            after = jobs[-1].position
+            yield jobs
 
-    def _expired(self, by_rule: Expiry, after: dict[str, Mark]) -> Iterator[Found]:
-        """Jobs that have expired, by age or number."""
-        for status in ENDED:
-            mark, last = after.get(status, NOTHING), by_rule.latest(status)
-            while jobs := self._store.pruning.ended_after(status, mark, last, CHUNK_ROWS):
-                mark = jobs[-1].mark
-                yield Found(jobs, by_rule)
-                self.reached[status] = mark
+    def _excess(self) -> dict[str, Counter[int]]:
+        """Return how many jobs there are beyond the allowed number, by status and index of the limit."""
+        limits = {status: self._retention.limits(status) for status in FINISHED}
+        excess: dict[str, Counter[int]] = {status: Counter() for status in FINISHED}
+        if all(limit.newest is None for each in limits.values() for limit in each):
+            return excess
+        for count in self._store.statistics.counts().items:
+            if count.status in limits:
+                index = matching_limit(limits[count.status], count.queue, count.task)
+                excess[count.status][index] += count.count or 0
+        for status, counts in excess.items():
+            for index, limit in enumerate(limits[status]):
+                counts[index] -= counts[index] if limit.newest is None else limit.newest
+        return {status: +counts for status, counts in excess.items()}
 
-    def _too_large(self, by_rule: Expiry) -> Iterator[Found]:
-        """The oldest jobs, for as long as there is too much in the file."""
-        most, mark = self._retention.max_bytes, NOTHING
-        self._judged.clear()
-        while most is not None and (size := self._used_bytes()) > most and (jobs := self._oldest(mark)):
-            # What they free is known only when they are gone: so half of what it may take, and then look again.
-            share = (size - most) / size / 2
-            number = min(self._pace.amount // jobs[0].rows, round(self._ended() * share))
-            jobs = jobs[: max(LEAST_JOBS, number)]
-            mark = jobs[-1].mark
-            yield Found([job for job in jobs if job.linked or not _has_expired(job, by_rule)], of_any(mark), True)
+    def _oversize(self, cutoffs: Expiry) -> Iterator[Candidates]:
+        """While the file contains more than `max_bytes`, yield the oldest jobs."""
+        limit, after = self._retention.max_bytes, BEFORE_ALL
+        self._checked.clear()
+        while limit is not None and (size := self._used_bytes()) > limit and (jobs := self._oldest(after)):
+            # The freed bytes are known only after the step: so delete half of the estimate, and measure again.
+            share = (size - limit) / size / 2
+            number = min(self.batch.rows // jobs[0].rows, round(self._finished_jobs() * share))
+            jobs = jobs[: max(MIN_JOBS, number)]
+            after = jobs[-1].position
+            left = [job for job in jobs if job.linked or not job.has_expired(cutoffs)]
+            yield Candidates(left, expire_all(after), by_size=True)
 
     def _used_bytes(self) -> int:
-        return self._store.file.pages().used_bytes - self._target.gone_bytes
+        return self._store.file.pages().used_bytes - self._target.hidden_bytes
 
-    def _ended(self) -> int:
-        counts = [one.count or 0 for one in self._store.statistics.counts().items if one.status in ENDED]
-        return sum(counts) - self._target.gone_jobs
+    def _finished_jobs(self) -> int:
+        counts = [one.count or 0 for one in self._store.statistics.counts().items if one.status in FINISHED]
+        return sum(counts) - self._target.hidden_jobs
 
-    def _oldest(self, after: Mark) -> list[EndedJob]:
-        lines = (self._store.pruning.ended_after(status, after, END, CHUNK_ROWS) for status in ENDED)
-        return list(merge(*lines, key=lambda job: job.mark))[:CHUNK_ROWS]
+    def _oldest(self, after: Position) -> list[FinishedJob]:
+        by_status = (self._store.pruning.finished_after(status, after, AFTER_ALL, PAGE_JOBS) for status in FINISHED)
+        return list(merge(*by_status, key=lambda job: job.position))[:PAGE_JOBS]
 
-    # --- what they found ---
+    # --- deleting candidates ---
 
-    def _sort(self, found: Found) -> None:
-        """Jobs that stand alone go by themselves, one status at a time; others with their chains."""
-        for job in sorted(found.jobs, key=lambda job: job.status):
-            if not job.linked and _has_expired(job, found.expiry):
-                self._alone.append(job)
-            elif job.linked and job.chain not in self._judged:
-                self._judged.add(job.chain)
-                self._chains.append(job.chain)
+    def _delete_expired(self, candidates: Candidates) -> Iterator[float]:
+        """Delete standalone jobs, one status at a time, and chains as a whole."""
+        expired = candidates.expiry
+        jobs, chains, unchecked = deque[FinishedJob](), deque[ExpiredChain](), deque[int]()
+        for job in sorted(candidates.jobs, key=lambda job: job.status):
+            if not job.linked and job.has_expired(expired):
+                jobs.append(job)
+            elif job.linked and job.chain not in self._checked:
+                self._checked.add(job.chain)
+                unchecked.append(job.chain)
+        while jobs or chains or unchecked:
+            if not jobs and not chains:
+                ids = [unchecked.popleft() for _ in range(min(len(unchecked), CHECKED_CHAINS))]
+                chains.extend(self._store.pruning.expired_chains(ids, expired, self._target.hidden))
+                yield 0.0
+                continue
+            for step in self._job_steps(jobs) if jobs else self._chain_steps(chains, expired):
+                repeat = True
+                while repeat:
+                    done, repeat = self._delete(step, candidates.by_size)
+                    unchecked.extend(done.freed)  # they may have expired, now that no job waits for them
+                    yield done.seconds
 
-    def _step(self, found: Found) -> float:
-        if not self._parts and self._alone:
-            self._parts.extend(self._cut_alone())
-        elif not self._parts and self._doomed:
-            self._parts.extend(self._cut_chains(found.expiry))
-        elif not self._parts:
-            some = [self._chains.popleft() for _ in range(min(len(self._chains), MOST_CHAINS))]
-            self._doomed.extend(self._store.pruning.doomed_chains(some, found.expiry, self._target.gone))
-            return 0.0
-        return self._delete(self._parts[0], found.by_size)
+    def _job_steps(self, jobs: deque[FinishedJob]) -> list[PruneStep]:
+        status = jobs[0].status
+        batch = self._take(jobs, lambda job: job.status == status)
+        self._target.archive([job.id for job in batch])
+        long = (job for job in batch if job.attempt > LONG_HISTORY)
+        return [*(TrimHistory(job.id, status, job.finished_at) for job in long), DeleteJobs(status, tuple(batch))]
 
-    def _cut_alone(self) -> list[Doomed]:
-        status = self._alone[0].status
-        jobs = self._cut(self._alone, lambda job: job.status == status)
-        self._target.archive([job.id for job in jobs])
-        long = (job for job in jobs if job.attempt > LONG_HISTORY)
-        return [*(PartOfHistory(job.id, status, job.finished_at) for job in long), LoneJobs(status, tuple(jobs))]
-
-    def _cut_chains(self, expiry: Expiry) -> list[Doomed]:
-        chains = self._cut(self._doomed)
-        ids = [job for one in chains for job in one.jobs]
+    def _chain_steps(self, chains: deque[ExpiredChain], expired: Expiry) -> list[PruneStep]:
+        batch = self._take(chains)
+        ids = [job for one in batch for job in one.jobs]
         self._target.archive(ids)
-        parts: list[Doomed] = [PartOfHistory(job, one.jobs[job], one.ended_at) for one in chains for job in one.long]
-        is_long = len(chains) == 1 and (len(ids) > LONG_CHAIN or chains[0].rows > MOST_ROWS)
-        return [*parts, EndOfChain(chains[0]) if is_long else WholeChains(tuple(chains), expiry)]
+        trims = [TrimHistory(job, one.jobs[job], one.finished_at) for one in batch for job in one.long]
+        is_long = len(batch) == 1 and (len(ids) > LONG_CHAIN or batch[0].rows > MAX_ROWS)
+        return [*trims, DeleteChainTail(batch[0]) if is_long else DeleteChains(tuple(batch), expired)]
 
-    def _cut(self, waiting: deque[T], fits: Callable[[T], bool] = lambda _: True) -> list[T]:
-        """As much as fits into one transaction, and at least one."""
-        piece = [waiting.popleft()]
-        rows = piece[0].rows
-        while waiting and rows + waiting[0].rows <= self._pace.amount and fits(waiting[0]):
+    def _take(self, waiting: deque[T], fits: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Take as many as fit into one transaction, at least one."""
+        batch = [waiting.popleft()]
+        rows = batch[0].rows
+        while waiting and rows + waiting[0].rows <= self.batch.rows and fits(waiting[0]):
             rows += waiting[0].rows
-            piece.append(waiting.popleft())
-        return piece
+            batch.append(waiting.popleft())
+        return batch
 
-    def _delete(self, part: Doomed, by_size: bool) -> float:
-        """One transaction. Of what goes in several, until one of them has found nothing."""
-        is_whole = isinstance(part, LoneJobs | WholeChains)
-        if isinstance(part, EndOfChain | PartOfHistory):
-            part = replace(part, limit=self._pace.amount)
-        done = self._target.delete(part, by_size)
-        self._pace.learn(done.rows, done.seconds)
-        self._chains.extend(done.freed)  # nobody else may have waited for them
-        if is_whole or not done.rows:
-            self._parts.popleft()
-        return done.seconds
+    def _delete(self, step: PruneStep, by_size: bool) -> tuple[Deleted, bool]:
+        """Run one transaction. Return its result, and whether the step has to be repeated."""
+        takes_several = isinstance(step, DeleteChainTail | TrimHistory)
+        if takes_several:
+            step = replace(step, limit=self.batch.rows)
+        done = self._target.delete(step, by_size)
+        self.batch.adapt(done.rows, done.seconds)
+        return done, takes_several and done.rows > 0
 
 
-def _has_expired(job: EndedJob, expiry: Expiry) -> bool:
-    return job.mark <= expiry.until(job.status, job.queue, job.task)
-
-
-def old_rows(retention: Retention, now: int) -> list[OldRows]:
-    """The rules about rows that belong to no job."""
-    failures = retention.failures_before(now)
-    rules: list[tuple[OldKind, int | None, int]] = [
-        ("blobs", now, SOME_BLOBS),
-        ("minutes", retention.rollups_before(now), SOME_OLD),
-        ("failures", failures, SOME_OLD),
-        ("tracebacks", failures, SOME_TRACEBACKS),
-        ("audit", retention.audit_before(now), SOME_OLD),
-        ("batches", retention.batches_before(now), SOME_OLD),
+def row_scans(retention: Retention, now: int) -> list[RowScan]:
+    """Return the scans for expired rows that belong to no job."""
+    large = ("blobs", "tracebacks")
+    return [
+        RowScan(cast("RowKind", kind), before, SCANNED_BLOBS if kind in large else SCANNED_ROWS)
+        for kind, before in row_cutoffs(retention, now).items()
     ]
-    return [OldRows(what, before, limit) for what, before, limit in rules if before is not None]

@@ -1,4 +1,4 @@
-"""Giving space back to the system: free pages, a few at a time, or by rewriting the whole file."""
+"""Vacuum: return free pages to the file system, a few at a time or by rewriting the whole file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from ..errors import CannotVacuum, DiskFull
 from ..store.protocol import Store
-from .pacing import LOCK_SECONDS, Courtesy
+from .throttle import LOCK_SECONDS, Throttle
 
-INCREMENTAL = 2
-MOST_PAGES = 4096
-FEW_PAGES = 32
+INCREMENTAL = 2  # PRAGMA auto_vacuum
+MAX_PAGES = 4096
+MIN_PAGES = 32  # when the disk is full
 PAGES_PER_CHECKPOINT = 4096
-SLACK_PAGES, MOST_SLACK_PAGES = 1024, 16_384
-"""So many free pages are not worth the trouble: the next jobs fill them."""
+SLACK_PAGES, MAX_SLACK_PAGES = 1024, 16_384
+"""Free pages that are left in the file: new jobs fill them."""
 STEPS_BETWEEN = 20
 
 
@@ -25,91 +25,95 @@ class VacuumReport(Struct, frozen=True):
 
     full: bool
     before_bytes: int
-    """Of the file."""
+    """Size of the file."""
     after_bytes: int
     free_bytes: int
-    """In the file, not given back."""
+    """Free space that is still in the file."""
     held_bytes: int
-    """Of the file: given back as soon as a read transaction ends that somebody has open now."""
+    """Space that is returned as soon as an open read transaction ends."""
     seconds: float
 
 
 Progress = Callable[[int, int], None]
 
 
-def shrinking(store: Store, leave: int = 0) -> Iterator[float]:
-    """Give back all but so many free pages. Each step gives the seconds for which others had to wait."""
-    since, left = 0, store.file.pages().free - leave
+def shrink(store: Store, leave: int = 0) -> Iterator[float]:
+    """Return all but this many free pages. Each step yields the seconds with the write lock."""
+    since_checkpoint, left = 0, store.file.pages().free - leave
     while left > 0:
         try:
-            some, taken = store.file.shrink(min(left, MOST_PAGES), LOCK_SECONDS)
-            since += some
-        except DiskFull:  # the log cannot grow: empty it, and go on with what is hardly more than nothing
+            pages, seconds = store.file.shrink(min(left, MAX_PAGES), LOCK_SECONDS)
+            since_checkpoint += pages
+        except DiskFull:  # the write-ahead log cannot grow: empty it, and continue with very small steps
             store.file.checkpoint()
-            _, taken = store.file.shrink(min(left, FEW_PAGES), LOCK_SECONDS)
-            since = PAGES_PER_CHECKPOINT
-        if since >= PAGES_PER_CHECKPOINT:
+            _, seconds = store.file.shrink(min(left, MIN_PAGES), LOCK_SECONDS)
+            since_checkpoint = PAGES_PER_CHECKPOINT
+        if since_checkpoint >= PAGES_PER_CHECKPOINT:
             store.file.checkpoint()
-            since = 0
-        yield taken
+            since_checkpoint = 0
+        yield seconds
         before, left = left, store.file.pages().free - leave
-        if left >= before:  # others fill the file with free pages as fast, or SQLite cannot move what is there
+        if left >= before:  # other processes free pages as fast, or SQLite cannot move the remaining ones
             break
-    store.file.checkpoint()  # only then does the file shrink
+    store.file.checkpoint()  # the file shrinks only here
 
 
-def shrinking_meanwhile(store: Store, steps: Iterator[float]) -> Iterator[float]:
-    """Shrink the file between these steps, which free pages, and after them. For each page that is given back SQLite
-    walks along the list of free pages: for all of them at the end, the time would grow by the square."""
+def shrink_meanwhile(store: Store, steps: Iterator[float]) -> Iterator[float]:
+    """Run steps that free pages, and shrink the file between and after them.
+
+    For each page that it returns, SQLite walks the list of free pages: with all of them at the end, the time would be
+    quadratic.
+    """
     for number, seconds in enumerate(steps, start=1):
         yield seconds
         if number % STEPS_BETWEEN == 0:
-            yield from _worth_shrinking(store)
-    yield from _worth_shrinking(store)
+            yield from _shrink_if_worthwhile(store)
+    yield from _shrink_if_worthwhile(store)
 
 
-def _worth_shrinking(store: Store) -> Iterator[float]:
-    """Give back what is free beyond a tenth of the file."""
+def _shrink_if_worthwhile(store: Store) -> Iterator[float]:
+    """Return free pages beyond a tenth of the file."""
     pages = store.file.pages()
-    slack = min(max(SLACK_PAGES, pages.count // 10), MOST_SLACK_PAGES)
+    slack = min(max(SLACK_PAGES, pages.count // 10), MAX_SLACK_PAGES)
     if pages.auto_vacuum == INCREMENTAL and pages.free > 2 * slack:
-        yield from shrinking(store, slack)
+        yield from shrink(store, slack)
 
 
 def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumReport:
-    """progress: pages that are done, and pages in all."""
-    begun, before = monotonic(), store.file.pages()
+    """progress: called with the pages done and the pages in total."""
+    started, before = monotonic(), store.file.pages()
     if full:
-        _write_anew(store, progress)
+        _rewrite(store, progress)
     elif before.auto_vacuum != INCREMENTAL:
         raise CannotVacuum(
-            f"this file was not made to shrink in steps (its auto_vacuum is {before.auto_vacuum}): "
-            "write it anew once, with 'holdfast vacuum --full' or app.vacuum(full=True)"
+            f"this file cannot shrink in steps (auto_vacuum must be {INCREMENTAL}, got {before.auto_vacuum}): "
+            "rewrite it once with 'holdfast vacuum --full' or app.vacuum(full=True)"
         )
     else:
-        courtesy = Courtesy(store)
-        for seconds in shrinking(store):
+        throttle = Throttle(store)
+        for seconds in shrink(store):
             progress(before.free - store.file.pages().free, before.free)
             if not hurry:
-                sleep(courtesy.pause(seconds))
+                sleep(throttle.pause(seconds))
     after = store.file.pages()
     return VacuumReport(
         full=full,
-        before_bytes=max(before.file_bytes, before.count * before.size),  # with what is in the log only
+        before_bytes=max(before.file_bytes, before.count * before.size),  # includes pages that are only in the log
         after_bytes=after.file_bytes,
         free_bytes=after.free_bytes,
         held_bytes=after.held_bytes,
-        seconds=monotonic() - begun,
+        seconds=monotonic() - started,
     )
 
 
-def _write_anew(store: Store, progress: Progress) -> None:
-    at_work = [one for one in store.workers.list() if one.is_present]
-    if at_work:
-        pids = ", ".join(sorted({str(one.record.pid) for one in at_work}))
+def _rewrite(store: Store, progress: Progress) -> None:
+    active = [one for one in store.workers.list() if one.is_present]
+    if active:
+        pids = ", ".join(sorted({str(one.record.pid) for one in active}))
+        workers = "1 worker is" if len(active) == 1 else f"{len(active)} workers are"
         raise CannotVacuum(
-            f"{len(at_work)} worker{'s are' if len(at_work) > 1 else ' is'} at work (process {pids}), and nobody can "
-            "write while the file is written anew: stop them first, or leave out --full"
+            f"{workers} running (process {pids}), and a full vacuum blocks all writers: stop them first, "
+            "or leave out --full"
         )
     store.file.vacuum(lambda: progress(0, 0))
     store.file.checkpoint()

@@ -1,4 +1,4 @@
-"""Pruning respects graphs: chains go as a whole, and what others waited for stays as long as they do."""
+"""Pruning of workflows: a chain is deleted as a whole, a blocker only after the jobs that waited for it."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,9 @@ def walk(app: Holdfast) -> Task[..., Any]:
 # --- chains ---
 
 
-def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[..., Any], backend: Backend) -> None:
+def test_a_chain_is_deleted_as_a_whole(
+    app: Holdfast, clock: FakeClock, walk: Task[..., Any], backend: Backend
+) -> None:
     walk.enqueue(5)
     drain(app)
     assert len(left(app)) == 6
@@ -46,7 +48,7 @@ def test_a_chain_goes_as_a_whole(app: Holdfast, clock: FakeClock, walk: Task[...
     assert backend.sql("SELECT * FROM holdfast_endings") == []
 
 
-def test_a_chain_is_as_old_as_its_end(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
+def test_the_age_of_a_chain_counts_from_its_last_job(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
     """The first job is 40 days old, the last one 10."""
     app.task(name="last", queue="walk")(lambda: None)
     app.task(name="first", queue="walk")(lambda: Then(app.tasks["last"].using(delay=30 * DAY))).enqueue()
@@ -59,10 +61,8 @@ def test_a_chain_is_as_old_as_its_end(app: Holdfast, clock: FakeClock, walk: Tas
     assert app.prune().jobs == 2
 
 
-def test_a_chain_stays_as_long_as_one_of_its_jobs_would(
-    app: Holdfast, clock: FakeClock, walk: Task[..., Any]
-) -> None:
-    """Its last job failed, and those are kept for longer."""
+def test_a_chain_is_kept_as_long_as_any_of_its_jobs(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
+    """Its last job failed, and failed jobs are kept longer."""
     walk.enqueue(3, True)
     drain(app)
     clock.advance(MONTH)
@@ -72,7 +72,7 @@ def test_a_chain_stays_as_long_as_one_of_its_jobs_would(
     assert (report.succeeded, report.failed) == (3, 1)
 
 
-def test_a_chain_that_goes_on_stays(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
+def test_an_unfinished_chain_is_kept(app: Holdfast, clock: FakeClock, walk: Task[..., Any]) -> None:
     app.task(name="first")(lambda: Then(walk.using(delay=900 * DAY), 1)).enqueue()
     drain(app)
     clock.advance(20 * MONTH)
@@ -80,9 +80,7 @@ def test_a_chain_that_goes_on_stays(app: Holdfast, clock: FakeClock, walk: Task[
     assert len(left(app)) == 2
 
 
-def test_a_chain_that_is_too_long_for_one_transaction_goes_from_its_end(
-    app: Holdfast, clock: FakeClock, backend: Backend
-) -> None:
+def test_a_very_long_chain_is_deleted_from_its_end(app: Holdfast, clock: FakeClock, backend: Backend) -> None:
     long = 2500
     backend.sql_many(
         """INSERT INTO holdfast_jobs (task, status, finished_at, chain_id, chain_index, continued)
@@ -106,7 +104,7 @@ def test_a_chain_that_is_too_long_for_one_transaction_goes_from_its_end(
 # --- blockers ---
 
 
-def test_what_an_unfinished_job_waits_for_is_kept(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+def test_blockers_of_an_unfinished_job_are_kept(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
     a = flow.job("a")
     drain(app)
     waiting = flow.job("b", a, delay=500 * DAY)
@@ -115,9 +113,7 @@ def test_what_an_unfinished_job_waits_for_is_kept(app: Holdfast, clock: FakeCloc
     assert left(app) == [a.id, waiting.id]
 
 
-def test_what_a_failed_job_waited_for_is_kept_so_that_it_can_be_retried(
-    app: Holdfast, clock: FakeClock, flow: Flow
-) -> None:
+def test_blockers_of_a_failed_job_are_kept_for_a_retry(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
     a = flow.job("a")
     flow.broken.add("b")
     b = flow.job("b", a)
@@ -134,7 +130,7 @@ def test_what_a_failed_job_waited_for_is_kept_so_that_it_can_be_retried(
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_long_line_of_those_who_waited_for_each_other_goes_in_one_run(
+def test_a_long_path_of_blockers_is_deleted_in_one_run(
     app: Holdfast, clock: FakeClock, flow: Flow, dry_run: bool
 ) -> None:
     app.chain(*(flow.step.s(str(number)) for number in range(60)))
@@ -143,7 +139,7 @@ def test_a_long_line_of_those_who_waited_for_each_other_goes_in_one_run(
     assert app.prune(dry_run=dry_run).succeeded == 60
 
 
-def test_what_many_waited_for_goes_after_the_last_of_them(
+def test_a_shared_blocker_is_deleted_after_the_last_waiting_job(
     app: Holdfast, clock: FakeClock, flow: Flow, sql: Sql
 ) -> None:
     a = flow.job("a")
@@ -155,7 +151,7 @@ def test_what_many_waited_for_goes_after_the_last_of_them(
     assert sql("SELECT count(*) FROM holdfast_blockers") == [(0,)]
 
 
-def test_rules_that_differ_along_a_graph_keep_what_is_needed(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+def test_different_rules_along_a_graph_keep_needed_blockers(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
     a = flow.job("a", queue="fast")
     b = flow.job("b", a, queue="slow")
     drain(app)
@@ -170,7 +166,7 @@ def test_rules_that_differ_along_a_graph_keep_what_is_needed(app: Holdfast, cloc
 # --- batches ---
 
 
-def test_members_stay_until_their_batch_is_done(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+def test_members_are_kept_until_their_batch_is_done(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
     with app.batch() as batch:
         early = flow.step.using(batch=batch).enqueue("early")
         late = flow.step.using(batch=batch, delay=60 * DAY).enqueue("late")
@@ -186,7 +182,7 @@ def test_members_stay_until_their_batch_is_done(app: Holdfast, clock: FakeClock,
     assert app.prune().jobs == 2
 
 
-def test_a_batch_goes_with_its_last_member_and_its_callback(
+def test_a_batch_is_deleted_with_its_last_member_and_callback(
     app: Holdfast, clock: FakeClock, flow: Flow, sql: Sql
 ) -> None:
     with app.batch(on_done=flow.step.s("done")) as batch:
@@ -200,7 +196,7 @@ def test_a_batch_goes_with_its_last_member_and_its_callback(
     assert sql("SELECT count(*) FROM holdfast_batches") == sql("SELECT count(*) FROM holdfast_endings") == [(0,)]
 
 
-def test_a_batch_without_members_goes_by_age(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+def test_an_empty_batch_is_deleted_by_age(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
     with app.batch():
         pass
     drain_nothing(app)
@@ -210,7 +206,7 @@ def test_a_batch_without_members_goes_by_age(app: Holdfast, clock: FakeClock, sq
     assert app.prune().batches == 1
 
 
-def test_pruning_failed_members_tells_of_no_success(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
+def test_pruning_failed_members_does_not_report_success(app: Holdfast, clock: FakeClock, flow: Flow) -> None:
     flow.broken.add("a")
     with app.batch(on_success=flow.step.s("success")) as batch:
         flow.step.using(batch=batch).enqueue("a")

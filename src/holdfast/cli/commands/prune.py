@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
-from ...retention import ENDED, Retention, Rule
+from ...retention import FINISHED, Retention, Rule
 from ..bulk import ask
 from ..options import (
     AuditOptions,
@@ -29,7 +29,7 @@ from ..output import Column, document, json_option, plural, progress_bar, say, t
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...upkeep.prune_on_demand import PruneReport
+    from ...upkeep.prune import PruneReport
 
 
 COLUMNS = (
@@ -59,7 +59,7 @@ class _Rules(NamedTuple):
         if self.max_bytes is not None and (self.queue or self.task or self.status):
             raise click.UsageError("--max-size is about the whole file: it goes without --status, --queue and --task")
         age = None if self.age is None else timedelta(seconds=self.age)
-        given: dict[str, Any] = dict.fromkeys((*ENDED, "rollups", "failures", "audit"))
+        given: dict[str, Any] = dict.fromkeys((*FINISHED, "rollups", "failures", "audit"))
         if self.queue or self.task:
             given["rules"] = [
                 Rule(queue=queue, task=task, status=self.status or None, age=age, newest=self.newest)
@@ -69,7 +69,7 @@ class _Rules(NamedTuple):
         elif self.newest is not None and self.status:
             raise click.UsageError("--keep with --status needs --queue or --task")
         else:
-            given |= dict.fromkeys(self.status or ENDED, age) | {"newest": self.newest}
+            given |= dict.fromkeys(self.status or FINISHED, age) | {"newest": self.newest}
         return Retention(**given, max_bytes=self.max_bytes)
 
 
@@ -98,9 +98,9 @@ class _Rules(NamedTuple):
     help="This once, the oldest, while there is more than this in the file, such as 2G.",
 )  # fmt: skip
 @click.option(
-    "--status", "-s", multiple=True, type=click.Choice(ENDED), metavar="STATUS",
-    help=f"{', '.join(ENDED[:-1])} or {ENDED[-1]} only. This and the next two go with --older-than or --keep, and "
-    "can be repeated.",
+    "--status", "-s", multiple=True, type=click.Choice(FINISHED), metavar="STATUS",
+    help=f"{', '.join(FINISHED[:-1])} or {FINISHED[-1]} only. This and the next two go with --older-than or --keep, "
+    "and can be repeated.",
 )  # fmt: skip
 @click.option(
     "--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Of this queue only."
@@ -165,7 +165,7 @@ def _tell(report: PruneReport, as_json: bool, once: bool) -> None:
     if as_json:
         document({"action": "prune", "jobs": report.jobs, **msgspec.structs.asdict(report)})
         return
-    parts = [f"{getattr(report, status):,} {status}" for status in ENDED if getattr(report, status)]
+    parts = [f"{getattr(report, status):,} {status}" for status in FINISHED if getattr(report, status)]
     which = f": {', '.join(parts)}" if parts else ""
     verb = "would be" if report.dry_run else "was" if report.jobs == 1 else "were"
     say(f"{plural(report.jobs, 'job')} {verb} pruned{which}.")

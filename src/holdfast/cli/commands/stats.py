@@ -41,11 +41,12 @@ from .workers import as_data as worker_data
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ...observe.results import CountInfo, Kept, Latency, OldestJob, Snapshot, Storage, TaskAttempts, WorkerHealth
+    from ...model.stats import Count, Storage
+    from ...observe.results import Latency, OldestJob, RetentionStatus, Snapshot, TaskAttempts, WorkerHealth
     from ...supervisor import Holdfast
 
 
-def in_words(kept: Kept, storage: Storage, now: datetime) -> list[str]:
+def in_words(kept: RetentionStatus, storage: Storage, now: datetime) -> list[str]:
     words = [f"the file has {size(storage.database_bytes)}"]
     if storage.free_bytes_in_file:
         words.append(f"{size(storage.free_bytes_in_file)} of it unused")
@@ -69,7 +70,7 @@ def in_words(kept: Kept, storage: Storage, now: datetime) -> list[str]:
     return sentences
 
 
-def kept_data(kept: Kept) -> dict[str, Any]:
+def kept_data(kept: RetentionStatus) -> dict[str, Any]:
     return {
         "rules": kept.rules,
         "automatic": kept.automatic,
@@ -120,7 +121,7 @@ def _style(status: str) -> str:
     return "red" if status == "failed" else ""
 
 
-def by_place(items: Sequence[CountInfo]) -> list[tuple[Place, dict[str, int]]]:
+def by_place(items: Sequence[Count]) -> list[tuple[Place, dict[str, int]]]:
     """Counts of each state, by queue and task; what has most to do, first."""
     places: dict[Place, dict[str, int]] = {}
     for one in items:

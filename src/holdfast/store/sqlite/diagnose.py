@@ -39,7 +39,7 @@ from .engine.errors import code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
 from .migrate import Migrations
-from .stats import EVERY, LONGEST_READY
+from .stats import LONGEST_READY, NO_LIMIT
 from .workers import present_workers
 
 T = TypeVar("T")
@@ -137,8 +137,8 @@ class DiagnosisReader:
         with self._one_transaction():
             counts = self._statistics.counts(self._connection)
             minutes = self._statistics.minutes(self._connection, since_minute)
-        places = as_json([(count.queue, count.task or "") for count in counts if count.status == "ready"])
-        ready = self._rows("longest_ready", {"places": places, "limit": EVERY} | LONGEST_READY)
+        places = as_json([(one.queue, one.task or "") for one in counts if one.status == "ready"])
+        ready = self._rows("longest_ready", {"places": places, "limit": NO_LIMIT} | LONGEST_READY)
         due = self._rows("longest_due", {"now": now, "limit": MOST_DUE})
         waiting = [
             WaitingJob(id, queue, task, since, status)

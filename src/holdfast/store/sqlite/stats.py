@@ -1,30 +1,29 @@
-"""How it is doing: counts, rates, failures, the log. Short reads, by an index or of a table that stays small."""
+"""Statistics: counts, rates, failures, sizes and events. Each is a short read, by an index or from a small table."""
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from shutil import disk_usage
-from typing import Any, TypeVar
+from typing import Any
 
 from ...errors import StoreError
-from ...model.stats import CountsRecord, EventRecord, FailureRecord, MinuteRecord, StorageRecord, Totals, WaitingJob
+from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
 from ..statements import as_json
 from ..statistics import Statistics
 from .database import Database
 from .engine.checkpoint import size_of
 from .read import EVENT_COLUMNS, event_record
 
-T = TypeVar("T")
 LAST_EVENT = 2**63 - 1
-MOST_RUNNING = 20_000
+MAX_RUNNING = 20_000
 
-# Of the ready jobs, so many in line of each priority, and so many priorities, are looked at.
+# The longest waiting ready job is searched among the first jobs of each priority, in a limited number of priorities.
 LONGEST_READY = {"each": 100, "most": 1000}
-EVERY = -1
-STUCK = ("running", "ready", "scheduled", "blocked")
+NO_LIMIT = -1
+WAITING = ("running", "ready", "scheduled", "blocked")
 
 
-class Observing:
+class SqliteStatistics:
     def __init__(self, db: Database, statistics: Statistics) -> None:
         self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
 
@@ -32,24 +31,21 @@ class Observing:
         return self._statistics.fold() + self._statistics.delete_removed()
 
     def fold_quietly(self) -> None:
-        with suppress(StoreError):  # what was asked for is done; there will be another time
+        with suppress(StoreError):  # the next fold catches up
             self.fold()
-
-    def _read_sums(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return self._statistics.read(work)
 
     # --- counts ---
 
-    def counts(self, queue: str | None = None) -> CountsRecord:
-        def work(connection: sqlite3.Connection) -> CountsRecord:
+    def counts(self, queue: str | None = None) -> Counts:
+        def work(connection: sqlite3.Connection) -> Counts:
             rows = connection.execute(self._sql.queues_ever_paused).fetchall()
-            return CountsRecord(
+            return Counts(
                 self._statistics.counts(connection, queue), {name: bool(is_paused) for name, is_paused in rows}
             )
 
-        return self._read_sums(work)
+        return self._statistics.read(work)
 
-    def oldest(self, limit: int, statuses: Collection[str] = STUCK, queue: str | None = None) -> list[WaitingJob]:
+    def oldest(self, limit: int, statuses: Collection[str] = WAITING, queue: str | None = None) -> list[WaitingJob]:
         def work(connection: sqlite3.Connection) -> list[WaitingJob]:
             counts = self._statistics.counts(connection, queue)
             found: list[WaitingJob] = []
@@ -60,11 +56,11 @@ class Observing:
                 found += [WaitingJob(id, queue, task, since, status) for id, queue, task, since in rows]
             return found
 
-        return self._read_sums(work)
+        return self._statistics.read(work)
 
     def _oldest(self, connection: sqlite3.Connection, status: str, given: dict[str, Any]) -> list[Any]:
         if status == "running":
-            return connection.execute(self._sql.longest_running, given | {"most": MOST_RUNNING}).fetchall()
+            return connection.execute(self._sql.longest_running, given | {"most": MAX_RUNNING}).fetchall()
         statement = {"ready": "longest_ready", "blocked": "longest_blocked", "scheduled": "longest_due"}[status]
         return connection.execute(getattr(self._sql, statement), given | LONGEST_READY).fetchall()
 
@@ -73,14 +69,14 @@ class Observing:
     def minutes(
         self, since_minute: int, step: int = 1, task: str | None = None, queue: str | None = None
     ) -> list[MinuteRecord]:
-        return self._read_sums(
+        return self._statistics.read(
             lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue)
         )
 
     def failures(
         self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
     ) -> list[FailureRecord]:
-        return self._read_sums(
+        return self._statistics.read(
             lambda connection: self._statistics.failures(connection, since_minute, limit, task, queue)
         )
 
@@ -90,21 +86,21 @@ class Observing:
             enqueued = connection.execute(self._sql.ever_enqueued, (table,)).fetchone()
             return self._statistics.totals(connection, enqueued[0] if enqueued else 0)
 
-        return self._read_sums(work)
+        return self._statistics.read(work)
 
-    def size(self) -> StorageRecord:
-        def work(connection: sqlite3.Connection) -> StorageRecord:
+    def size(self) -> Storage:
+        def work(connection: sqlite3.Connection) -> Storage:
             pages, free, size = (
                 int(connection.execute(f"PRAGMA {name}").fetchone()[0])
                 for name in ("page_count", "freelist_count", "page_size")
             )
             path = self._db.options.path
             log = size_of(path.with_name(f"{path.name}-wal"))
-            return StorageRecord(pages * size, log, free * size, size, disk_usage(path.parent).free)
+            return Storage(pages * size, log, free * size, size, disk_usage(path.parent).free)
 
         return self._db.read(work)
 
-    # --- the log ---
+    # --- the event log ---
 
     def events(
         self, limit: int, *, after: int | None = None, before: int | None = None, job_id: int | None = None

@@ -26,7 +26,7 @@ from .repair import Repairs
 from .schedules import SqliteSchedules
 from .settle import Settle
 from .settle_and_claim import SettleAndClaim
-from .stats import Observing
+from .stats import SqliteStatistics
 from .workers import Workers
 from .workflow import Workflows
 
@@ -79,15 +79,14 @@ class SqliteStore:
         self.workers = _Workers(workers)
         self.workflows = _Workflows(workflows, Explain(db))
         self.schedules = SqliteSchedules(db, blobs, enqueue)
-        observing = Observing(db, statistics)
-        self.statistics = _Statistics(observing)
+        self.statistics = SqliteStatistics(db, statistics)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, vault), Repairs(db, statistics))
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
 
-        db.fold, db.after_fork = observing.fold_quietly, forget_workers
+        db.fold, db.after_fork = self.statistics.fold_quietly, forget_workers
         self.transaction, self.reading = db.transaction, db.reading
         self.hurried, self.held_for, self.close = db.hurried, db.held_for, db.close
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
@@ -135,13 +134,6 @@ class _Workers:
     def __init__(self, workers: Workers) -> None:
         self.enlist, self.retire = workers.enlist, workers.retire
         self.heartbeat, self.list = workers.heartbeat, workers.list
-
-
-class _Statistics:
-    def __init__(self, observing: Observing) -> None:
-        self.counts, self.oldest, self.minutes = observing.counts, observing.oldest, observing.minutes
-        self.failures, self.totals, self.events = observing.failures, observing.totals, observing.events
-        self.fold, self.size = observing.fold, observing.size
 
 
 class _Workflows:

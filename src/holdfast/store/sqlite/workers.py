@@ -12,7 +12,7 @@ import msgspec
 
 from ...model.job import Lease
 from ...model.worker import Attendance, WorkerLimits, WorkerRecord
-from ...retention import read as read_retention
+from ...retention import from_json as retention_from_json
 from ...text import plural
 from ..statements import Statements, as_json
 from .database import Database
@@ -90,7 +90,7 @@ class Workers:
         if connection.execute(self._sql.get_meta, ("retention",)).fetchone() == (text,):
             return
         connection.execute(self._sql.set_meta, ("retention", text))
-        policy = read_retention(text)
+        policy = retention_from_json(text)
         detail = as_json({"retention": text if policy is None else policy.in_words()})
         values = {"now": self._clock.now(), "event": "retention_changed", "actor": self._db.actor, "detail": detail}
         connection.execute(self._sql.note, values)

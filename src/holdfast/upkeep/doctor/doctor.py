@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...model.diagnosis import Diagnosis
 from ...model.job import Sweep
-from ...model.pruning import OldRows
+from ...model.pruning import CollectBlobs
 from ...store.protocol import Store
 from ...text import listed, plural
 from . import checks_file, checks_jobs, checks_rows, checks_schema
@@ -90,7 +90,7 @@ def _repair(store: Store, repair: Repair) -> list[str]:
         return store.jobs.sweep(Sweep.ENDINGS)
 
     def delete_blobs() -> int:
-        done = store.pruning.delete_old(None, OldRows("blobs", 0, BLOBS_AT_ONCE), {})
+        done = store.pruning.delete(None, CollectBlobs(BLOBS_AT_ONCE), {})
         return 0 if done is None else done.rows
 
     def recover() -> int:

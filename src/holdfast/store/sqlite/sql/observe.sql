@@ -1,9 +1,9 @@
--- How it is doing. Each reads an index, or a table that stays small; none walks over the jobs.
+-- Statistics. Each statement reads an index or a small table; none scans the jobs.
 
 -- name: longest_ready
--- Of each queue and task, which of its ready jobs has waited longest, and since when: among the first in line of each
--- priority. One that was retried or delayed may come before others that have waited for longer. Each priority is a
--- range of the index by itself; where there are very many, the highest and the lowest are looked at.
+-- The longest waiting ready job of each queue and task, among the first jobs of each priority. A job that was retried
+-- or delayed may be ahead of others that have waited longer. Each priority is a range of the index; if there are very
+-- many, only the highest and the lowest are searched.
 WITH RECURSIVE places (queue, task) AS MATERIALIZED (
     SELECT json_extract(value, '$[0]'), nullif(json_extract(value, '$[1]'), '') FROM json_each(:places)
 ), ends (queue, task, low, high) AS (
@@ -33,7 +33,7 @@ SELECT id, queue, task, min(since) FROM (
 GROUP BY queue, task ORDER BY 4 LIMIT :limit
 
 -- name: longest_blocked
--- of each of these places, the job that was enqueued first
+-- the job that was enqueued first, of each queue and task
 SELECT first.id, first.queue, first.task, first.created_at FROM json_each(:places) AS place
 CROSS JOIN {p}jobs AS first ON first.id = (
     SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND queue = json_extract(place.value, '$[0]')
@@ -41,24 +41,18 @@ CROSS JOIN {p}jobs AS first ON first.id = (
 ORDER BY first.id LIMIT :limit
 
 -- name: longest_running
--- of a bounded part of what runs
+-- among a limited number of running jobs
 SELECT id, queue, task, coalesce(claimed_at, created_at) AS since FROM (
     SELECT id, queue, task, claimed_at, created_at FROM {p}jobs INDEXED BY {p}jobs_running
     WHERE status = 'running' LIMIT :most)
 ORDER BY since, id LIMIT :limit
 
--- name: running
--- who runs what, a bounded part
-SELECT worker, queue, task, count(*) FROM (
-    SELECT worker, queue, task FROM {p}jobs INDEXED BY {p}jobs_running WHERE status = 'running' LIMIT :most)
-WHERE worker IS NOT NULL GROUP BY 1, 2, 3
-
 -- name: longest_due
--- What is due, and nobody has made it ready yet.
+-- jobs that are due and not yet promoted
 SELECT id, queue, task, run_at FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit
 
 -- name: events_after
--- the log, from a place in it
+-- the log after a cursor
 SELECT {columns} FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: events_of_job_after
@@ -66,11 +60,9 @@ SELECT {columns} FROM {p}events
 WHERE job_id = :job AND id > :after ORDER BY id LIMIT :limit
 
 -- name: last_events
--- the end of the log, or what comes before a place in it, backwards
+-- the end of the log, or the events before one, newest first
 SELECT {columns} FROM {p}events WHERE id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: last_events_of_job
 SELECT {columns} FROM {p}events
 WHERE job_id = :job AND id < :before ORDER BY id DESC LIMIT :limit
-
-

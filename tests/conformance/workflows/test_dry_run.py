@@ -1,4 +1,4 @@
-"""A dry run of pruning says what the run then deletes: jobs, what goes with them, and what belongs to none."""
+"""A dry run predicts what pruning deletes: jobs with their rows, and rows without a job."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
-from holdfast.upkeep.prune_on_demand import PruneReport
+from holdfast.upkeep.prune import PruneReport
 from shift import drain
 from support.backend import Backend
 from support.flow import Sql
@@ -36,13 +36,13 @@ MIXED = Retention(
 
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast], clock: FakeClock) -> Holdfast:
-    """Its workers prune nothing by themselves."""
+    """An app without background pruning."""
     return open_app(clock=clock, retention=Retention(automatic=False))
 
 
 def grow(app: Holdfast, clock: FakeClock, random: Random) -> None:
-    """Of everything something, over some months: chains that end well and badly, jobs that wait for them and for each
-    other, batches with callbacks, messages, large payloads that several share, what operators did."""
+    """Run a mix of everything over some months: successful and failed chains, jobs with blockers, batches with
+    callbacks, messages, shared large payloads, operator actions."""
 
     @app.task(queue="walk")
     def walk(left: int, fails: bool = False) -> Any:
@@ -97,32 +97,32 @@ def by_group(sql: Sql) -> Counter[tuple[str, str, str | None]]:
     return Counter(sql("SELECT status, queue, task FROM holdfast_jobs"))
 
 
-def told(report: PruneReport) -> dict[str, int]:
+def counts_of(report: PruneReport) -> dict[str, int]:
     return {name: getattr(report, name) for name in COUNTS}
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_dry_run_says_what_the_run_then_deletes(app: Holdfast, clock: FakeClock, sql: Sql, seed: int) -> None:
+def test_a_dry_run_predicts_what_the_run_deletes(app: Holdfast, clock: FakeClock, sql: Sql, seed: int) -> None:
     grow(app, clock, Random(seed))
     kept_before, jobs_before = rows(sql), by_group(sql)
-    foretold = app.prune(dry_run=True, retention=MIXED)
+    predicted = app.prune(dry_run=True, retention=MIXED)
     assert (rows(sql), by_group(sql)) == (kept_before, jobs_before), "nothing was deleted"
     done = app.prune(retention=MIXED)
-    assert told(foretold) == told(done) and all(told(done).values())
+    assert counts_of(predicted) == counts_of(done) and all(counts_of(done).values())
     groups: Counter[tuple[str, str, str | None]] = Counter()
-    for one in foretold.groups:
+    for one in predicted.groups:
         groups[one.status, one.queue, one.task] += one.jobs
     assert groups == jobs_before - by_group(sql)
     gone = kept_before - rows(sql)
-    assert (foretold.attempts, foretold.batches) == (gone["attempts"], gone["batches"])
+    assert (predicted.attempts, predicted.batches) == (gone["attempts"], gone["batches"])
     # The run leaves an event of its own; and one that keeps the last id, if that was of a job.
     extra = sql("SELECT count(*) FROM holdfast_events WHERE event IN ('pruned', 'removed') AND id > 0")[0][0]
-    assert foretold.events is not None and gone["events"] == foretold.events + foretold.audit - extra
+    assert predicted.events is not None and gone["events"] == predicted.events + predicted.audit - extra
     again = app.prune(dry_run=True, retention=MIXED)
     assert (again.jobs, again.groups, again.attempts, again.events, again.blobs) == (0, (), 0, 0, 0)
 
 
-def test_each_job_stands_with_the_rule_that_it_goes_by(app: Holdfast, clock: FakeClock) -> None:
+def test_each_group_names_the_rule_that_deletes_it(app: Holdfast, clock: FakeClock) -> None:
     grow(app, clock, Random(1))
     clock.advance(100 * DAY)
     by_rule: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def test_each_job_stands_with_the_rule_that_it_goes_by(app: Holdfast, clock: Fak
 
 
 @pytest.mark.parametrize("retention", [Retention(), MIXED], ids=["by size alone", "by age first"])
-def test_what_goes_for_the_size_of_the_file_is_an_estimate(
+def test_deletions_by_size_are_an_estimate(
     app: Holdfast, clock: FakeClock, backend: Backend, retention: Retention
 ) -> None:
     grow(app, clock, Random(2))
@@ -145,10 +145,10 @@ def test_what_goes_for_the_size_of_the_file_is_an_estimate(
     from msgspec.structs import replace
 
     rules = replace(retention, max_bytes=most)
-    foretold = app.prune(dry_run=True, retention=rules)
-    assert foretold.estimate is not None
-    assert sum(one.jobs for one in foretold.groups) == foretold.jobs, "none counts twice"
+    predicted = app.prune(dry_run=True, retention=rules)
+    assert predicted.estimate is not None
+    assert sum(one.jobs for one in predicted.groups) == predicted.jobs, "none counts twice"
     done = app.prune(retention=rules)
-    assert 0.7 < foretold.jobs / done.jobs < 1.4, (foretold.jobs, done.jobs)
-    assert any(one.rule == f"at most {most:,} bytes" for one in foretold.groups)
+    assert 0.7 < predicted.jobs / done.jobs < 1.4, (predicted.jobs, done.jobs)
+    assert any(one.rule == f"at most {most:,} bytes" for one in predicted.groups)
     assert app.prune(dry_run=True, retention=retention).estimate is None
