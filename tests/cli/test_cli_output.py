@@ -110,8 +110,10 @@ def hostile(app: Holdfast) -> None:
             " progress_text = :evil, error_code = :evil, tags = json_array(:evil)",
             {"evil": HOSTILE},
         )
-        tx.execute("UPDATE holdfast_events SET actor = :evil, event = :evil", {"evil": HOSTILE})
-        tx.execute("UPDATE holdfast_attempts SET fingerprint = 'f', error_detail = :evil", {"evil": HOSTILE})
+        tx.execute(
+            "UPDATE holdfast_events SET actor = :evil, event = :evil, fingerprint = 'f', error_detail = :evil",
+            {"evil": HOSTILE},
+        )
         tx.execute("INSERT INTO holdfast_tracebacks VALUES ('f', 'TEST', ?, 1, 1)", (f"line one\n{HOSTILE}",))
 
 

@@ -153,15 +153,6 @@ def test_a_worker_that_was_stopped_by_a_signal(work: Any, why: Any, hire: Any) -
         sleeper.wait()
 
 
-def test_attempts_that_were_spent_by_hand(work: Any, why: Any, hire: Any, sql: Sql) -> None:
-    hire()
-    job = work.enqueue()
-    sql("UPDATE holdfast_jobs SET attempt = max_attempts")
-    assert "is ready, but its 5 attempts are spent, so nobody takes it: somebody has changed its row by hand." in why(
-        job
-    )
-
-
 # --- it has to wait for its turn ---
 
 

@@ -149,7 +149,11 @@ WHERE name = 'prune' AND token = :token
 SELECT * FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) ORDER BY id
 
 -- name: export_attempts
-SELECT * FROM {p}attempts WHERE job_id IN (SELECT value FROM json_each(:batch)) ORDER BY job_id, attempt
+-- as the view {p}attempts has them; none of these jobs runs
+SELECT job_id, attempt, coalesce(worker, actor) AS worker, claimed_at, started_at, at AS finished_at,
+       CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END AS outcome, error_code, error_detail,
+       fingerprint
+FROM {p}events WHERE job_id IN (SELECT value FROM json_each(:batch)) AND claimed_at IS NOT NULL ORDER BY job_id, id
 
 -- name: export_events
 SELECT * FROM {p}events WHERE job_id IN (SELECT value FROM json_each(:batch)) ORDER BY job_id, id
@@ -162,7 +166,7 @@ SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) 
 -- name: footprints
 -- jobs with what is deleted with them: attempts, events, large payloads, and bytes (approximately)
 SELECT job.id, job.status, job.queue, job.task, job.batch_id, job.args_blob, job.result_blob,
-       (SELECT count(*) FROM {p}attempts WHERE job_id = job.id), (SELECT count(*) FROM {p}events WHERE job_id = job.id),
+       (SELECT count(*) FROM {p}events WHERE job_id = job.id AND claimed_at IS NOT NULL), (SELECT count(*) FROM {p}events WHERE job_id = job.id),
        length(CAST(job.args AS BLOB)) + coalesce(length(CAST(job.result AS BLOB)), 0)
            + coalesce(length(job.error_detail), 0) * (1 + job.attempt) + coalesce(length(job.tags), 0) * 3
            + coalesce(length(job.key), 0) * 2 + coalesce(length(job.trace), 0) + coalesce(length(job.progress_text), 0)

@@ -5,8 +5,13 @@ SELECT {columns} FROM {p}jobs WHERE id = ?
 SELECT {columns} FROM {p}events WHERE job_id = ? ORDER BY id
 
 -- name: attempts_of
-SELECT attempt, worker, claimed_at, started_at, finished_at, outcome, error_code, error_detail, fingerprint
-FROM {p}attempts WHERE job_id = ? ORDER BY attempt
+-- as the view {p}attempts has them
+SELECT attempt, coalesce(worker, actor), claimed_at, started_at, at,
+       CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END, error_code, error_detail, fingerprint
+FROM {p}events WHERE job_id = ?1 AND claimed_at IS NOT NULL
+UNION ALL
+SELECT attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
+FROM {p}jobs WHERE id = ?1 AND status = 'running' AND history = 1
 
 -- name: traceback
 SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
