@@ -138,7 +138,7 @@ def events_in_source() -> set[str]:
     schedules = (SQL / "schedules.py").read_text(encoding="utf-8")
     return {
         *re.findall(r"transition = '(\w+)'", statements),
-        *re.findall(r"ELSE '(edited)' END", statements),
+        *re.findall(r"SELECT NEW\.id, \{now\}, '(\w+)'", statements),
         *re.findall(r"VALUES \([^)]*(?:at|AT), '(\w+)'", statements),
         *re.findall(r"self\._sql\.(?:pause|resume), \"(\w+)\"", code),
         *re.findall(r"_note_schedule\([^,]+, \"(\w+)\"", schedules),
