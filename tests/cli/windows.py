@@ -1,5 +1,6 @@
 """A terminal with a screen: what a program draws on it can be read, and keys can be pressed."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -114,6 +115,7 @@ class Window:
         """shell: a script in which the command stands as "$@"."""
         self.ours, theirs = pty.openpty()
         self.display = Display(columns, rows)
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
         self._set_size(theirs, columns, rows)
         self.modes = termios.tcgetattr(theirs)
         self.process = subprocess.Popen(
@@ -153,7 +155,7 @@ class Window:
 
     def read(self, wait: float = 0) -> None:
         while select.select([self.ours], [], [], wait)[0]:
-            self.display.feed(os.read(self.ours, 65536).decode())
+            self.display.feed(self._decode(os.read(self.ours, 65536)))
             wait = 0
 
     def until(self, text: str, *, gone: bool = False) -> list[str]:

@@ -67,6 +67,15 @@ class WorkerHealth(Struct, frozen=True):
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
 
+    @property
+    def state(self) -> Literal["alive", "halted", "stopped", "lost"]:
+        """alive, halted (suspended by a signal), stopped (shut down) or lost (its process died)."""
+        if self.ended_at is not None:
+            return self.ending or "stopped"
+        if not self.alive:
+            return "lost"
+        return "halted" if self.stopped else "alive"
+
 
 class OldestJob(Struct, frozen=True):
     """A job that has been in its state for long."""
@@ -105,6 +114,11 @@ class TaskAttempts(Struct, frozen=True):
         """Of all attempts that ended well or badly, the share that did not succeed."""
         tried = self.succeeded + self.retried + self.failed
         return (self.retried + self.failed) / tried if tried else 0.0
+
+    @property
+    def keeps_failing(self) -> bool:
+        """Whether at least five attempts did not succeed, and those are at least half of all."""
+        return self.retried + self.failed >= 5 and self.failure_rate >= 0.5
 
 
 class FailureInfo(Struct, frozen=True):
