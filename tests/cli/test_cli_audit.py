@@ -1,4 +1,4 @@
-"""What somebody does from a shell is in the log, with who and why."""
+"""Changes made with a command are logged with actor and reason."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

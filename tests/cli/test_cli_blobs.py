@@ -1,4 +1,4 @@
-"""Large payloads and results on the command line: shown when they are asked for, and told of when they are gone."""
+"""Large payloads and results on the command line: shown on request, and reported when missing."""
 
 import json
 from collections.abc import Callable

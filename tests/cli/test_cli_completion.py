@@ -1,4 +1,4 @@
-"""Tab completion: names from the database, and silence about everything that goes wrong."""
+"""Tab completion: names from the database, and no output on errors."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`holdfast cron` and what it does to a schedule."""
+"""`holdfast cron` and its subcommands."""
 
 import re
 from collections.abc import Callable

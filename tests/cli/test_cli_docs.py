@@ -56,7 +56,7 @@ def test_every_exit_code_is_on_the_page() -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Each command of the page with what is printed below it."""
+    """Return each command of the page with the output shown below it."""
     found = []
     for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -89,7 +89,7 @@ def matches(printed: str, expected: str) -> bool:
 
 
 def needs_a_shell(command: str) -> bool:
-    """Or a process of its own: a worker does, and what imports the user's code."""
+    """Return whether it cannot run in this process: workers, and commands that import the user's code."""
     words = shlex.split(command)
     return words[0] != "holdfast" or words[1] == "worker" or bool({"|", ">", "--app"} & set(words))
 

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what it prints, how it ends, and that it looks at what no other command opens."""
+"""`holdfast doctor`: output, exit codes, and databases that no other command can open."""
 
 import json
 import sqlite3

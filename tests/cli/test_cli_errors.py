@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and errors that a person can act on."""
+"""Exit codes and error messages."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`holdfast events`: the end of the log, from a cursor on, and what comes."""
+"""`holdfast events`: the last events, events after a cursor, and following."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`holdfast explain`, and the commands that it advises; `holdfast complete` and `holdfast fail`."""
+"""`holdfast explain`, `holdfast complete` and `holdfast fail`."""
 
 import json
 import os

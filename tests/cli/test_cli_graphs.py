@@ -1,4 +1,4 @@
-"""What `holdfast show` draws around a job, and how `holdfast delete` respects it."""
+"""Chains, blockers and batches in `holdfast show` and `holdfast delete`."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def work(app: Holdfast) -> Any:
 
 @pytest.fixture
 def drawn(on: Run) -> Callable[[int], list[str]]:
-    """What stands between the fields and the history."""
+    """Return the part between the fields and the history."""
 
     def lines(job_id: int) -> list[str]:
         result = on("show", job_id)

@@ -1,4 +1,4 @@
-"""`holdfast health`: one line and an exit code, by what waits, what fails and who is there."""
+"""`holdfast health`: one line and an exit code from waiting jobs, failure rate and workers."""
 
 import json
 import sqlite3

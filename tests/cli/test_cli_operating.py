@@ -77,7 +77,7 @@ def test_a_job_whose_key_is_taken_cannot_be_retried(app: Holdfast, on: Run) -> N
     app.jobs.cancel(first)
     inbox.send(2, key="k")
     result = on("retry", first)
-    assert result.exit_code == 1 and "an unfinished job has the same key" in result.stderr
+    assert result.exit_code == 1 and "an unfinished job has its key" in result.stderr
 
 
 def test_retry_adds_attempts_and_a_delay(app: Holdfast, jobs: dict[str, int], on: Run) -> None:

@@ -1,4 +1,4 @@
-"""What reaches the eye: tables that fit, no colours where none are wanted, nothing that a terminal would act on."""
+"""Output: tables that fit, colours only where wanted, control characters escaped."""
 
 import json
 import re
@@ -98,7 +98,7 @@ def test_json_on_a_terminal_is_indented_and_has_no_colours(
 
 @pytest.fixture
 def hostile(app: Holdfast) -> None:
-    """A job all of whose texts were written by an enemy, by plain SQL where Holdfast would refuse them."""
+    """A job with control characters in every text, by plain SQL where Holdfast would refuse them."""
     app.queue("inbox", max_attempts=1).send({"text": HOSTILE})
     message = app.queue("inbox").receive()
     assert message is not None and message.fail("TEST:HOSTILE", HOSTILE)

@@ -1,4 +1,4 @@
-"""`holdfast queues` and what it does to one."""
+"""`holdfast queues` and its subcommands."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`holdfast stats`: five questions, five answers, one screen."""
+"""`holdfast stats`: five sections on one screen."""
 
 import json
 import re
@@ -28,7 +28,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @pytest.fixture
 def troubled(app: Holdfast) -> Holdfast:
-    """One task fails over and over, another only at first."""
+    """One task keeps failing, another fails once."""
     tried: list[int] = []
 
     @app.task(queue="media", max_attempts=3, retry=0)
@@ -48,7 +48,7 @@ def troubled(app: Holdfast) -> Holdfast:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Each answer by its number."""
+    """Return each section by its number."""
     return {part[0]: part for part in re.split(r"^(?=[1-5]  [A-Z])", text, flags=re.MULTILINE)[1:]}
 
 
@@ -102,7 +102,7 @@ def test_the_oldest_running_job_is_shown_with_its_worker(app: Holdfast, on: Run,
         assert begun.wait(PATIENCE_SECONDS)
         text, found = sections(on("stats").stdout)["2"], data("stats")
         go_on.set()
-    line = text.splitlines()[2]  # what runs stands before what waits, though that waits longer
+    line = text.splitlines()[2]  # running jobs come first, even before older waiting ones
     assert line.split()[:4] == [str(job.id), "stuck", "default", "running"] and shift.worker.id in line
     assert "1 worker alive" in text
     worker = next(one["worker"] for one in found["oldest"] if one["job_id"] == job.id)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, as cron and daemons may have them, or whose disk is full."""
+"""Standard streams that are closed, as under cron and daemons, or on a full disk."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is
 
 @pytest.fixture
 def shell() -> Shell:
-    """Runs a command with the redirections of a shell; none of its own streams is a terminal."""
+    """Run a command with shell redirections; none of its streams is a terminal."""
 
     def one(redirected: str, *args: Any, **environment: str) -> Done:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""`holdfast top` on a terminal: what it shows, what its keys do, and how it leaves."""
+"""`holdfast top` on a terminal: the screen, its keys, and how it ends."""
 
 import os
 import signal
@@ -284,7 +284,7 @@ def test_an_error_is_printed_on_the_normal_screen(app: Holdfast, url: str) -> No
 
 
 def test_ctrl_z_restores_the_terminal(jobs: dict[str, int], app: Holdfast, url: str) -> None:
-    # As from an interactive shell: only with somebody to continue it does the kernel stop a program.
+    # As in an interactive shell: the kernel stops a process only if another one can continue it.
     with top(url, shell='set -m; "$@"; echo "it stopped"; read; fg >/dev/null') as window:
         window.until("quit")
         window.press("\x1a")

@@ -1,4 +1,4 @@
-"""From `module:app` to the app, or to an error that says what to write instead."""
+"""Loading an app from `module:app`, and the errors when that fails."""
 
 from collections.abc import Callable
 from pathlib import Path

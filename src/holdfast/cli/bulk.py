@@ -14,6 +14,7 @@ from .errors import Exit
 from .output import document, note, plural, say
 
 MAX_SCANNED = 100_000  # jobs that a count looks at
+CHANGED = "another process changed it in the meantime"
 
 
 class Action(NamedTuple):
@@ -32,16 +33,67 @@ class BulkOptions(NamedTuple):
     as_json: bool
 
 
-class BulkReport:
-    """The result of an action. It is printed once, and decides the exit code."""
+class BulkRun:
+    """Applies an action to jobs, collects the results, prints them, and decides the exit code."""
 
-    def __init__(self, action: Action, options: BulkOptions) -> None:
-        self._action, self._options = action, options
+    def __init__(self, app: Holdfast, action: Action, options: BulkOptions) -> None:
+        self._app, self._action, self._options = app, action, options
         self.matched = self.done = 0
         self.matched_all = True
         """Whether `matched` is exact. False: the count stopped early, and it is a lower bound."""
         self.refused: list[dict[str, Any]] = []
         self.not_found: list[int] = []
+
+    def run(self, act: Callable[..., int], ids: Sequence[int], filters: Filters) -> None:
+        """Apply the action to the jobs with these ids, or to those that match the filters, and print the result."""
+        check_selection(self._action, ids, filters)
+        for id in dict.fromkeys(ids):
+            self._apply_to_id(act, id)
+        if not ids:
+            self.apply_to_filters(act, filters, lambda wanted: count(self._app, wanted))
+        self.finish()
+
+    def _apply_to_id(self, act: Callable[..., int], id: int) -> None:
+        action, dry_run = self._action, self._options.dry_run
+        try:
+            status = self._app.jobs.get(id).status
+            allowed = status in action.states
+            done = allowed if dry_run else bool(act(id))
+        except JobNotFound as error:
+            self.miss(id, error)
+            return
+        if done:
+            self.add(1)
+        elif not allowed:
+            self.refuse(id, status, f"it is {status}, and only {_any_of(action.states)} jobs can be {action.past}")
+        elif action.verb == "retry":
+            self.refuse(id, status, "an unfinished job has its key, or a retry would create a dependency cycle")
+        else:
+            self.refuse(id, status, CHANGED)
+
+    def apply_to_filters(
+        self, act: Callable[..., int], filters: Filters, count: Callable[[Filters], Counted]
+    ) -> None:
+        wanted = self._limit_to_states(filters)
+        counted = count(wanted)
+        self.matched, self.matched_all = counted.count, counted.is_complete
+        if self._options.dry_run or (counted.is_complete and not counted.count):
+            return
+        confirm(f"{self._action.verb.capitalize()} {count_text(counted)}?", self._options.yes)
+        self.done = act(**wanted)
+
+    def _limit_to_states(self, filters: Filters) -> Filters:
+        """Restrict the filters to the states that allow the action, so that the count is right."""
+        action = self._action
+        wanted = filters.get("status", action.default_states or action.states)
+        states = [status for status in wanted if status in action.states]
+        if not states:
+            raise click.UsageError(f"only {_any_of(action.states)} jobs can be {action.past}")
+        return {**filters, "status": states}
+
+    def add(self, jobs: int) -> None:
+        self.matched += jobs
+        self.done += 0 if self._options.dry_run else jobs
 
     def refuse(self, id: int, status: str, why: str, **detail: Any) -> None:
         self.refused.append({"id": id, "status": status, **detail})
@@ -52,6 +104,7 @@ class BulkReport:
         note(str(error))
 
     def finish(self) -> None:
+        """Print the result and exit."""
         if self._options.as_json:
             names = ("matched", "matched_all", "done", "refused", "not_found")
             head = {"action": self._action.verb.replace(" ", "-"), "dry_run": self._options.dry_run}
@@ -61,32 +114,9 @@ class BulkReport:
             say(f"{count[0].upper()}{count[1:]} would be {self._action.past}.")
         else:
             say(f"{plural(self.done, 'job')} {self._action.past}.")
-        click.get_current_context().exit(self._exit_code())
-
-    def _exit_code(self) -> Exit:
-        if self.not_found:
-            return Exit.NOT_FOUND
         achieved = self.matched if self._options.dry_run else self.done
-        return Exit.DONE if achieved and not self.refused else Exit.NOT_DONE
-
-
-def run_action(
-    app: Holdfast,
-    action: Action,
-    act: Callable[..., int],
-    ids: Sequence[int],
-    filters: Filters,
-    options: BulkOptions,
-) -> None:
-    """Apply the action to the jobs with these ids, or to those that match the filters, and print the report."""
-    check_selection(action, ids, filters)
-    report = BulkReport(action, options)
-    if ids:
-        for id in dict.fromkeys(ids):
-            _apply_to_id(app, id, act, report, action, options)
-    else:
-        apply_to_filters(act, lambda wanted: count(app, wanted), filters, report, action, options)
-    report.finish()
+        code = Exit.DONE if achieved and not self.refused else Exit.NOT_DONE
+        click.get_current_context().exit(Exit.NOT_FOUND if self.not_found else code)
 
 
 def check_selection(action: Action, ids: Sequence[int], filters: Filters) -> None:
@@ -96,46 +126,6 @@ def check_selection(action: Action, ids: Sequence[int], filters: Filters) -> Non
         raise click.UsageError(f"no jobs to {action.verb}: pass ids, or filters such as --queue mail")
 
 
-def _apply_to_id(
-    app: Holdfast, id: int, act: Callable[..., int], report: BulkReport, action: Action, options: BulkOptions
-) -> None:
-    try:
-        status = app.jobs.get(id).status
-        allowed = status in action.states
-        done = allowed if options.dry_run else bool(act(id))
-    except JobNotFound as error:
-        report.miss(id, error)
-        return
-    if done:
-        report.matched += 1
-        report.done += not options.dry_run
-    elif not allowed:
-        report.refuse(id, status, f"it is {status}, and only {_any_of(action.states)} jobs can be {action.past}")
-    elif action.verb == "retry":
-        report.refuse(
-            id, status, "an unfinished job has the same key, or retrying it would create a dependency cycle"
-        )
-    else:
-        report.refuse(id, status, "another process changed it in the meantime")
-
-
-def apply_to_filters(
-    act: Callable[..., int],
-    count: Callable[[Filters], Counted],
-    filters: Filters,
-    report: BulkReport,
-    action: Action,
-    options: BulkOptions,
-) -> None:
-    wanted = _limit_to_states(action, filters)
-    counted = count(wanted)
-    report.matched, report.matched_all = counted.count, counted.is_complete
-    if options.dry_run or (counted.is_complete and not counted.count):
-        return
-    confirm(f"{action.verb.capitalize()} {count_text(counted)}?", options.yes)
-    report.done = act(**wanted)
-
-
 def count(app: Holdfast, filters: Filters, deletable: bool = False) -> Counted:
     """Count the jobs that match. The count stops early in a large database, and is a lower bound then."""
     return app.store.jobs.count(criteria(filters), deletable, MAX_SCANNED)
@@ -143,15 +133,6 @@ def count(app: Holdfast, filters: Filters, deletable: bool = False) -> Counted:
 
 def count_text(counted: Counted, noun: str = "job") -> str:
     return f"{'' if counted.is_complete else 'at least '}{plural(counted.count, noun)}"
-
-
-def _limit_to_states(action: Action, filters: Filters) -> Filters:
-    """Restrict the filters to the states that allow the action, so that the count is right."""
-    wanted = filters.get("status", action.default_states or action.states)
-    states = [status for status in wanted if status in action.states]
-    if not states:
-        raise click.UsageError(f"only {_any_of(action.states)} jobs can be {action.past}")
-    return {**filters, "status": states}
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -9,7 +9,7 @@ from ..lazy import late
 from .errors import RootGroup
 from .options import example
 
-# The module of each command.
+# The module of each command, in the order of `holdfast --help`.
 COMMANDS = {
     "worker": "commands.worker",
     "send": "commands.send",
@@ -42,7 +42,7 @@ _load, _ = late(str(__package__), {name.replace("-", "_"): module for name, modu
 class LazyCommands(RootGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx

@@ -130,7 +130,7 @@ def _given(ctx: click.Context | None, name: str) -> str | None:
     return None
 
 
-def takes_database(command: F) -> F:
+def database_options(command: F) -> F:
     """Add --db, --app and --prefix, and pass a DatabaseOption as the first argument."""
 
     @click.option(
@@ -230,13 +230,23 @@ def audit_options(command: F) -> F:
     return cast(F, with_audit)
 
 
+def read_options(command: F) -> F:
+    """Add the database options and --json, and pass a DatabaseOption and `as_json`."""
+    return database_options(click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command))
+
+
+def change_options(command: F) -> F:
+    """Add --actor, --reason, the database options and --json."""
+    return audit_options(read_options(command))
+
+
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 delay_option = click.option(
     "--delay", type=duration, default="0s", metavar="DURATION", help="Run no earlier than 10s, 5m, 1h, … from now."
 )
 
 
-def takes_filters(command: F) -> F:
+def filter_options(command: F) -> F:
     """Add the options that select jobs, and pass them as `filters`."""
 
     @click.option("--status", "-s", multiple=True, type=click.Choice(STATUSES), metavar="STATUS", help=_STATUS_HELP)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -33,7 +33,6 @@ STYLES = {
     "cancelled": "yellow",
     "paused": "yellow",
 }
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 # --- numbers and times ---
@@ -88,10 +87,6 @@ def known(count: int | None) -> str:
 
 
 # --- lines and JSON ---
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def say(text: str) -> None:

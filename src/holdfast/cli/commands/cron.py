@@ -6,18 +6,14 @@ import click
 
 from ...app.schedules import Schedule
 from ..bulk import print_paused, print_result
-from ..options import AuditOptions, DatabaseOption, audit_options, complete_schedules, example, takes_database
-from ..output import Column, Row, age, document, due, json_option, note, status_cell, table
+from ..options import AuditOptions, DatabaseOption, change_options, complete_schedules, example, read_options
+from ..output import Column, Row, age, document, due, note, status_cell, table
 
 COLUMNS = (
-    Column("NAME", least=10),
-    Column("CRON"),
-    Column("ZONE", least=6, spare=3),
-    Column("TASK", least=8, spare=2),
-    Column("QUEUE", least=7, spare=5),
-    Column("NEXT"),
+    Column("NAME", least=10), Column("CRON"), Column("ZONE", least=6, spare=3),
+    Column("TASK", least=8, spare=2), Column("QUEUE", least=7, spare=5), Column("NEXT"),
     Column("LAST", spare=4),
-)
+)  # fmt: skip
 name_argument = click.argument("name", shell_complete=complete_schedules)
 
 
@@ -25,13 +21,13 @@ name_argument = click.argument("name", shell_complete=complete_schedules)
     invoke_without_command=True,
     epilog=example("holdfast cron --db app.db", "holdfast cron pause tidy --db app.db"),
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def cron(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
-    """List the schedules with their next and last run, or change one.
+    """List the schedules, or change one.
 
-    A schedule made by @app.cron appears once a worker with that code has started.
+    NEXT and LAST are the next and the last run. A schedule made by @app.cron appears once a worker with that code has
+    started.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -56,9 +52,7 @@ def _row(schedule: Schedule, now: datetime) -> Row:
 
 @cron.command(epilog=example("holdfast cron pause tidy --db app.db"))
 @name_argument
-@audit_options
-@takes_database
-@json_option
+@change_options
 def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
     """Enqueue no more jobs for this schedule until it is resumed."""
     with database.open() as app:
@@ -67,9 +61,7 @@ def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: boo
 
 @cron.command(epilog=example("holdfast cron resume tidy --db app.db"))
 @name_argument
-@audit_options
-@takes_database
-@json_option
+@change_options
 def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
     """Resume a paused schedule. Runs that were missed during the pause are not made up."""
     with database.open() as app:
@@ -78,9 +70,7 @@ def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bo
 
 @cron.command(epilog=example("holdfast cron remove tidy --db app.db"))
 @name_argument
-@audit_options
-@takes_database
-@json_option
+@change_options
 def remove(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
     """Remove a schedule. Jobs that it has enqueued are not deleted.
 

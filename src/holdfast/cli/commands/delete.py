@@ -1,16 +1,17 @@
 """`holdfast delete`: delete jobs with their history, unless other jobs depend on them."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from ...app.jobs import Filters
+from ...app.workflows import Chain
 from ...errors import JobNotFound, PartOfChain, StillAwaited
 from ...model.job import Counted
 from ...supervisor import Holdfast
-from ..bulk import Action, BulkOptions, BulkReport, apply_to_filters, check_selection, count
+from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count
 from ..options import AuditOptions, DatabaseOption, complete_jobs, example
 from ..output import note, plural
 from .job_actions import bulk_command
@@ -48,18 +49,16 @@ def delete(
     for name, given in (("--chain", whole_chain), ("--cascade", cascade)):
         if given and filters:
             raise click.UsageError(f"{name} requires ids: it cannot be combined with filters")
-    report = BulkReport(DELETE, options)
     with database.open() as app:
+        run = BulkRun(app, DELETE, options)
         if ids:
-            _DeleteByIds(app, report, options, whole_chain, cascade, audit).delete(ids)
+            _DeleteByIds(app, run, options.dry_run, whole_chain, cascade, audit).delete(ids)
         else:
-            _delete_by_filters(app, report, options, filters, audit)
-    report.finish()
+            run.apply_to_filters(functools.partial(app.jobs.delete, **audit), filters, _count_deletable(app))
+    run.finish()
 
 
-def _delete_by_filters(
-    app: Holdfast, report: BulkReport, options: BulkOptions, filters: Filters, audit: AuditOptions
-) -> None:
+def _count_deletable(app: Holdfast) -> Callable[[Filters], Counted]:
     def count_deletable(wanted: Filters) -> Counted:
         deletable, matching = count(app, wanted, deletable=True), count(app, wanted)
         left = matching.count - deletable.count if matching.is_complete and deletable.is_complete else 0
@@ -67,83 +66,71 @@ def _delete_by_filters(
             note(f"Skipping {plural(left, 'job')} that other jobs wait for, or whose chain matches only in part")
         return deletable
 
-    act = functools.partial(app.jobs.delete, **audit)
-    apply_to_filters(act, count_deletable, filters, report, DELETE, options)
+    return count_deletable
 
 
 class _DeleteByIds:
     """Deletes one job after the other, and skips those that were deleted together with an earlier one."""
 
     def __init__(
-        self,
-        app: Holdfast,
-        report: BulkReport,
-        options: BulkOptions,
-        whole_chain: bool,
-        cascade: bool,
-        audit: AuditOptions,
+        self, app: Holdfast, run: BulkRun, dry_run: bool, whole_chain: bool, cascade: bool, audit: AuditOptions
     ) -> None:
-        self._app, self._report, self._dry_run = app, report, options.dry_run
+        self._app, self._run, self._dry_run = app, run, dry_run
         self._whole_chain, self._cascade, self._audit = whole_chain, cascade, audit
         self._deleted: set[int] = set()
 
     def delete(self, ids: Sequence[int]) -> None:
         for id in dict.fromkeys(ids):
-            if id in self._deleted:
-                continue
             try:
-                self._delete(id)
+                if id not in self._deleted:
+                    self._delete(id)
             except JobNotFound as error:
-                self._report.miss(id, error)
+                self._run.miss(id, error)
 
     def _delete(self, id: int) -> None:
         chain = self._app.chains.get(id)
         if chain.length > 1 and not self._whole_chain:
-            self._refuse_part(id, chain.id, chain.length)
+            self._refuse_part(id, chain)
             return
         plan = self._app.store.workflows.delete_chain(chain.id, self._cascade, "", dry_run=True)
         waiting = tuple(one for one in plan.waiting if one not in self._deleted)
         if waiting:
-            self._refuse_awaited(id, waiting, chain.length)
+            self._refuse_awaited(id, waiting, chain)
         elif plan.running:
-            self._refuse_running(id, plan.running)
-        elif self._dry_run or self._execute(id, chain.id, chain.length):
+            others = _listed([one for one in plan.running if one != id])
+            what = f"job {others}, which would be deleted with it, is running" if others else "it is running"
+            self._refuse(id, "running", f"{what}; cancel that first", running=plan.running)
+        elif self._dry_run or self._execute(id, chain):
             new = set(plan.ids) - self._deleted
             self._deleted |= new
-            self._report.matched += len(new)
-            self._report.done += 0 if self._dry_run else len(new)
+            self._run.add(len(new))
 
-    def _execute(self, id: int, chain_id: int, length: int) -> bool:
+    def _execute(self, id: int, chain: Chain) -> bool:
         """Delete it. Another process may have changed it since the plan was made."""
         act = self._app.chains.delete if self._whole_chain else self._app.jobs.delete
         try:
             done = act(id, cascade=self._cascade, **self._audit)
         except StillAwaited as error:
-            self._refuse_awaited(id, error.waiting, length)
-            return False
+            self._refuse_awaited(id, error.waiting, chain)
         except PartOfChain:
-            self._refuse_part(id, chain_id, length)
-            return False
-        if not done:
-            self._refuse(id, "changed", "another process changed it in the meantime")
-        return done
+            self._refuse_part(id, chain)
+        else:
+            if not done:
+                self._refuse(id, "changed", CHANGED)
+            return done
+        return False
 
-    def _refuse_part(self, id: int, chain_id: int, length: int) -> None:
-        why = f"it is one of {length} jobs of chain {chain_id}; add --chain to delete the whole chain"
-        self._refuse(id, "part_of_chain", why, chain_id=chain_id, length=length)
+    def _refuse_part(self, id: int, chain: Chain) -> None:
+        why = f"it is one of {chain.length} jobs of chain {chain.id}; add --chain to delete the whole chain"
+        self._refuse(id, "part_of_chain", why, chain_id=chain.id, length=chain.length)
 
-    def _refuse_awaited(self, id: int, waiting: tuple[int, ...], length: int) -> None:
-        verb, what = "waits" if len(waiting) == 1 else "wait", "it" if length == 1 else "its chain"
+    def _refuse_awaited(self, id: int, waiting: tuple[int, ...], chain: Chain) -> None:
+        verb, what = "waits" if len(waiting) == 1 else "wait", "it" if chain.length == 1 else "its chain"
         why = f"{plural(len(waiting), 'job')} {verb} for {what} ({_listed(waiting)}); cancel them, or add --cascade"
         self._refuse(id, "awaited", why, waiting=waiting)
 
-    def _refuse_running(self, id: int, running: tuple[int, ...]) -> None:
-        others = tuple(one for one in running if one != id)
-        what = f"job {_listed(others)}, which would be deleted with it, is running" if others else "it is running"
-        self._refuse(id, "running", f"{what}; cancel that first", running=running)
-
     def _refuse(self, id: int, reason: str, why: str, **detail: Any) -> None:
-        self._report.refuse(id, self._app.jobs.get(id).status, why, reason=reason, **detail)
+        self._run.refuse(id, self._app.jobs.get(id).status, why, reason=reason, **detail)
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import Exit
-from ..options import AuditOptions, DatabaseOption, audit_options, example, takes_database
-from ..output import Cell, document, json_option, lines, say, span
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import Cell, document, lines, say, span
 
 if TYPE_CHECKING:
     from ...upkeep.doctor.findings import Checkup, Finding
@@ -26,9 +26,7 @@ EXIT_CODES = {"ok": Exit.DONE, "note": Exit.DONE, "warning": Exit.NOT_DONE, "err
 @click.option("--deep", is_flag=True, help="Check every row and every page. This can take long.")
 @click.option("--repair", is_flag=True, help="Fix what can be fixed without losing data, then check again.")
 @click.option("--verbose", "-v", is_flag=True, help="Also list the checks that passed.")
-@audit_options
-@takes_database
-@json_option
+@change_options
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -39,10 +37,11 @@ def doctor(
     audit: AuditOptions,
     as_json: bool,
 ) -> None:
-    """Check the database for problems and suggest fixes, most severe first.
+    """Check the database for problems and suggest fixes.
 
-    Writes nothing without --repair. With --db, it also checks a database that is damaged, locked, read-only or of
-    another version. Exits with 0 if there are only notes, 1 with warnings, 3 with errors.
+    The most severe problems come first. Writes nothing without --repair. With --db, it also checks a database that is
+    damaged, locked, read-only or of another version. Exits with 0 if there are only notes, 1 with warnings, 3 with
+    errors.
     """
     if not repair and (audit["actor"] is not None or audit["reason"]):
         raise click.UsageError("--actor and --reason require --repair: without it, nothing is changed")

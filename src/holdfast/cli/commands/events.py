@@ -17,8 +17,8 @@ from ... import validate
 from ...model.job import Criteria
 from ...model.stats import EVENTS
 from ...serialize import to_data
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
-from ..output import Cell, json_lines, json_option, lines, note, utc_text
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
+from ..output import Cell, json_lines, lines, note, utc_text
 
 if TYPE_CHECKING:
     from ...observe.results import Event
@@ -110,8 +110,7 @@ def _complete_events(ctx: click.Context, param: click.Parameter, incomplete: str
     "--limit", type=click.IntRange(1, MAX_LIMIT), metavar="N",
     help="The last N events; with --after, the first N.  [default: 20; with --after, all]",
 )  # fmt: skip
-@takes_database
-@json_option
+@read_options
 def events(
     database: DatabaseOption,
     follow: bool,
@@ -122,10 +121,11 @@ def events(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Print the event log: every change of a job, queue or schedule, and who made it.
+    """Print the event log, and follow it.
 
-    At the end, a note on standard error names the cursor to continue from. With --json, each line is an object. With
-    --event or --actor, only the last 100,000 events are searched; --after 0 searches all.
+    It has every change of a job, queue or schedule, and who made it. At the end, a note on standard error names the
+    cursor to continue from. With --json, each line is an object. With --event or --actor, only the last 100,000
+    events are searched; --after 0 searches all.
     """
     wanted = EventFilter(of_job, names, frozenset(actors))
     with database.open() as app:

@@ -2,14 +2,13 @@
 
 import click
 
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
-from ..output import document, json_option, paragraph
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
+from ..output import document, paragraph
 
 
 @click.command(epilog=example("holdfast explain 42 --db app.db"))
 @click.argument("id", type=job_id, shell_complete=complete_jobs)
-@takes_database
-@json_option
+@read_options
 def explain(database: DatabaseOption, id: int, as_json: bool) -> None:
     """Explain why a job is not running, and what to do about it.
 

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING
 import click
 
 from ...serialize import to_data
-from ..options import DatabaseOption, complete_queues, complete_tasks, duration, example, takes_database
-from ..output import Cell, Column, age, document, json_option, note, say, say_lines, table, task_cell
+from ..options import DatabaseOption, complete_queues, complete_tasks, duration, example, read_options
+from ..output import Cell, Column, age, document, note, say, say_lines, table, task_cell
 
 if TYPE_CHECKING:
     from ...observe.results import FailureInfo
 
 
 COLUMNS = (
-    Column("ERROR", least=16),
-    Column("COUNT", right=True),
-    Column("TASK", least=8),
-    Column("QUEUE", least=6, spare=2),
-    Column("FIRST SEEN", right=True, spare=3),
-    Column("LAST SEEN", right=True, spare=1),
-    Column("LAST JOB", right=True),
+    Column("ERROR", least=16), Column("COUNT", right=True), Column("TASK", least=8),
+    Column("QUEUE", least=6, spare=2), Column("FIRST SEEN", right=True, spare=3),
+    Column("LAST SEEN", right=True, spare=1), Column("LAST JOB", right=True),
     Column("FINGERPRINT", least=8, spare=4),
-)
+)  # fmt: skip
 MAX_LIMIT = 1000
 
 
@@ -42,8 +38,7 @@ MAX_LIMIT = 1000
     "--limit", type=click.IntRange(1, MAX_LIMIT), default=20, show_default=True, metavar="N",
     help="List at most N failures.",
 )  # fmt: skip
-@takes_database
-@json_option
+@read_options
 def failures(
     database: DatabaseOption,
     queue: str | None,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import Exit
-from ..options import DatabaseOption, complete_queues, duration, example, share, takes_database
-from ..output import document, json_option, say
+from ..options import DatabaseOption, complete_queues, duration, example, read_options, share
+from ..output import document, say
 
 if TYPE_CHECKING:
     from ...model.diagnosis import Vitals
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     shell_complete=complete_queues,
     help="Check only this queue. Can be repeated.",
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def health(
     ctx: click.Context,

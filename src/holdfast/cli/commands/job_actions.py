@@ -10,22 +10,22 @@ import click
 from ...app.jobs import Filters
 from ...errors import InvalidPayload
 from ...supervisor import Holdfast
-from ..bulk import Action, BulkOptions, print_result, run_action
+from ..bulk import Action, BulkOptions, BulkRun, print_result
 from ..options import (
     AuditOptions,
     DatabaseOption,
     audit_options,
+    change_options,
     complete_retryable,
     complete_scheduled,
     complete_unfinished,
     delay_option,
     example,
+    filter_options,
     job_id,
-    takes_database,
-    takes_filters,
+    read_options,
     yes_option,
 )
-from ..output import json_option
 from .send import parse
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,12 +40,11 @@ def bulk_command(complete: Any) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         @click.argument("ids", nargs=-1, metavar="[ID]…", type=job_id, shell_complete=complete)
-        @takes_filters
+        @filter_options
         @audit_options
         @yes_option
         @click.option("--dry-run", "-n", is_flag=True, help="Only print how many jobs would be changed.")
-        @takes_database
-        @json_option
+        @read_options
         @functools.wraps(command)
         def with_options(*args: Any, yes: bool, dry_run: bool, as_json: bool, **given: Any) -> Any:
             return command(*args, options=BulkOptions(yes, dry_run, as_json), **given)
@@ -79,7 +78,7 @@ def retry(
     """
     with database.open() as app:
         act = functools.partial(app.jobs.retry, attempts=attempts, delay=delay, **audit)
-        run_action(app, RETRY, act, ids, filters, options)
+        BulkRun(app, RETRY, options).run(act, ids, filters)
 
 
 @click.command(
@@ -94,7 +93,7 @@ def cancel(
 ) -> None:
     """Cancel unfinished jobs. The outcome of an attempt that is running is discarded."""
     with database.open() as app:
-        run_action(app, CANCEL, functools.partial(app.jobs.cancel, **audit), ids, filters, options)
+        BulkRun(app, CANCEL, options).run(functools.partial(app.jobs.cancel, **audit), ids, filters)
 
 
 @click.command("run-now", epilog=example("holdfast run-now 42 --db app.db"))
@@ -104,7 +103,7 @@ def run_now(
 ) -> None:
     """Make scheduled jobs ready now."""
     with database.open() as app:
-        run_action(app, RUN_NOW, functools.partial(app.jobs.run_now, **audit), ids, filters, options)
+        BulkRun(app, RUN_NOW, options).run(functools.partial(app.jobs.run_now, **audit), ids, filters)
 
 
 id_argument = click.argument("id", type=job_id, shell_complete=complete_unfinished)
@@ -118,9 +117,7 @@ id_argument = click.argument("id", type=job_id, shell_complete=complete_unfinish
 )
 @id_argument
 @click.option("--result", metavar="JSON", help='The result of the job; "-" reads it from standard input.')
-@audit_options
-@takes_database
-@json_option
+@change_options
 def complete(database: DatabaseOption, id: int, result: str | None, audit: AuditOptions, as_json: bool) -> None:
     """Mark a job as succeeded.
 
@@ -141,14 +138,12 @@ def complete(database: DatabaseOption, id: int, result: str | None, audit: Audit
 @id_argument
 @click.argument("code")
 @click.option("--detail", default="", metavar="TEXT", help="Error detail, stored with the job.")
-@audit_options
-@takes_database
-@json_option
+@change_options
 def fail(database: DatabaseOption, id: int, code: str, detail: str, audit: AuditOptions, as_json: bool) -> None:
-    """Mark a job as failed with an error code such as REJECTED:BUDGET.
+    """Mark a job as failed, with an error code.
 
-    The job can be external (no worker runs it) or any other unfinished job. It is not retried. Exits with 1 if the
-    job was already finished.
+    CODE is a category with an optional detail, such as REJECTED:BUDGET. The job can be external (no worker runs it)
+    or any other unfinished job. It is not retried. Exits with 1 if the job was already finished.
     """
     with database.open() as app:
         _print_settled(app, id, app.jobs.fail(id, code, detail, **audit), as_json)

@@ -11,19 +11,14 @@ from ...app.jobs import MAX_PAGE, Filters
 from ...errors import BlobError, BlobMissing, InvalidPayload
 from ...model.job import Page
 from ...serialize import to_data
-from ..options import DatabaseOption, cursor_text, example, takes_database, takes_filters
-from ..output import Cell, Column, Row, age, document, due, json_option, note, status_cell, table, task_cell
+from ..options import DatabaseOption, cursor_text, example, filter_options, read_options
+from ..output import Cell, Column, Row, age, document, due, note, status_cell, table, task_cell
 
 COLUMNS = (
-    Column("ID", right=True),
-    Column("TASK", least=10),
-    Column("QUEUE", least=8, spare=2),
-    Column("STATUS"),
-    Column("ATTEMPT", right=True, spare=4),
-    Column("AGE", right=True, spare=3),
-    Column("RUN AT", spare=5),
+    Column("ID", right=True), Column("TASK", least=10), Column("QUEUE", least=8, spare=2), Column("STATUS"),
+    Column("ATTEMPT", right=True, spare=4), Column("AGE", right=True, spare=3), Column("RUN AT", spare=5),
     Column("ERROR", least=12, spare=1),
-)
+)  # fmt: skip
 
 
 @click.command(
@@ -32,15 +27,14 @@ COLUMNS = (
         "holdfast jobs --db app.db --json | jq '.jobs[].error_code'",
     )
 )
-@takes_filters
+@filter_options
 @click.option(
     "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
     help="List at most N jobs.",
 )  # fmt: skip
 @click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
 @click.option("--args", "with_args", is_flag=True, help="Show the payloads.")
-@takes_database
-@json_option
+@read_options
 def jobs(
     database: DatabaseOption, filters: Filters, limit: int, cursor: str | None, with_args: bool, as_json: bool
 ) -> None:

@@ -4,15 +4,13 @@ import click
 
 from ... import validate
 from ...errors import DatabaseMissing, SchemaOutdated
-from ..options import AuditOptions, DatabaseOption, audit_options, example, takes_database
-from ..output import document, json_option, say
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import document, say
 
 
 @click.command(epilog=example("holdfast migrate --db app.db", "holdfast migrate --db new.db --create"))
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
-@audit_options
-@takes_database
-@json_option
+@change_options
 def migrate(database: DatabaseOption, create: bool, audit: AuditOptions, as_json: bool) -> None:
     """Update the tables of a database to this version of Holdfast.
 

@@ -17,16 +17,15 @@ from ..bulk import confirm
 from ..options import (
     AuditOptions,
     DatabaseOption,
-    audit_options,
+    change_options,
     complete_queues,
     complete_tasks,
     duration,
     example,
     size,
-    takes_database,
     yes_option,
 )
-from ..output import Column, document, json_option, plural, progress_bar, say, table
+from ..output import Column, document, plural, progress_bar, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +34,9 @@ if TYPE_CHECKING:
 
 
 COLUMNS = (
-    Column("RULE", least=12),
-    Column("STATUS"),
-    Column("QUEUE", least=6),
-    Column("TASK", least=8),
+    Column("RULE", least=12), Column("STATUS"), Column("QUEUE", least=6), Column("TASK", least=8),
     Column("JOBS", right=True),
-)
+)  # fmt: skip
 
 
 @click.command(
@@ -83,9 +79,7 @@ COLUMNS = (
 )
 @click.option("--hurry", is_flag=True, help="Do not pause between steps to let other processes write.")
 @yes_option
-@audit_options
-@takes_database
-@json_option
+@change_options
 def prune(
     database: DatabaseOption,
     dry_run: bool,

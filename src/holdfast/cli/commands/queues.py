@@ -7,25 +7,20 @@ from ..bulk import confirm, print_paused, print_result
 from ..options import (
     AuditOptions,
     DatabaseOption,
-    audit_options,
+    change_options,
     complete_queues,
     delay_option,
     example,
-    takes_database,
+    read_options,
     yes_option,
 )
-from ..output import Cell, Column, Row, document, json_option, known, note, plural, span, status_cell, table
+from ..output import Cell, Column, Row, document, known, note, plural, span, status_cell, table
 
 COLUMNS = (
-    Column("QUEUE", least=10),
-    Column("READY", right=True),
-    Column("SCHEDULED", right=True, spare=4),
-    Column("BLOCKED", right=True, spare=5),
-    Column("RUNNING", right=True, spare=2),
-    Column("FAILED", right=True),
-    Column("OLDEST READY", right=True, spare=3),
-    Column("STATE", spare=1),
-)
+    Column("QUEUE", least=10), Column("READY", right=True), Column("SCHEDULED", right=True, spare=4),
+    Column("BLOCKED", right=True, spare=5), Column("RUNNING", right=True, spare=2),
+    Column("FAILED", right=True), Column("OLDEST READY", right=True, spare=3), Column("STATE", spare=1),
+)  # fmt: skip
 name_argument = click.argument("name", shell_complete=complete_queues)
 
 
@@ -33,8 +28,7 @@ name_argument = click.argument("name", shell_complete=complete_queues)
     invoke_without_command=True,
     epilog=example("holdfast queues --db app.db", "holdfast queues pause mail --db app.db"),
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def queues(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
     """List the queues, or change one.
@@ -70,9 +64,7 @@ def _row(queue: QueueOverview) -> Row:
 
 @queues.command(epilog=example("holdfast queues pause mail --db app.db"))
 @name_argument
-@audit_options
-@takes_database
-@json_option
+@change_options
 def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
     """Stop all workers from claiming jobs of the queue. Running jobs continue."""
     with database.open() as app:
@@ -81,9 +73,7 @@ def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: boo
 
 @queues.command(epilog=example("holdfast queues resume mail --db app.db"))
 @name_argument
-@audit_options
-@takes_database
-@json_option
+@change_options
 def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
     """Resume a paused queue."""
     with database.open() as app:
@@ -96,9 +86,7 @@ def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bo
     "--attempts", type=int, default=3, show_default=True, metavar="N", help="Additional attempts per message."
 )
 @delay_option
-@audit_options
-@takes_database
-@json_option
+@change_options
 def requeue(
     database: DatabaseOption, name: str, attempts: int, delay: float, audit: AuditOptions, as_json: bool
 ) -> None:
@@ -112,9 +100,7 @@ def requeue(
 @name_argument
 @click.option("--dead-only", is_flag=True, help="Delete only the dead letters.")
 @yes_option
-@audit_options
-@takes_database
-@json_option
+@change_options
 def purge(
     database: DatabaseOption, name: str, dead_only: bool, yes: bool, audit: AuditOptions, as_json: bool
 ) -> None:

@@ -12,8 +12,8 @@ from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadToo
 from ...failure import shorten
 from ...model.job import NewJob
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, takes_database
-from ..output import document, json_option, note, say
+from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, read_options
+from ..output import document, note, say
 
 MESSAGE_ATTEMPTS = 3
 TASK_ATTEMPTS = 5
@@ -39,8 +39,7 @@ _decode = decoder(Any)
     "--max-attempts", type=int, metavar="N", help="Attempts before it fails for good.  [default: 3, with --task 5]"
 )
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
-@takes_database
-@json_option
+@read_options
 def send(
     database: DatabaseOption,
     queue: str,

@@ -18,7 +18,7 @@ from ...model.job import JobRecord
 from ...model.situation import Blocker
 from ...serialize import to_data
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
 from ..output import (
     Branch,
     Cell,
@@ -28,7 +28,6 @@ from ..output import (
     document,
     due,
     fields,
-    json_option,
     say,
     say_lines,
     span,
@@ -47,13 +46,9 @@ MAX_NODES = 60
 NEIGHBOURS = 2  # jobs shown before and after this one, in a long chain
 CHAIN_JOBS = 1000
 COLUMNS = (
-    Column("AT (UTC)"),
-    Column("EVENT"),
-    Column("WAIT", right=True, spare=1),
-    Column("RUN", right=True, spare=1),
-    Column("BY", least=8, spare=3),
-    Column("DETAIL", least=14, spare=2),
-)
+    Column("AT (UTC)"), Column("EVENT"), Column("WAIT", right=True, spare=1),
+    Column("RUN", right=True, spare=1), Column("BY", least=8, spare=3), Column("DETAIL", least=14, spare=2),
+)  # fmt: skip
 Field = tuple[str, Cell | str]
 
 
@@ -62,12 +57,11 @@ Field = tuple[str, Cell | str]
 @click.option("--args", "with_args", is_flag=True, help="Show the payload.")
 @click.option("--result", "with_result", is_flag=True, help="Show the result.")
 @click.option("--traceback", "with_traceback", is_flag=True, help="Show the traceback of the last error.")
-@takes_database
-@json_option
+@read_options
 def show(
     database: DatabaseOption, id: int, with_args: bool, with_result: bool, with_traceback: bool, as_json: bool
 ) -> None:
-    """Show one job: its fields, chain, dependencies, history and last error.
+    """Show one job with its dependencies and history.
 
     WAIT is the time from when an attempt was due until a worker claimed the job. Large dependency graphs are cut: the
     blockers that need attention come first (deleted, failed, cancelled, external).

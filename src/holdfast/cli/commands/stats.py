@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from ...text import size
-from ..options import DatabaseOption, duration, example, takes_database
+from ..options import DatabaseOption, duration, example, read_options
 from ..output import (
     Cell,
     Column,
@@ -20,7 +20,6 @@ from ..output import (
     age,
     document,
     due,
-    json_option,
     lines,
     percent,
     plural,
@@ -77,8 +76,7 @@ class StatsSection(NamedTuple):
     "--limit", type=click.IntRange(1, MAX_LIMIT), metavar="N",
     help="Rows per table.  [default: what fits the terminal; 10 in a pipe]",
 )  # fmt: skip
-@takes_database
-@json_option
+@read_options
 def stats(database: DatabaseOption, since: float | None, limit: int | None, as_json: bool) -> None:
     """Show the state of the queues on one screen.
 
@@ -227,17 +225,10 @@ def _by_queue_and_task(items: Sequence[CountInfo]) -> list[tuple[QueueTask, dict
 
 def _oldest_section(snapshot: Snapshot) -> StatsSection:
     columns = (
-        Column("JOB", right=True),
-        Column("TASK", least=8),
-        Column("QUEUE", least=6, spare=2),
-        Column("STATUS"),
-        Column("AGE", right=True),
-        Column("ATTEMPT", right=True, spare=3),
-        Column("WORKER", least=8),
-        Column("PID", right=True),
-        Column("HOST", least=6, spare=1),
-        Column("HEARTBEAT", right=True),
-    )
+        Column("JOB", right=True), Column("TASK", least=8), Column("QUEUE", least=6, spare=2), Column("STATUS"),
+        Column("AGE", right=True), Column("ATTEMPT", right=True, spare=3), Column("WORKER", least=8),
+        Column("PID", right=True), Column("HOST", least=6, spare=1), Column("HEARTBEAT", right=True),
+    )  # fmt: skip
     rows = [_oldest_row(job, snapshot.at) for job in snapshot.oldest]
     return StatsSection("Oldest unfinished", _worker_summary(snapshot.workers), columns, rows, "job")
 
@@ -271,18 +262,11 @@ def _worker_summary(workers: Sequence[WorkerHealth]) -> list[Cell | str]:
 
 def _attempts_section(snapshot: Snapshot, window: str, number: Number) -> StatsSection:
     columns = (
-        Column("TASK", least=8),
-        Column("QUEUE", least=6, spare=2),
-        Column("FINISHED", right=True),
-        Column("1ST", right=True),
-        Column("2ND", right=True, spare=1),
-        Column("3RD+", right=True, spare=1),
-        Column("RETRIED", right=True),
-        Column("FAILED", right=True),
-        Column("FAIL%", right=True),
-        Column("WAIT P95", right=True, spare=4),
-        Column("RUN P95", right=True, spare=3),
-    )
+        Column("TASK", least=8), Column("QUEUE", least=6, spare=2), Column("FINISHED", right=True),
+        Column("1ST", right=True), Column("2ND", right=True, spare=1), Column("3RD+", right=True, spare=1),
+        Column("RETRIED", right=True), Column("FAILED", right=True), Column("FAIL%", right=True),
+        Column("WAIT P95", right=True, spare=4), Column("RUN P95", right=True, spare=3),
+    )  # fmt: skip
     failing_first = sorted(snapshot.attempts, key=lambda one: not one.keeps_failing)
     latencies = {(one.queue, one.task): one for one in snapshot.latency}
     rows = [_attempts_row(one, latencies.get((one.queue, one.task)), number) for one in failing_first]

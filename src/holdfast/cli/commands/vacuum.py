@@ -11,8 +11,8 @@ import click
 
 from ...serialize import to_data
 from ...text import size
-from ..options import AuditOptions, DatabaseOption, audit_options, example, takes_database
-from ..output import document, json_option, progress_bar, say
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import document, progress_bar, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @click.command(epilog=example("holdfast vacuum --db app.db", "holdfast vacuum --full --db app.db"))
 @click.option("--full", is_flag=True, help="Rewrite the whole file. Stop all workers first.")
 @click.option("--hurry", is_flag=True, help="Do not pause between steps to let other processes write.")
-@audit_options
-@takes_database
-@json_option
+@change_options
 def vacuum(database: DatabaseOption, full: bool, hurry: bool, audit: AuditOptions, as_json: bool) -> None:
     """Return the space of deleted jobs to the file system.
 

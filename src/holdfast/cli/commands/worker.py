@@ -67,9 +67,10 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.pass_context
 def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
-    """Run the tasks of APP: module:app, a module with one app in it, or a file such as ./tasks.py.
+    """Run the tasks of an app.
 
-    After the first SIGTERM or Ctrl-C, running jobs may finish; the second one stops them.
+    APP is module:app, a module with one app in it, or a file such as ./tasks.py. After the first SIGTERM or Ctrl-C,
+    running jobs may finish. The second one exits at once, and unfinished jobs run again.
     """
     from ...supervisor.worker_command import WorkerSettings, run_worker
 

@@ -7,32 +7,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..options import DatabaseOption, example, takes_database
-from ..output import Cell, Column, age, document, json_option, note, plural, table
+from ..options import DatabaseOption, example, read_options
+from ..output import Cell, Column, age, document, note, plural, table
 
 if TYPE_CHECKING:
     from ...observe.results import WorkerHealth
 
 
 COLUMNS = (
-    Column("WORKER", least=8),
-    Column("STATE"),
-    Column("RUNNING", right=True),
-    Column("HEARTBEAT", right=True, spare=1),
-    Column("PID", right=True, spare=2),
-    Column("HOST", least=8, spare=3),
-    Column("UP", right=True, spare=5),
-    Column("QUEUES", least=8, spare=4),
-)
+    Column("WORKER", least=8), Column("STATE"), Column("RUNNING", right=True),
+    Column("HEARTBEAT", right=True, spare=1), Column("PID", right=True, spare=2),
+    Column("HOST", least=8, spare=3), Column("UP", right=True, spare=5), Column("QUEUES", least=8, spare=4),
+)  # fmt: skip
 STATE_STYLES = {"alive": "green", "halted": "yellow", "lost": "red", "stopped": "dim"}
 
 
 @click.command(epilog=example("holdfast workers --db app.db", "holdfast workers --all --json --db app.db"))
 @click.option("--all", "-a", "with_ended", is_flag=True, help="Also list workers that have ended.")
-@takes_database
-@json_option
+@read_options
 def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
-    """List workers with their state, running jobs and last heartbeat.
+    """List the workers with their state and running jobs.
 
     A worker is alive while its process holds its lock, whatever its heartbeat. It is halted while its process is
     suspended (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196 means that all 4

@@ -16,7 +16,7 @@ import click
 from ...errors import HoldfastError, JobNotFound, StoreError
 from ..bulk import count, count_text
 from ..errors import Exit
-from ..options import AuditOptions, DatabaseOption, audit_options, complete_queues, example, takes_database
+from ..options import AuditOptions, DatabaseOption, audit_options, complete_queues, database_options, example
 from ..output import Cell, clean, clean_lines, plural, utc_text
 from .data import TopData, read_data
 from .state import FAILURE_GONE, Item, PendingAction, TopState, failure_name
@@ -44,10 +44,10 @@ JOIN_SECONDS = 2.0
     help="Show only queues and tasks whose name contains this.",
 )  # fmt: skip
 @audit_options
-@takes_database
+@database_options
 @click.pass_context
 def top(ctx: click.Context, database: DatabaseOption, pattern: str, audit: AuditOptions) -> None:
-    """Show throughput, queues, running jobs, failures and workers live.
+    """Show queues, running jobs, failures and workers live.
 
     Keys: q quits, ? lists all keys. To retry, cancel or pause, it asks for confirmation. The screen is updated when a
     process commits, at most four times a second. Needs a terminal; otherwise use stats.

@@ -14,7 +14,6 @@ from .state import Item, TopState, failure_name
 
 if TYPE_CHECKING:
     from ...model.job import JobRecord
-    from ...observe.results import WorkerHealth
     from .data import FailureLine, QueueLine, TopData
 
 
@@ -24,43 +23,25 @@ SPACED_FROM = 20  # lines of a screen on which empty lines separate the tables
 BAR_WIDTH = 10
 PER_SECOND_FROM = 600  # per minute
 QUEUE_COLUMNS = (
-    Column("QUEUE", least=10),
-    Column("READY", right=True),
-    Column("RUNNING", right=True),
-    Column("SCHEDULED", right=True, spare=3),
-    Column("BLOCKED", right=True, spare=4),
-    Column("FAILED", right=True),
-    Column("DONE/MIN", right=True, spare=1),
-    Column("OLDEST READY", right=True, spare=2),
-    Column("STATE"),
-)
+    Column("QUEUE", least=10), Column("READY", right=True), Column("RUNNING", right=True),
+    Column("SCHEDULED", right=True, spare=3), Column("BLOCKED", right=True, spare=4),
+    Column("FAILED", right=True), Column("DONE/MIN", right=True, spare=1),
+    Column("OLDEST READY", right=True, spare=2), Column("STATE"),
+)  # fmt: skip
 JOB_COLUMNS = (
-    Column("RUNNING", right=True),
-    Column("TASK", least=8),
-    Column("QUEUE", least=6, spare=2),
-    Column("ATTEMPT", right=True, spare=3),
-    Column("TIME", right=True),
-    Column("PROGRESS", least=BAR_WIDTH + 5),
+    Column("RUNNING", right=True), Column("TASK", least=8), Column("QUEUE", least=6, spare=2),
+    Column("ATTEMPT", right=True, spare=3), Column("TIME", right=True), Column("PROGRESS", least=BAR_WIDTH + 5),
     Column("WORKER", least=8, spare=1),
-)
+)  # fmt: skip
 FAILURE_COLUMNS = (
-    Column("FAILURE", least=16),
-    Column("COUNT", right=True),
-    Column("TASK", least=8),
-    Column("QUEUE", least=6, spare=1),
-    Column("LAST SEEN", right=True),
-    Column("LAST JOB", right=True),
+    Column("FAILURE", least=16), Column("COUNT", right=True), Column("TASK", least=8),
+    Column("QUEUE", least=6, spare=1), Column("LAST SEEN", right=True), Column("LAST JOB", right=True),
     Column("NOW", spare=2),
-)
+)  # fmt: skip
 WORKER_COLUMNS = (
-    Column("WORKER", least=8),
-    Column("STATE"),
-    Column("RUNNING", right=True),
-    Column("HEARTBEAT", right=True),
-    Column("PID", right=True, spare=2),
-    Column("HOST", least=6, spare=3),
-    Column("QUEUES", least=8, spare=1),
-)
+    Column("WORKER", least=8), Column("STATE"), Column("RUNNING", right=True), Column("HEARTBEAT", right=True),
+    Column("PID", right=True, spare=2), Column("HOST", least=6, spare=3), Column("QUEUES", least=8, spare=1),
+)  # fmt: skip
 KEYS = (
     ("q", "quit"), ("↑↓", "select"), ("/", "filter"), ("r", "retry"), ("c", "cancel"), ("p", "pause"),
     ("↵", "details"), ("?", "help"),
@@ -82,9 +63,7 @@ Every change asks for confirmation: y confirms, any other key declines."""
 
 class TopTable(NamedTuple):
     columns: Sequence[Column]
-    rows: Sequence[Row]
-    items: Sequence[Item | None]
-    noun: str
+    rows: Sequence[tuple[Item | None, Row]]  # a row without an item cannot be selected
 
 
 def draw(
@@ -165,27 +144,13 @@ def _footer(state: TopState) -> Line:
 def _tables(data: TopData, now: datetime, plain: bool) -> list[TopTable]:
     since = (now - data.at).total_seconds()
     found = [
-        TopTable(
-            QUEUE_COLUMNS,
-            [_queue_row(one, since) for one in data.queues],
-            [Item("queue", one.name) for one in data.queues],
-            "queue",
-        ),
-        TopTable(
-            JOB_COLUMNS,
-            [_job_row(one, now, plain) for one in data.running],
-            [Item("job", one.id) for one in data.running],
-            "job",
-        ),
+        TopTable(QUEUE_COLUMNS, [(Item("queue", one.name), _queue_row(one, since)) for one in data.queues]),
+        TopTable(JOB_COLUMNS, [(Item("job", one.id), _job_row(one, now, plain)) for one in data.running]),
         TopTable(
             FAILURE_COLUMNS,
-            [_failure_row(one, now) for one in data.failures],
-            [Item("failure", failure_name(one)) for one in data.failures],
-            "failure",
+            [(Item("failure", failure_name(one)), _failure_row(one, now)) for one in data.failures],
         ),
-        TopTable(
-            WORKER_COLUMNS, [_worker_row(one, now) for one in data.workers], [None] * len(data.workers), "worker"
-        ),
+        TopTable(WORKER_COLUMNS, [(None, [*worker_cells(one, now), queue_names(one)]) for one in data.workers]),
     ]
     return [table for table in found if table.rows]
 
@@ -201,15 +166,16 @@ def _body(
     for table, size in zip(tables, sizes, strict=True):
         if not size:
             continue
-        at = table.items.index(selected) if selected in table.items else None
+        items = [item for item, _ in table.rows]
+        at = items.index(selected) if selected is not None and selected in items else None
         shown = window(len(table.rows), size, at)
         left = len(table.rows) - len(shown)
         more = f"  +{left} more" if left else ""
-        drawn = grid(table.columns, [table.rows[index] for index in shown], width - len(more))
+        drawn = grid(table.columns, [table.rows[index][1] for index in shown], width - len(more))
         head = [*drawn[0], Cell(more, "dim")]
         lines += [[], head] if spaced else [head]
         for index, line in zip(shown, drawn[1:], strict=True):
-            lines.append(_highlighted(line, width) if selected is not None and index == at else line)
+            lines.append(_highlighted(line, width) if index == at else line)
     return lines
 
 
@@ -267,10 +233,6 @@ def _failure_row(one: FailureLine, now: datetime) -> Row:
         str(info.last_job_id),
         Cell("deleted", "dim") if one.status is None else status_cell(one.status),
     ]
-
-
-def _worker_row(one: WorkerHealth, now: datetime) -> Row:
-    return [*worker_cells(one, now), queue_names(one)]
 
 
 # --- geometry ---
