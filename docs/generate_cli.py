@@ -76,7 +76,8 @@ def option_table(name: str, names: Collection[str]) -> str:
 def table(parameters: Iterator[click.Parameter]) -> str:
     options = (one for one in parameters if isinstance(one, click.Option))
     records = [record for one in options if (record := one.get_help_record(CONTEXT)) is not None]
-    rows = [f"| `{names}` | {code(text).replace('|', chr(92) + '|')} |" for names, text in records]
+    cells = [(f"`{names}`".replace("|", r"\|"), code(text).replace("|", r"\|")) for names, text in records]
+    rows = [f"| {names} | {text} |" for names, text in cells]
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""
 
 
