@@ -41,6 +41,7 @@ PURE = [
     "fold",
     "histogram",
     "lazy",
+    "serialize",
 ]
 SIBLINGS = ["app", "worker", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
@@ -50,7 +51,6 @@ LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 SHORTEST_MODULE = 25  # lines
 SHORT_FOR_A_REASON = {
     "__main__.py": "`python -m holdfast`",
-    "cli/commands/explain.py": "a command has a file of its own name",
     "lazy.py": "imported by the root package, before anything else",
 }
 NEEDS_NOTHING_OF_THE_SYSTEM = {"sqlite3", "threading", "socket", "subprocess", "asyncio", "multiprocessing", "select"}

@@ -1,4 +1,4 @@
-"""Ways to run a command: in this process, in one of its own, and on a terminal of a given width."""
+"""Fixtures that run a command: in this process, in a process of its own, and on a terminal of a given width."""
 
 import fcntl
 import json

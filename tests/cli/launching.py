@@ -1,4 +1,4 @@
-"""How a command is started as a process of its own."""
+"""Start a command as a process of its own."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""What somebody does from a shell is in the log, with who and why."""
+"""Changes made with a command are logged with actor and reason."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
             yield from commands(command, (*path, name))
 
 
-def test_every_command_that_changes_something_takes_who_and_why() -> None:
+def test_every_command_that_makes_changes_takes_actor_and_reason() -> None:
     options = {path: {option for one in command.params for option in one.opts} for path, command in commands()}
     assert {path for path, given in options.items() if not {"--actor", "--reason"} <= given} == UNSIGNED
 
@@ -43,7 +43,7 @@ def last_of(app: Holdfast, event: str) -> tuple[str | None, Any]:
 
 
 @pytest.mark.parametrize(("verb", "event"), [("pause", "paused"), ("resume", "resumed"), ("remove", "removed")])
-def test_what_is_done_to_a_schedule_has_its_reason(app: Holdfast, on: Run, verb: str, event: str) -> None:
+def test_schedule_changes_are_logged_with_the_reason(app: Holdfast, on: Run, verb: str, event: str) -> None:
     app.task(name="tidy")(lambda: None)
     app.schedules.add("nightly", "@daily", "tidy")
     if verb == "resume":
@@ -53,14 +53,14 @@ def test_what_is_done_to_a_schedule_has_its_reason(app: Holdfast, on: Run, verb:
 
 
 @pytest.mark.parametrize(("command", "event"), [(["complete"], "completed"), (["fail", "REJECTED:BUDGET"], "failed")])
-def test_what_ends_a_job_from_outside_has_its_reason(app: Holdfast, on: Run, command: list[str], event: str) -> None:
+def test_complete_and_fail_are_logged_with_the_reason(app: Holdfast, on: Run, command: list[str], event: str) -> None:
     job = app.external("approval")
     name, *rest = command
     assert on(name, job.id, *rest, *BY).exit_code == 0
     assert last_of(app, event) == ("kim", "ticket 4711")
 
 
-def test_who_migrated_is_in_the_log(run: Run, tmp_path: Path) -> None:
+def test_a_migration_is_logged_with_its_actor(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     assert run("migrate", "--create", "--db", path, "--actor", "").exit_code == 2 and not path.exists()
     assert run("migrate", "--create", "--db", path, *BY).exit_code == 0

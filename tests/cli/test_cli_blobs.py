@@ -1,4 +1,4 @@
-"""Large payloads and results on the command line: shown when they are asked for, and told of when they are gone."""
+"""Large payloads and results on the command line: shown on request, and reported when missing."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def id(app: Holdfast) -> int:
     return job.id
 
 
-def test_they_are_shown_when_they_are_asked_for(on: Run, data: Data, id: int) -> None:
+def test_large_payloads_are_shown_on_request(on: Run, data: Data, id: int) -> None:
     assert data("show", id, "--args", "--result")["args"] == large()
     assert data("show", id, "--result")["result"] == large(letter="r")
     shown = on("show", id, "--args", "--result").stdout
@@ -29,14 +29,14 @@ def test_they_are_shown_when_they_are_asked_for(on: Run, data: Data, id: int) ->
     assert data("jobs", "--args")["jobs"][0]["args"] == large()
 
 
-def test_otherwise_they_are_not_even_read(on: Run, data: Data, url: str, id: int) -> None:
+def test_large_payloads_are_not_read_unless_requested(on: Run, data: Data, url: str, id: int) -> None:
     for path in blob_files(url):
         path.unlink()
     assert on("show", id).exit_code == on("jobs").exit_code == 0
     assert "args" not in data("show", id)
 
 
-def test_of_one_that_is_gone_the_rest_is_shown(on: Run, data: Data, url: str, id: int) -> None:
+def test_a_job_with_a_missing_payload_file_is_still_shown(on: Run, data: Data, url: str, id: int) -> None:
     for path in blob_files(url):
         path.unlink()
     found = data("show", id, "--args", "--result")
@@ -46,12 +46,12 @@ def test_of_one_that_is_gone_the_rest_is_shown(on: Run, data: Data, url: str, id
     assert on("jobs", "--args").exit_code == 0
 
 
-def test_send_takes_large_ones(app: Holdfast, on: Run, url: str) -> None:
+def test_send_accepts_large_payloads(app: Holdfast, on: Run, url: str) -> None:
     sent = on("send", "inbox", "-", input=json.dumps(large()))
     assert app.jobs.get(int(sent.stdout)).args == large() and len(blob_files(url)) == 1
 
 
-def test_send_does_not_put_one_where_the_app_would_not_look(open_app: Callable[..., Holdfast], on: Run) -> None:
+def test_send_stores_large_payloads_where_the_app_looks_for_them(open_app: Callable[..., Holdfast], on: Run) -> None:
     open_app(blobs=MemoryBlobs()).queue("inbox").send(large())
     sent = on("send", "inbox", "-", input=json.dumps(large(letter="y")))
     assert sent.exit_code != 0 and "--app" in sent.stderr

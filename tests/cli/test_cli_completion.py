@@ -1,4 +1,4 @@
-"""Tab completion: names from the database, and silence about everything that goes wrong."""
+"""Tab completion: names from the database, and no output on errors."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ def offered(run: Run) -> Callable[..., list[str]]:
     return words
 
 
-def test_a_process_answers_the_shell(start: Any) -> None:
+def test_completion_runs_in_its_own_process(start: Any) -> None:
     ended = start(env=os.environ | question("queues", "p"))
     assert (ended.returncode, ended.stderr, answer(ended.stdout)) == (0, "", ["pause", "purge"])
 
@@ -68,7 +68,7 @@ def test_names_and_ids_come_from_the_database(
     assert offered("queues", "--db", url, "pause", "") == ["inbox", "mail"]
 
 
-def test_without_a_database_nothing_is_offered_and_nothing_said(
+def test_completion_without_a_database_offers_nothing_silently(
     offered: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged.db"
@@ -80,9 +80,7 @@ def test_without_a_database_nothing_is_offered_and_nothing_said(
     assert [file.name for file in tmp_path.iterdir()] == ["damaged.db"]
 
 
-def test_names_that_a_shell_cannot_show_are_not_offered(
-    app: Holdfast, offered: Callable[..., list[str]], url: str
-) -> None:
+def test_unprintable_names_are_not_offered(app: Holdfast, offered: Callable[..., list[str]], url: str) -> None:
     app.queue("good").send(1)
     with app.transaction() as tx:
         tx.execute("INSERT INTO holdfast_jobs (queue) VALUES (?)", ("evil\nplain,also\x1b[2J",))
@@ -90,14 +88,14 @@ def test_names_that_a_shell_cannot_show_are_not_offered(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_asks_holdfast(run: Run, shell: str) -> None:
+def test_the_completion_script_calls_holdfast(run: Run, shell: str) -> None:
     result = run("completion", shell)
     assert result.exit_code == 0
     assert f"_HOLDFAST_COMPLETE={shell}_complete" in result.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_can_read(run: Run, shell: str, tmp_path: Path) -> None:
+def test_the_completion_script_is_valid_shell_code(run: Run, shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "completion"
@@ -105,5 +103,5 @@ def test_the_script_is_one_that_the_shell_can_read(run: Run, shell: str, tmp_pat
     assert subprocess.run([shell, "-n", str(script)], capture_output=True).returncode == 0
 
 
-def test_an_unknown_shell_is_code_2(run: Run) -> None:
+def test_an_unknown_shell_exits_with_2(run: Run) -> None:
     assert run("completion", "tcsh").exit_code == 2

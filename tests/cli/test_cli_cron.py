@@ -1,4 +1,4 @@
-"""`holdfast cron` and what it does to a schedule."""
+"""`holdfast cron` and its subcommands."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def schedules(app: Holdfast) -> None:
     app.schedules.add("often", "*/5 * * * *", report)
 
 
-def test_the_list_says_what_runs_when(schedules: None, on: Run) -> None:
+def test_the_list_shows_next_and_last_runs(schedules: None, on: Run) -> None:
     header, nightly, often = on("cron").stdout.splitlines()
     assert header.split() == ["NAME", "CRON", "ZONE", "TASK", "QUEUE", "NEXT", "LAST"]
     assert re.match(r"nightly +30 2 \* \* \* +Europe/Zurich +report +reports +in \d", nightly)
@@ -39,41 +39,41 @@ def test_json_has_the_times_but_not_the_arguments(schedules: None, on: Run, data
     assert "secret" not in on("cron").stdout + on("cron", "--json").stdout
 
 
-def test_no_schedules_are_no_error(app: Holdfast, on: Run, data: Data) -> None:
+def test_no_schedules_is_not_an_error(app: Holdfast, on: Run, data: Data) -> None:
     result = on("cron")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No schedules.\n")
     assert data("cron") == {"schedules": []}
 
 
 def test_pause_and_resume(app: Holdfast, schedules: None, on: Run, data: Data) -> None:
-    assert on("cron", "pause", "often", "--actor", "kim").stdout == "often is paused.\n"
+    assert on("cron", "pause", "often", "--actor", "kim").stdout == "often paused.\n"
     assert app.schedules.get("often").paused
     assert re.search(r"^often .* paused$", on("cron").stdout, re.MULTILINE)
     assert data("cron")["schedules"][1]["next_at"] is None
     again = on("cron", "pause", "often")
-    assert (again.exit_code, again.stdout) == (1, "often was paused already: nothing has changed.\n")
+    assert (again.exit_code, again.stdout) == (1, "often was already paused: nothing changed.\n")
     assert data("cron", "resume", "often") == {"schedule": "often", "paused": False, "changed": True}
     assert on("cron", "resume", "often").exit_code == 1
     assert not app.schedules.get("often").paused
 
 
 def test_remove(app: Holdfast, schedules: None, on: Run, data: Data) -> None:
-    assert on("cron", "remove", "often").stdout == "often is removed.\n"
+    assert on("cron", "remove", "often").stdout == "often removed.\n"
     assert data("cron", "remove", "nightly") == {"schedule": "nightly", "removed": True}
     assert app.schedules.list() == []
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
-def test_a_schedule_that_is_not_there_is_code_4(schedules: None, on: Run, verb: str) -> None:
+def test_a_missing_schedule_exits_with_4(schedules: None, on: Run, verb: str) -> None:
     result = on("cron", verb, "ofen")
     assert result.exit_code == 4 and result.stderr.startswith("Error: ") and "'ofen'" in result.stderr
     assert on("cron", verb, "").exit_code == 2
 
 
-def test_one_that_stands_in_the_code_comes_back_and_the_command_says_so(app: Holdfast, on: Run) -> None:
+def test_removing_a_schedule_from_code_warns_that_it_is_added_again(app: Holdfast, on: Run) -> None:
     @app.cron("0 0 * * *")
     def tidy() -> None: ...
 
     app.store.schedules.put(app.schedules.declared["tidy"], "worker-1")  # as a worker does at its start
     result = on("cron", "remove", "tidy")
-    assert result.exit_code == 0 and "comes back" in result.stderr
+    assert result.exit_code == 0 and "adds it again" in result.stderr

@@ -1,5 +1,6 @@
-"""The page about the command line: all that there is stands in it, and its examples print what it says."""
+"""docs/reference/cli.md: it is generated from the commands, is complete, and its examples print what it shows."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -18,7 +19,16 @@ from shift import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+
+
+def test_the_page_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.page() == PAGE, "run: python docs/generate_cli.py"
 
 
 def commands(group: click.Group = main, path: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
@@ -46,7 +56,7 @@ def test_every_exit_code_is_on_the_page() -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Each command of the page with what is printed below it."""
+    """Return each command of the page with the output shown below it."""
     found = []
     for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -79,7 +89,7 @@ def matches(printed: str, expected: str) -> bool:
 
 
 def needs_a_shell(command: str) -> bool:
-    """Or a process of its own: a worker does, and what imports the user's code."""
+    """Return whether it cannot run in this process: workers, and commands that import the user's code."""
     words = shlex.split(command)
     return words[0] != "holdfast" or words[1] == "worker" or bool({"|", ">", "--app"} & set(words))
 
@@ -93,7 +103,7 @@ def printed_by(command: str, folder: Path, run: Run) -> str:
     return ended.stdout
 
 
-def test_the_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_the_examples_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     (app,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "tasks.py").write_text(app, encoding="utf-8")
     (tmp_path / "holdfast").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m holdfast "$@"\n')

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: its output, its exit codes, and databases that no other command opens."""
+"""`holdfast doctor`: output, exit codes, and databases that no other command can open."""
 
 import json
 import sqlite3
@@ -19,24 +19,24 @@ def codes(result: Result) -> dict[str, str]:
     return {one["code"]: one["severity"] for one in json.loads(result.stdout)["findings"]}
 
 
-def test_a_sound_database_ends_with_0_and_a_summary(app: Holdfast, on: Run) -> None:
+def test_a_healthy_database_exits_with_0_and_a_summary(app: Holdfast, on: Run) -> None:
     result = on("doctor")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "checks passed. " in result.stdout.splitlines()[-1]
     assert "FILE_SYSTEM" not in result.stdout and "FILE_SYSTEM" in on("doctor", "--verbose").stdout
 
 
-def test_a_warning_ends_with_1_and_has_a_fix(app: Holdfast, on: Run, url: str) -> None:
+def test_a_warning_exits_with_1_and_suggests_a_fix(app: Holdfast, on: Run, url: str) -> None:
     Path(url).chmod(0o640)
     result = on("doctor")
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     at = lines.index("warning  FILE_PERMISSIONS")
-    assert "mode 640" in lines[at + 1] and ": chmod 600 " in lines[at + 2]
+    assert "mode 640" in lines[at + 1] and lines[at + 2].startswith("Fix: chmod 600 ")
     assert lines[-1].startswith("1 warning")
 
 
-def test_an_error_ends_with_3_and_comes_first(app: Holdfast, on: Run, url: str) -> None:
+def test_an_error_exits_with_3_and_comes_first(app: Holdfast, on: Run, url: str) -> None:
     Path(url).chmod(0o640)
     with sqlite3.connect(url) as connection:
         connection.execute("DROP INDEX holdfast_jobs_ready")
@@ -45,7 +45,7 @@ def test_an_error_ends_with_3_and_comes_first(app: Holdfast, on: Run, url: str) 
     assert result.exit_code == 3 and result.stdout.startswith("error  SCHEMA_PARTS_MISSING\n")
 
 
-def test_json_has_all_findings(app: Holdfast, on: Run) -> None:
+def test_json_has_all_checks(app: Holdfast, on: Run) -> None:
     result = on("doctor", "--json", "--deep")
     found = json.loads(result.stdout)
     assert list(found) == ["severity", "summary", "seconds", "repaired", "findings"]
@@ -60,13 +60,13 @@ def test_repair_fixes_and_reports(app: Holdfast, on: Run, url: str) -> None:
         connection.execute("INSERT INTO holdfast_counts VALUES ('inbox', '', 'failed', 7)")
     connection.close()
     before = on("doctor")
-    assert before.exit_code == 1 and ": holdfast doctor --repair --db" in before.stdout
-    repaired = on("doctor", "--repair", "--actor", "kim", "--reason", "it was off")
-    assert repaired.exit_code == 0 and repaired.stdout.startswith("Corrected 1 count.\n")
+    assert before.exit_code == 1 and "Fix: holdfast doctor --repair --db" in before.stdout
+    mended = on("doctor", "--repair", "--actor", "kim", "--reason", "it was off")
+    assert mended.exit_code == 0 and mended.stdout.startswith("Corrected 1 count.\n")
     logged = on("events", "--limit", 1).stdout
     assert "repaired" in logged and "what=counts, count=1, reason=it was off" in logged and "by kim" in logged
     refused = on("doctor", "--reason", "it is off")
-    assert refused.exit_code == 2 and "--repair" in refused.stderr
+    assert refused.exit_code == 2 and "require --repair" in refused.stderr
 
 
 def test_nothing_is_written_without_repair(app: Holdfast, on: Run, url: str, tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_another_prefix_is_named_in_the_commands(run: Run, url: str) -> None:
 
 
 @pytest.mark.parametrize("args", [["--prefix", "1; --"], ["--db", "postgresql://x/y"], ["--db", ":memory:"], []])
-def test_wrong_usage_is_code_2(run: Run, url: str, args: list[str]) -> None:
+def test_wrong_usage_exits_with_2(run: Run, url: str, args: list[str]) -> None:
     named = args if not args or "--db" in args else [*args, "--db", url]
     assert run("doctor", *named).exit_code == 2
 
 
-def test_control_characters_in_stored_text_are_escaped(app: Holdfast, on: Run, url: str) -> None:
+def test_stored_control_characters_are_escaped(app: Holdfast, on: Run, url: str) -> None:
     with sqlite3.connect(url) as connection:
         connection.execute("INSERT INTO holdfast_queues VALUES (?, 1)", ("\x1b[31mred",))
         connection.execute('CREATE TABLE "holdfast_\x1b" (id)')
@@ -159,7 +159,7 @@ def test_control_characters_in_stored_text_are_escaped(app: Holdfast, on: Run, u
     assert "\x1b" not in result.stdout and "\\x1b[31mred" in result.stdout and "holdfast_\\x1b" in result.stdout
 
 
-def test_a_terminal_gets_colours_and_lines_that_fit(
+def test_terminal_output_is_coloured_and_fits(
     app: Holdfast, url: str, terminal: Callable[..., tuple[str, int]]
 ) -> None:
     Path(url).chmod(0o640)

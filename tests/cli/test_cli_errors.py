@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and errors that a person can act on."""
+"""Exit codes and error messages."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def one_line(result: Result) -> str:
 
 
 @pytest.mark.parametrize("args", READ_OR_OPERATE, ids=" ".join)
-def test_no_command_makes_a_file_that_is_missing(run: Run, tmp_path: Path, args: list[str]) -> None:
+def test_no_command_creates_a_missing_file(run: Run, tmp_path: Path, args: list[str]) -> None:
     path = tmp_path / "typo.db"
     result = run(*args, "--db", path)
     assert result.exit_code == 3
@@ -64,7 +64,7 @@ def test_no_command_makes_a_file_that_is_missing(run: Run, tmp_path: Path, args:
 
 
 @pytest.mark.parametrize("args", READ_OR_OPERATE, ids=" ".join)
-def test_a_file_that_is_no_database_is_code_3(run: Run, tmp_path: Path, args: list[str]) -> None:
+def test_a_file_that_is_not_a_database_exits_with_3(run: Run, tmp_path: Path, args: list[str]) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(b"Shopping: bread, milk\n" * 100)
     result = run(*args, "--db", path)
@@ -72,7 +72,7 @@ def test_a_file_that_is_no_database_is_code_3(run: Run, tmp_path: Path, args: li
     assert path.read_bytes() == b"Shopping: bread, milk\n" * 100
 
 
-def test_a_damaged_database_is_code_3(app: Holdfast, run: Run, url: str) -> None:
+def test_a_damaged_database_exits_with_3(app: Holdfast, run: Run, url: str) -> None:
     app.queue("inbox").send_many(range(500))
     app.store.file.checkpoint()
     app.close()
@@ -83,7 +83,7 @@ def test_a_damaged_database_is_code_3(app: Holdfast, run: Run, url: str) -> None
     assert result.exit_code == 3 and "damaged" in one_line(result)
 
 
-def test_a_database_of_somebody_else_is_not_migrated(run: Run, tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_not_migrated(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "it's mine.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE orders (id)")
@@ -97,12 +97,12 @@ def test_a_database_of_somebody_else_is_not_migrated(run: Run, tmp_path: Path) -
     connection.close()
 
 
-def test_migrate_makes_the_tables_once(run: Run, tmp_path: Path) -> None:
+def test_migrate_creates_the_tables_once(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     sqlite3.connect(path).close()
     path.touch()
-    assert run("migrate", "--db", path).stdout == "The tables are up to date now.\n"
-    assert run("migrate", "--db", path).stdout == "The tables were up to date already.\n"
+    assert run("migrate", "--db", path).stdout == "Tables updated.\n"
+    assert run("migrate", "--db", path).stdout == "The tables are already up to date.\n"
     assert run("migrate", "--db", path, "--json").stdout == '{"migrated":false}\n'
     assert run("migrate", "--db", tmp_path / "new.db", "--create", "--json").stdout == '{"migrated":true}\n'
 
@@ -125,18 +125,18 @@ def test_tables_with_another_prefix_are_reached_by_name(run: Run, url: str) -> N
         ("postgresql://u:secret@h/d", 2, "PostgreSQL is not supported"),
     ],
 )
-def test_places_that_hold_no_database(run: Run, tmp_path: Path, place: str, code: int, complaint: str) -> None:
+def test_paths_that_are_not_databases(run: Run, tmp_path: Path, place: str, code: int, complaint: str) -> None:
     result = run("jobs", "--db", place.format(folder=tmp_path))
     assert result.exit_code == code
     line = one_line(result)
     assert complaint in line and "secret" not in line
 
 
-def test_a_command_without_a_database_says_how_to_name_one(run: Run) -> None:
+def test_a_command_without_a_database_explains_the_options(run: Run) -> None:
     for empty in ({}, {"HOLDFAST_URL": ""}):
         result = run("jobs", env=empty)
         assert result.exit_code == 2
-        assert "no database was named: pass --db app.db, or set HOLDFAST_URL" in result.stderr
+        assert "no database given: pass --db app.db or set HOLDFAST_URL" in result.stderr
 
 
 def test_the_environment_names_the_database_unless_an_option_does(app: Holdfast, run: Run, url: str) -> None:
@@ -144,7 +144,7 @@ def test_the_environment_names_the_database_unless_an_option_does(app: Holdfast,
     assert run("jobs", "--db", url, env={"HOLDFAST_URL": "/nowhere/at/all"}).exit_code == 0
 
 
-def test_one_database_at_a_time(run: Run, url: str) -> None:
+def test_db_and_app_exclude_each_other(run: Run, url: str) -> None:
     assert "both name a database" in run("jobs", "--db", url, "--app", "tasks:app").stderr
     assert "its own prefix" in run("jobs", "--prefix", "x_", "--app", "tasks:app").stderr
 
@@ -185,14 +185,14 @@ def test_an_error_in_the_users_module_is_shown_with_its_own_traceback(run: Run, 
         (errors.WaitTimeout("x"), 1),
     ],
 )
-def test_each_kind_of_error_has_its_code(error: errors.HoldfastError, code: int) -> None:
+def test_each_error_has_its_exit_code(error: errors.HoldfastError, code: int) -> None:
     assert exit_code(error) == code
 
 
 # --- interruptions ---
 
 
-def test_an_interrupt_is_code_130(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_exits_with_130(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -201,7 +201,7 @@ def test_an_interrupt_is_code_130(run: Run, url: str, monkeypatch: pytest.Monkey
     assert (result.exit_code, result.stderr) == (130, "Interrupted\n")
 
 
-def test_a_signal_while_it_waits_for_the_lock_is_code_130(app: Holdfast, url: str) -> None:
+def test_an_interrupt_while_waiting_for_a_lock_exits_with_130(app: Holdfast, url: str) -> None:
     app.queue("inbox").send(1)
     with app.transaction() as tx:
         tx.execute("UPDATE holdfast_jobs SET priority = 1")
@@ -223,7 +223,7 @@ def _open_files(pid: int) -> str:
     return " ".join(links)
 
 
-def test_a_reader_that_goes_away_is_no_error(app: Holdfast, url: str) -> None:
+def test_a_closed_pipe_is_not_an_error(app: Holdfast, url: str) -> None:
     app.queue("q" * 200).send_many(range(1000))
     process = subprocess.Popen(
         command("jobs", "--limit", "1000", "--db", url),
@@ -268,7 +268,7 @@ def test_the_version(run: Run) -> None:
     assert run("--version").stdout == f"holdfast, version {__version__}\n"
 
 
-def test_a_wrong_command_is_code_2(run: Run) -> None:
+def test_an_unknown_command_exits_with_2(run: Run) -> None:
     result = run("job")
     assert result.exit_code == 2 and "No such command 'job'" in result.stderr
 

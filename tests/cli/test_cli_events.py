@@ -1,4 +1,4 @@
-"""`holdfast events`: the end of the log, from a cursor on, and what comes."""
+"""`holdfast events`: the last events, events after a cursor, and following."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def parsed(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_a_line_tells_what_happened_to_whom_and_by_whom(jobs: dict[str, int], on: Run) -> None:
+def test_a_line_shows_job_event_and_actor(jobs: dict[str, int], on: Run) -> None:
     lines = on("events").stdout.splitlines()
     assert len(lines) == 12
     words = [line.split()[2:] for line in lines]
@@ -41,25 +41,24 @@ def test_a_line_tells_what_happened_to_whom_and_by_whom(jobs: dict[str, int], on
     assert "due 20" in scheduled or scheduled.split()[4] == "enqueued"
 
 
-def test_json_is_one_object_for_each_line(jobs: dict[str, int], on: Run) -> None:
+def test_json_is_one_object_per_line(jobs: dict[str, int], on: Run) -> None:
     found = parsed(on("events", "--json"))
-    assert [list(one) for one in found] == [
-        ["id", "at", "job_id", "queue", "task", "event", "attempt", "actor", "detail"]
-    ] * 12
+    keys = {"id", "at", "job_id", "queue", "task", "event", "attempt", "actor", "detail"}
+    assert [set(one) for one in found] == [keys] * 12
     assert [one["id"] for one in found] == sorted(one["id"] for one in found)
     assert found[-1]["task"] is None and found[-1]["queue"] == "inbox"
 
 
-def test_the_last_twenty_are_shown_or_as_many_as_you_like(app: Holdfast, on: Run) -> None:
+def test_the_default_limit_is_twenty_events(app: Holdfast, on: Run) -> None:
     app.queue("inbox").send_many(range(50))
     assert [one["job_id"] for one in parsed(on("events", "--json"))] == list(range(31, 51))
     assert [one["job_id"] for one in parsed(on("events", "--limit", 3, "--json"))] == [48, 49, 50]
 
 
-def test_a_cursor_goes_on_where_another_look_ended(app: Holdfast, on: Run) -> None:
+def test_a_cursor_continues_where_the_last_read_ended(app: Holdfast, on: Run) -> None:
     app.queue("inbox").send_many(range(1200))
     first = on("events", "--after", 0, "--limit", 2)
-    assert first.stderr == "Go on from here: --after 2\n"
+    assert first.stderr == "Continue with --after 2\n"
     rest = parsed(on("events", "--after", 2, "--json"))
     assert [one["id"] for one in rest] == list(range(3, 1201))
     result = on("events", "--after", 1200)
@@ -74,14 +73,14 @@ def test_the_log_of_one_job(jobs: dict[str, int], on: Run) -> None:
     assert missing.exit_code == 4 and "there is no job 99" in missing.stderr
 
 
-def test_moments_in_a_detail_are_readable(jobs: dict[str, int], on: Run, app: Holdfast) -> None:
+def test_times_in_a_detail_are_readable(jobs: dict[str, int], on: Run, app: Holdfast) -> None:
     app.jobs.retry(jobs["failed"], delay=3600)
     (last,) = parsed(on("events", "--limit", 1, "--json"))
     assert last["event"] == "requeued" and last["detail"]["run_at"].endswith("Z")
     assert ", due 20" in on("events", "--limit", 1).stdout
 
 
-def test_what_was_deleted_is_in_the_log_without_its_name(app: Holdfast, on: Run) -> None:
+def test_deleted_jobs_stay_in_the_log_without_their_task(app: Holdfast, on: Run) -> None:
     id = app.queue("inbox").send(1)
     app.jobs.delete(id)
     found = parsed(on("events", "--json"))
@@ -96,7 +95,7 @@ def test_no_payload_is_in_the_log(jobs: dict[str, int], on: Run) -> None:
 # --- filters ---
 
 
-def test_only_those_of_a_name_or_by_somebody_are_shown(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+def test_filter_by_event_and_actor(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
     app.queue("inbox").pause(actor="kim", reason="ticket 4711")
     app.queue("inbox").resume(actor="joe")
 
@@ -111,36 +110,34 @@ def test_only_those_of_a_name_or_by_somebody_are_shown(app: Holdfast, jobs: dict
     assert found("--actor", "joe", "--after", "0", "--limit", "1") == [("cancelled", "joe")]
     assert found("--event", "claimed", "--job", str(jobs["failed"])) == [("claimed", "worker-1")]
     nothing = on("events", "--actor", "nobody")
-    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No events that fit.\n")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No matching events.\n")
 
 
-def test_a_name_that_no_event_has_is_refused_with_a_hint(app: Holdfast, on: Run) -> None:
+def test_an_unknown_event_is_refused_with_a_suggestion(app: Holdfast, on: Run) -> None:
     result = on("events", "--event", "faild")
     assert (result.exit_code, result.stderr) == (2, "Error: unknown event 'faild'; did you mean 'failed'?\n")
     assert "one of enqueued, unblocked" in on("events", "--event", "xyzzy").stderr
 
 
-def test_the_cursor_is_behind_all_that_was_looked_at(app: Holdfast, on: Run) -> None:
+def test_the_cursor_is_after_all_scanned_events(app: Holdfast, on: Run) -> None:
     app.queue("inbox").pause()
     app.queue("inbox").send_many(range(1200))
     app.queue("inbox").resume()
     whole = on("events", "--event", "paused", "--after", 0)
-    assert len(whole.stdout.splitlines()) == 1 and whole.stderr == "Go on from here: --after 1202\n"
+    assert len(whole.stdout.splitlines()) == 1 and whole.stderr == "Continue with --after 1202\n"
     first = on("events", "--event", "enqueued", "--after", 0, "--limit", 700)
-    assert len(first.stdout.splitlines()) == 700 and first.stderr == "Go on from here: --after 701\n"
+    assert len(first.stdout.splitlines()) == 700 and first.stderr == "Continue with --after 701\n"
 
 
-def test_a_look_backwards_for_what_is_rare_ends_somewhere_and_says_so(
-    app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.cli.commands.events.MOST_LOOKED_AT", 2000)
+def test_the_backward_search_is_limited_and_says_so(app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.commands.events.MAX_SCANNED", 2000)
     app.queue("inbox").pause()
     app.queue("inbox").send_many(range(1900))
     assert len(parsed(on("events", "--event", "paused", "--json"))) == 1
     app.queue("inbox").send_many(range(100))
     result = on("events", "--event", "paused")
-    told = "Only the last 2,000 events were looked at: --after 0 looks at all of them."
-    assert (result.stdout, result.stderr) == ("", f"{told}\nNo events that fit.\n")
+    told = "Searched only the last 2,000 events: --after 0 searches all."
+    assert (result.stdout, result.stderr) == ("", f"{told}\nNo matching events.\n")
     assert len(parsed(on("events", "--event", "paused", "--after", 0, "--json"))) == 1
     assert told not in on("events", "--event", "enqueued").stderr
 
@@ -184,7 +181,7 @@ def following(url: str, *args: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
-def test_following_prints_what_comes_as_it_comes_until_ctrl_c(app: Holdfast, url: str) -> None:
+def test_following_prints_new_events_until_ctrl_c(app: Holdfast, url: str) -> None:
     app.queue("inbox").send(1)
     with following(url, "--json") as process:
         assert process.stdout is not None
@@ -197,7 +194,7 @@ def test_following_prints_what_comes_as_it_comes_until_ctrl_c(app: Holdfast, url
         assert process.returncode == 130 and notes == "Interrupted\n"
 
 
-def test_following_one_job_tells_only_of_it(app: Holdfast, url: str) -> None:
+def test_following_one_job_prints_only_its_events(app: Holdfast, url: str) -> None:
     inbox = app.queue("inbox")
     first, second = inbox.send_many([1, 2])
     with following(url, "--json", "--job", str(second)) as process:
@@ -219,7 +216,7 @@ def test_following_goes_on_from_a_cursor_without_a_gap(app: Holdfast, url: str) 
 
 
 @pytest.mark.parametrize("something_happens", [True, False], ids=["at the next event", "at once, if nothing happens"])
-def test_it_ends_quietly_when_the_reader_goes_away(app: Holdfast, url: str, something_happens: bool) -> None:
+def test_following_ends_when_the_reader_closes_the_pipe(app: Holdfast, url: str, something_happens: bool) -> None:
     app.queue("inbox").send(1)
     with following(url) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -1,4 +1,4 @@
-"""`holdfast explain`, and the commands that it advises; `holdfast complete` and `holdfast fail`."""
+"""`holdfast explain`, `holdfast complete` and `holdfast fail`."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def work(app: Holdfast) -> Any:
     return app.task(name="work")(lambda: None)
 
 
-def test_one_sentence_and_what_to_do(jobs: dict[str, int], on: Run) -> None:
+def test_explain_prints_reason_and_advice(jobs: dict[str, int], on: Run) -> None:
     result = on("explain", jobs["scheduled"])
     reason, advice = result.stdout.splitlines()
     assert (result.exit_code, result.stderr) == (0, "")
@@ -53,7 +53,7 @@ def test_as_json(jobs: dict[str, int], data: Data) -> None:
     }
 
 
-def test_a_job_that_is_not_there_is_code_4(app: Holdfast, on: Run) -> None:
+def test_a_missing_job_exits_with_4(app: Holdfast, on: Run) -> None:
     for args in (["explain", 99], ["complete", 99], ["fail", 99, "X"]):
         result = on(*args)
         assert (result.exit_code, result.stdout) == (4, "")
@@ -61,9 +61,7 @@ def test_a_job_that_is_not_there_is_code_4(app: Holdfast, on: Run) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-def test_a_terminal_gets_lines_that_end_between_words(
-    app: Holdfast, work: Any, url: str, terminal: Terminal, columns: int
-) -> None:
+def test_terminal_output_wraps_at_words(app: Holdfast, work: Any, url: str, terminal: Terminal, columns: int) -> None:
     jobs = work.enqueue_many([{}] * 9)
     last = work.using(after=jobs).enqueue()
     seen, _ = terminal("explain", last.id, "--db", url, columns=columns)
@@ -72,7 +70,7 @@ def test_a_terminal_gets_lines_that_end_between_words(
     assert " ".join(line.strip() for line in seen.splitlines()) == str(said)
 
 
-def test_every_state_is_explained_and_what_is_advised_can_be_typed(
+def test_every_state_is_explained_with_a_valid_command(
     app: Holdfast, jobs: dict[str, int], work: Any, on: Run, data: Data
 ) -> None:
     ids = [*jobs.values(), app.external("approve").id]
@@ -93,9 +91,7 @@ def test_every_state_is_explained_and_what_is_advised_can_be_typed(
     assert seen >= {"run-now", "retry", "cancel", "complete", "fail", "queues", "explain"}
 
 
-def test_a_worker_that_was_killed_is_not_taken_for_one_that_runs(
-    app: Holdfast, work: Any, on: Run, url: str, module: Any
-) -> None:
+def test_a_killed_worker_is_not_reported_as_running(app: Holdfast, work: Any, on: Run, url: str, module: Any) -> None:
     module("tasks.py", TASKS)
     job = work.using(delay=3600).enqueue()
     process = subprocess.Popen(command("worker", "tasks.py", "--log", "quiet", "--queues", "default=1"))
@@ -125,7 +121,7 @@ def test_an_external_job_is_completed_with_a_result(app: Holdfast, work: Any, on
     approval = app.external("approve", {"invoice": 7})
     ship = work.using(after=approval).enqueue()
     result = on("complete", approval.id, "--result", '{"approved": true}', "--actor", "kim")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "Job 1 has succeeded.\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Job 1 succeeded.\n", "")
     job = app.jobs.get(approval.id)
     assert (job.status, job.result) == ("succeeded", {"approved": True})
     assert [entry.actor for entry in app.jobs.history(job.id)][-1] == "kim"
@@ -147,18 +143,18 @@ def test_an_external_job_is_failed_with_a_code(app: Holdfast, on: Run) -> None:
     assert "was failed by kim, with REJECTED:BUDGET: too much." in on("explain", job.id).stdout
 
 
-def test_any_job_that_has_not_ended_can_be_settled(jobs: dict[str, int], app: Holdfast, on: Run) -> None:
+def test_any_unfinished_job_can_be_settled(jobs: dict[str, int], app: Holdfast, on: Run) -> None:
     for name in ("running", "scheduled"):
         assert on("complete", jobs[name]).exit_code == 0
         assert app.jobs.get(jobs[name]).status == "succeeded"
 
 
 @pytest.mark.parametrize("args", [["complete"], ["fail", "X:Y"]], ids=" ".join)
-def test_one_that_has_ended_is_code_1(jobs: dict[str, int], app: Holdfast, on: Run, args: list[str]) -> None:
+def test_settling_a_finished_job_exits_with_1(jobs: dict[str, int], app: Holdfast, on: Run, args: list[str]) -> None:
     name, *rest = args
     result = on(name, jobs["cancelled"], *rest)
     assert result.exit_code == 1
-    assert result.stdout == "Job 4 had ended already, as cancelled: nothing has changed.\n"
+    assert result.stdout == "Job 4 is already cancelled: nothing changed.\n"
     again = on(name, jobs["cancelled"], *rest, "--json")
     assert (again.exit_code, json.loads(again.stdout)) == (1, {"id": 4, "status": "cancelled", "done": False})
 
@@ -166,16 +162,16 @@ def test_one_that_has_ended_is_code_1(jobs: dict[str, int], app: Holdfast, on: R
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["complete", 1, "--result", "{bad"], "--result: this is no JSON that can be stored: JSON is malformed"),
-        (["complete", 1, "--result", "yes"], """Text has quotes of its own, such as '"hello"'"""),
-        (["complete", 1, "--result", "NaN"], "--result: this is no JSON"),
-        (["complete", "x"], "'x' is not a job id"),
+        (["complete", 1, "--result", "{bad"], "--result: invalid JSON: JSON is malformed"),
+        (["complete", 1, "--result", "yes"], """A JSON string needs its own quotes, such as '"hello"'"""),
+        (["complete", 1, "--result", "NaN"], "--result: invalid JSON"),
+        (["complete", "x"], "a job id must be a positive integer, got 'x'"),
         (["fail", 1], "Missing argument 'CODE'"),
         (["fail", 1, "rejected"], "error code 'rejected' is not CATEGORY:SUBCATEGORY in capitals"),
         (["complete", 2], "2 is a message: receive it from the queue 'inbox'"),
     ],
 )
-def test_wrong_usage_is_code_2(app: Holdfast, on: Run, args: list[Any], complaint: str) -> None:
+def test_wrong_usage_exits_with_2(app: Holdfast, on: Run, args: list[Any], complaint: str) -> None:
     app.external("approve")
     app.queue("inbox").send(1)
     result = on(*args)

@@ -1,4 +1,4 @@
-"""What `holdfast show` draws around a job, and how `holdfast delete` respects it."""
+"""Chains, blockers and batches in `holdfast show` and `holdfast delete`."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def work(app: Holdfast) -> Any:
 
 @pytest.fixture
 def drawn(on: Run) -> Callable[[int], list[str]]:
-    """What stands between the fields and the history."""
+    """Return the part between the fields and the history."""
 
     def lines(job_id: int) -> list[str]:
         result = on("show", job_id)
@@ -52,7 +52,7 @@ def fields(on: Run, job_id: int) -> dict[str, str]:
 # --- what is drawn ---
 
 
-def test_a_job_alone_has_nothing_around_it(work: Any, drawn: Any, data: Data) -> None:
+def test_a_single_job_has_no_relations(work: Any, drawn: Any, data: Data) -> None:
     job = work.enqueue()
     assert drawn(job.id) == []
     shown = data("show", job.id)
@@ -61,7 +61,7 @@ def test_a_job_alone_has_nothing_around_it(work: Any, drawn: Any, data: Data) ->
     assert (shown["blockers"], shown["waiting"], shown["batch"], shown["external"]) == ([], [], None, False)
 
 
-def test_a_diamond_has_its_top_once(app: Holdfast, work: Any, drawn: Any, on: Run) -> None:
+def test_a_shared_blocker_is_drawn_once(app: Holdfast, work: Any, drawn: Any, on: Run) -> None:
     top = work.enqueue(fails=True)
     sides = [work.using(after=top).enqueue() for _ in range(2)]
     end = work.using(after=sides).enqueue()
@@ -77,7 +77,7 @@ def test_a_diamond_has_its_top_once(app: Holdfast, work: Any, drawn: Any, on: Ru
     assert re.search(r"^on blocker failure +hold$", on("show", end.id).stdout, re.MULTILINE)
 
 
-def test_the_same_as_data(app: Holdfast, work: Any, data: Data) -> None:
+def test_relations_as_json(app: Holdfast, work: Any, data: Data) -> None:
     top = work.enqueue(fails=True)
     sides = [work.using(after=top).enqueue() for _ in range(2)]
     end = work.using(after=sides, on_blocker_failure="run").enqueue()
@@ -95,9 +95,7 @@ def test_the_same_as_data(app: Holdfast, work: Any, data: Data) -> None:
     assert data("show", top.id)["waiting"] == [{"id": id, "task": "work", "status": "blocked"} for id in (2, 3)]
 
 
-def test_what_has_ended_well_is_shown_only_where_the_job_itself_needs_it(
-    app: Holdfast, work: Any, drawn: Any
-) -> None:
+def test_succeeded_blockers_are_shown_only_on_the_first_level(app: Holdfast, work: Any, drawn: Any) -> None:
     first = work.enqueue()
     second = work.using(after=first).enqueue()
     third = work.using(after=second).enqueue(fails=True)
@@ -111,7 +109,7 @@ def test_what_has_ended_well_is_shown_only_where_the_job_itself_needs_it(
     ]
 
 
-def test_one_that_failed_because_of_another_shows_that_one(app: Holdfast, work: Any, drawn: Any) -> None:
+def test_a_job_failed_by_its_blocker_shows_that_blocker(app: Holdfast, work: Any, drawn: Any) -> None:
     first = work.enqueue(fails=True)
     second = work.using(after=first, on_blocker_failure="fail").enqueue()
     end = work.using(after=second).enqueue()
@@ -146,7 +144,7 @@ def test_a_chain_is_drawn_in_order_with_the_job_marked(app: Holdfast, work: Any,
         "├── 1 work  succeeded",
         "├── 2 work  succeeded",
         "├── 3 work  succeeded",
-        "├── 4 work  succeeded  (this one)",
+        "├── 4 work  succeeded  (this job)",
         "├── 5 work  succeeded",
         "├── 6 work  succeeded",
         "├── 7 work  succeeded",
@@ -164,7 +162,7 @@ def test_a_long_chain_is_drawn_around_the_job(app: Holdfast, work: Any, drawn: A
         "├── … 696 more",
         "├── 698 work  succeeded",
         "├── 699 work  succeeded",
-        "├── 700 work  succeeded  (this one)",
+        "├── 700 work  succeeded  (this job)",
         "├── 701 work  succeeded",
         "├── 702 work  succeeded",
         "├── … 798 more",
@@ -178,21 +176,21 @@ def test_a_long_chain_is_drawn_around_the_job(app: Holdfast, work: Any, drawn: A
     assert 900 < len(ids) < 1100
 
 
-def test_a_blocker_that_is_a_longer_chain_is_named_by_its_last_job(app: Holdfast, work: Any, drawn: Any) -> None:
+def test_a_chain_as_blocker_is_shown_by_its_last_job(app: Holdfast, work: Any, drawn: Any) -> None:
     root = work.enqueue(2)
     end = work.using(after=root).enqueue()
     drain(app)
     assert drawn(end.id) == ["depends on", "└── 4 work  succeeded  of chain 1"]
 
 
-def test_a_blocker_that_is_gone(app: Holdfast, work: Any, drawn: Any) -> None:
+def test_a_deleted_blocker(app: Holdfast, work: Any, drawn: Any) -> None:
     end = work.using(after=work.enqueue()).enqueue()
     with app.transaction() as tx:
         tx.execute("DELETE FROM holdfast_jobs WHERE id = 1")
     assert drawn(end.id) == ["depends on", "└── chain 1  deleted"]
 
 
-def test_many_are_cut(app: Holdfast, work: Any, drawn: Any, data: Data) -> None:
+def test_long_lists_are_cut(app: Holdfast, work: Any, drawn: Any, data: Data) -> None:
     first = work.enqueue_many([{}] * 990)
     app.jobs.cancel(first[500])
     end = work.using(after=first).enqueue()
@@ -207,7 +205,7 @@ def test_many_are_cut(app: Holdfast, work: Any, drawn: Any, data: Data) -> None:
     assert (len(data("show", first[0])["waiting"]), data("show", first[0])["more_waiting"]) == (10, 21)
 
 
-def test_a_deep_and_wide_graph_ends_somewhere(work: Any, drawn: Any) -> None:
+def test_a_deep_and_wide_graph_is_limited(work: Any, drawn: Any) -> None:
     level = work.enqueue_many([{}] * 12)
     for _ in range(8):
         level = [work.using(after=level).enqueue().id for _ in range(12)]
@@ -229,7 +227,7 @@ def test_a_deep_and_wide_graph_ends_somewhere(work: Any, drawn: Any) -> None:
     assert len(lines) < 60
 
 
-def test_a_line_of_blockers_is_drawn_five_levels_deep(work: Any, drawn: Any) -> None:
+def test_blockers_are_drawn_five_levels_deep(work: Any, drawn: Any) -> None:
     job = work.enqueue()
     for _ in range(7):
         job = work.using(after=job).enqueue()
@@ -247,18 +245,18 @@ def test_a_batch_with_its_progress(app: Holdfast, work: Any, on: Run, data: Data
     with app.batch(on_done=work) as batch:
         ids = [work.using(batch=batch).enqueue(fails=number < 2).id for number in range(5)]
         last = work.using(batch=batch, delay=3600).enqueue()
-        sentence = r"^batch +1: 0 of 6 ended; not sealed, so it cannot end yet$"
+        sentence = r"^batch +1: 0 of 6 finished; not sealed, so it cannot finish yet$"
         assert re.search(sentence, on("show", ids[0]).stdout, re.MULTILINE)
         assert data("show", ids[0])["batch"]["sealed"] is False
     drain(app)
-    assert re.search(r"^batch +1: 5 of 6 ended, 2 failed$", on("show", ids[0]).stdout, re.MULTILINE)
+    assert re.search(r"^batch +1: 5 of 6 finished, 2 failed$", on("show", ids[0]).stdout, re.MULTILINE)
     shown = data("show", ids[0])["batch"]
     assert (shown["id"], shown["callback"], shown["total"], shown["ended"], shown["failed"]) == (1, False, 6, 5, 2)
     assert shown["done_at"] is None
     app.jobs.complete(last.id)
     callback = batch.done_job_id
     assert callback is not None
-    words = r"^batch +1, which enqueued it when all had ended: 6 of 6 ended, 2 failed$"
+    words = r"^batch +1, this job is its callback: 6 of 6 finished, 2 failed$"
     assert re.search(words, on("show", callback).stdout, re.MULTILINE)
     assert data("show", callback)["batch"]["callback"] is True
     with app.transaction() as tx:
@@ -277,7 +275,7 @@ def test_the_drawing_fits_the_terminal(app: Holdfast, url: str, terminal: Termin
     assert "├── 1 approve-very-" in COLOUR.sub("", seen)
 
 
-def test_names_in_the_drawing_do_not_act_on_the_terminal(app: Holdfast, work: Any, on: Run) -> None:
+def test_control_characters_in_trees_are_escaped(app: Holdfast, work: Any, on: Run) -> None:
     end = work.using(after=work.enqueue(1)).enqueue()
     drain(app)
     with app.transaction() as tx:
@@ -300,7 +298,7 @@ def test_a_terminal_without_unicode_gets_plain_lines(app: Holdfast, work: Any, s
 # --- what is deleted ---
 
 
-def test_a_job_that_others_wait_for_is_left(app: Holdfast, work: Any, on: Run) -> None:
+def test_a_job_that_others_wait_for_is_not_deleted(app: Holdfast, work: Any, on: Run) -> None:
     first = work.enqueue()
     for _ in range(12):
         work.using(after=first).enqueue()
@@ -308,15 +306,15 @@ def test_a_job_that_others_wait_for_is_left(app: Holdfast, work: Any, on: Run) -
         result = on("delete", first.id, *more)
         assert result.exit_code == 1 and result.stdout.startswith("0 jobs ")
         assert result.stderr == (
-            "job 1 is left: 12 jobs wait for it (2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more): "
-            "cancel what waits, or add --cascade\n"
+            "job 1 is unchanged: 12 jobs wait for it (2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more); "
+            "cancel them, or add --cascade\n"
         )
     refused = json.loads(on("delete", first.id, "--json").stdout)["refused"]
     assert refused == [{"id": 1, "status": "ready", "reason": "awaited", "waiting": list(range(2, 14))}]
     assert len(app.jobs.list()) == 13
 
 
-def test_cascade_takes_what_waits_along(app: Holdfast, work: Any, on: Run, data: Data) -> None:
+def test_cascade_deletes_waiting_jobs_too(app: Holdfast, work: Any, on: Run, data: Data) -> None:
     first, alone = work.enqueue(), work.enqueue()
     second = work.using(after=first).enqueue()
     third = work.using(after=second).enqueue()
@@ -327,12 +325,14 @@ def test_cascade_takes_what_waits_along(app: Holdfast, work: Any, on: Run, data:
     assert [job.id for job in app.jobs.list()] == [alone.id]
 
 
-def test_a_part_of_a_chain_is_left_unless_all_of_it_goes(app: Holdfast, work: Any, on: Run, data: Data) -> None:
+def test_part_of_a_chain_is_not_deleted_without_chain(app: Holdfast, work: Any, on: Run, data: Data) -> None:
     work.enqueue(3)
     drain(app)
     result = on("delete", 2)
     assert result.exit_code == 1
-    assert result.stderr == "job 2 is left: it is one of 4 in the chain 1, which goes only as a whole: add --chain\n"
+    assert result.stderr == (
+        "job 2 is unchanged: it is one of 4 jobs of chain 1; add --chain to delete the whole chain\n"
+    )
     (refused,) = json.loads(on("delete", 2, "-n", "--json").stdout)["refused"]
     assert refused == {"id": 2, "status": "succeeded", "reason": "part_of_chain", "chain_id": 1, "length": 4}
     assert data("delete", 2, 3, "--chain", "-n")["matched"] == 4
@@ -340,7 +340,7 @@ def test_a_part_of_a_chain_is_left_unless_all_of_it_goes(app: Holdfast, work: An
     assert on("delete", 2, "--chain").exit_code == 4
 
 
-def test_a_running_job_keeps_what_would_go_with_it(app: Holdfast, work: Any, on: Run) -> None:
+def test_a_running_job_prevents_a_cascade(app: Holdfast, work: Any, on: Run) -> None:
     first = work.enqueue()
     second = work.using(after=first).enqueue()
     app.jobs.complete(first.id)
@@ -348,11 +348,13 @@ def test_a_running_job_keeps_what_would_go_with_it(app: Holdfast, work: Any, on:
     for more in ([], ["-n"]):
         result = on("delete", first.id, "--cascade", *more)
         assert result.exit_code == 1
-        assert result.stderr == "job 1 is left: job 2, which would go with it, is running: cancel that first\n"
+        assert result.stderr == (
+            "job 1 is unchanged: job 2, which would be deleted with it, is running; cancel that first\n"
+        )
     assert len(app.jobs.list()) == 2
 
 
-def test_a_dry_run_by_ids_says_what_the_order_of_them_makes_possible(app: Holdfast, work: Any, on: Run) -> None:
+def test_a_dry_run_respects_the_order_of_ids(app: Holdfast, work: Any, on: Run) -> None:
     first = work.enqueue()
     second = work.using(after=first).enqueue()
     for dry, verb in ((["-n"], "would be "), ([], "")):
@@ -361,7 +363,7 @@ def test_a_dry_run_by_ids_says_what_the_order_of_them_makes_possible(app: Holdfa
 
 
 @pytest.mark.parametrize("filters", [["--status", "succeeded"], ["--queue", "default"], ["--tag", "a"]])
-def test_by_filters_a_dry_run_says_what_would_be_left(app: Holdfast, work: Any, on: Run, filters: list[str]) -> None:
+def test_a_dry_run_by_filters_reports_skipped_jobs(app: Holdfast, work: Any, on: Run, filters: list[str]) -> None:
     work.using(tags=["a"]).enqueue(2)  # a chain, of which only the first job has the tag
     work.using(tags=["a"]).enqueue()
     awaited = work.using(tags=["a"]).enqueue()
@@ -370,13 +372,13 @@ def test_by_filters_a_dry_run_says_what_would_be_left(app: Holdfast, work: Any, 
     count = {"--status": 4, "--queue": 4, "--tag": 1}[filters[0]]
     dry = on("delete", *filters, "-n")
     assert dry.stdout == f"{count} job{'s' if count > 1 else ''} would be deleted.\n"
-    assert "left: others wait for them, or not all of their chain fits" in dry.stderr
+    assert "that other jobs wait for, or whose chain matches only in part" in dry.stderr
     done = on("delete", *filters, "-y")
     assert done.stdout == dry.stdout.replace("would be ", "")
     assert awaited.refresh().status == "succeeded"
 
 
 @pytest.mark.parametrize("option", ["--chain", "--cascade"])
-def test_chain_and_cascade_go_with_ids(app: Holdfast, on: Run, option: str) -> None:
+def test_chain_and_cascade_require_ids(app: Holdfast, on: Run, option: str) -> None:
     result = on("delete", "--status", "failed", option, "-y")
-    assert result.exit_code == 2 and f"{option} goes with ids, not with filters" in result.stderr
+    assert result.exit_code == 2 and f"{option} requires ids" in result.stderr

@@ -1,4 +1,4 @@
-"""`holdfast health`: one line and an exit code, by waiting jobs, failures and workers."""
+"""`holdfast health`: one line and an exit code from waiting jobs, failure rate and workers."""
 
 import json
 import sqlite3
@@ -58,7 +58,7 @@ def test_workers_of_another_host_do_not_count_here(app: Holdfast, on: Run, url: 
         assert on("health", "--here").stdout == "unhealthy: 0 workers on this host, under 1\n"
 
 
-def test_a_job_that_waits_for_too_long(app: Holdfast, on: Run, sql: Any) -> None:
+def test_a_job_that_is_ready_for_too_long(app: Holdfast, on: Run, sql: Any) -> None:
     app.queue("inbox").send_many([1, 2])
     assert on("health", "--min-workers", "0").exit_code == 0
     sql("UPDATE holdfast_jobs SET created_at = ?1, run_at = ?1 WHERE id = 2", now() - 90 * SECOND)
@@ -68,7 +68,7 @@ def test_a_job_that_waits_for_too_long(app: Holdfast, on: Run, sql: Any) -> None
     assert on("health", "--min-workers", "0", "--max-oldest-ready", "60s", "--queue", "other").exit_code == 0
 
 
-def test_a_job_of_low_priority_that_starves_is_seen(app: Holdfast, on: Run, sql: Any) -> None:
+def test_a_starving_low_priority_job_is_unhealthy(app: Holdfast, on: Run, sql: Any) -> None:
     work = app.task(name="work")(lambda: None)
     starving = work.using(priority=-5).enqueue()
     work.using(priority=5).enqueue_many([{}] * 200)
@@ -76,7 +76,7 @@ def test_a_job_of_low_priority_that_starves_is_seen(app: Holdfast, on: Run, sql:
     assert f"job {starving.id} has waited for 1h" in on("health", "--min-workers", "0").stdout
 
 
-def test_a_job_that_was_scheduled_counts_from_when_it_was_due(app: Holdfast, on: Run, sql: Any) -> None:
+def test_a_scheduled_job_waits_from_its_due_time(app: Holdfast, on: Run, sql: Any) -> None:
     work = app.task(name="work")(lambda: None)
     job = work.using(delay=3600).enqueue()
     sql("UPDATE holdfast_jobs SET created_at = ?", now() - 86_400 * SECOND)
@@ -87,7 +87,7 @@ def test_a_job_that_was_scheduled_counts_from_when_it_was_due(app: Holdfast, on:
     assert f"job {job.id} has waited longest, 1" in on("health", "--min-workers", "0").stdout
 
 
-def test_paused_queues_do_not_wait(app: Holdfast, on: Run, sql: Any) -> None:
+def test_paused_queues_are_ignored(app: Holdfast, on: Run, sql: Any) -> None:
     app.queue("inbox").send(1)
     app.queue("inbox").send(1, delay=1)
     sql("UPDATE holdfast_jobs SET created_at = ?1, run_at = ?1", now() - 3600 * SECOND)
@@ -113,14 +113,14 @@ def test_too_many_failures(app: Holdfast, on: Run, sql: Any) -> None:
     assert "1,010" in on("health", "--min-workers", "0", "--window", "15m").stdout
 
 
-def test_only_the_queues_that_are_named_count(app: Holdfast, on: Run, sql: Any) -> None:
+def test_only_the_given_queues_are_checked(app: Holdfast, on: Run, sql: Any) -> None:
     happened(sql, "failed", 20, queue="flaky")
     happened(sql, "succeeded", 20, queue="mail")
     assert on("health", "--min-workers", "0", "--queue", "mail").exit_code == 0
     assert on("health", "--min-workers", "0", "-q", "flaky", "-q", "other").exit_code == 1
 
 
-def test_json_says_the_same(app: Holdfast, on: Run) -> None:
+def test_health_as_json(app: Holdfast, on: Run) -> None:
     app.queue("inbox").send(1)
     result = on("health", "--json")
     found = json.loads(result.stdout)
@@ -132,13 +132,13 @@ def test_json_says_the_same(app: Holdfast, on: Run) -> None:
     assert found["oldest_ready_id"] == 1 and 0 <= found["oldest_ready_age"] < 60
 
 
-def test_an_app_by_name(run: Run, module: Callable[..., Any], tmp_path: Path) -> None:
+def test_health_of_an_app(run: Run, module: Callable[..., Any], tmp_path: Path) -> None:
     module("tasks.py", f"from holdfast import Holdfast\napp = Holdfast({str(tmp_path / 'a.db')!r})\n")
     assert run("health", "--app", "tasks:app", "--min-workers", "0").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["missing.db", "none/app.db", "notes.txt", "theirs.db", ""])
-def test_a_database_that_cannot_be_read_is_code_3_and_one_line(run: Run, tmp_path: Path, name: str) -> None:
+def test_an_unreadable_database_exits_with_3_and_one_line(run: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_bytes(b"Shopping: bread, milk\n" * 100)
     connection = sqlite3.connect(tmp_path / "theirs.db")
     connection.execute("CREATE TABLE orders (id)")
@@ -149,14 +149,14 @@ def test_a_database_that_cannot_be_read_is_code_3_and_one_line(run: Run, tmp_pat
     assert line.startswith("Error: ")
 
 
-def test_a_health_check_creates_no_file(app: Holdfast, on: Run, tmp_path: Path) -> None:
+def test_health_writes_nothing(app: Holdfast, on: Run, tmp_path: Path) -> None:
     app.close()
     before = sorted(file.name for file in tmp_path.iterdir())
     assert on("health").exit_code == 1
     assert sorted(file.name for file in tmp_path.iterdir()) == before
 
 
-def test_it_loads_neither_rich_nor_an_app_nor_the_whole_store(app: Holdfast, url: str) -> None:
+def test_health_imports_neither_rich_nor_the_app_nor_the_store(app: Holdfast, url: str) -> None:
     import subprocess
     import sys
 
@@ -171,9 +171,9 @@ def test_it_loads_neither_rich_nor_an_app_nor_the_whole_store(app: Holdfast, url
 
 
 @pytest.mark.parametrize("rate", ["nan", "NaN", "inf", "-inf", "-0.1", "1.01", "half", ""])
-def test_a_rate_that_nothing_could_exceed_is_refused(app: Holdfast, on: Run, rate: str) -> None:
+def test_an_invalid_rate_is_refused(app: Holdfast, on: Run, rate: str) -> None:
     result = on("health", "--min-workers", "0", "--max-failure-rate", rate)
-    assert result.exit_code == 2 and f"{rate!r} is not a share: write a number from 0 to 1" in result.stderr
+    assert result.exit_code == 2 and f"must be a number from 0 to 1, such as 0.05, got {rate!r}" in result.stderr
 
 
 @pytest.mark.parametrize("rate", ["0", "1", ".5", "1e-3"])

@@ -21,7 +21,7 @@ FIELDS = [
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-def test_the_list_has_one_line_for_each_job_newest_first(jobs: dict[str, int], on: Run) -> None:
+def test_the_list_has_one_line_per_job_newest_first(jobs: dict[str, int], on: Run) -> None:
     header, *lines = on("jobs").stdout.splitlines()
     assert header.split() == ["ID", "TASK", "QUEUE", "STATUS", "ATTEMPT", "AGE", "RUN", "AT", "ERROR"]
     assert [int(line.split()[0]) for line in lines] == sorted(jobs.values(), reverse=True)
@@ -54,16 +54,16 @@ def test_json_has_the_same_keys_for_every_job(jobs: dict[str, int], data: Data) 
         (["--queue", "nowhere"], []),
     ],
 )
-def test_filters_choose(jobs: dict[str, int], data: Data, options: list[str], found: list[str]) -> None:
+def test_filters_select_jobs(jobs: dict[str, int], data: Data, options: list[str], found: list[str]) -> None:
     assert [job["id"] for job in data("jobs", *options)["jobs"]] == [jobs[name] for name in found]
 
 
-def test_an_empty_list_says_so_beside_the_pipe(app: Holdfast, on: Run) -> None:
+def test_an_empty_list_is_reported_on_stderr(app: Holdfast, on: Run) -> None:
     result = on("jobs")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "No jobs.\n")
 
 
-def test_pages_are_followed_by_cursors(app: Holdfast, on: Run, data: Data) -> None:
+def test_cursors_lead_from_page_to_page(app: Holdfast, on: Run, data: Data) -> None:
     app.queue("inbox").send_many(range(5))
     first = on("jobs", "--limit", "2")
     cursor = first.stderr.split()[-1]
@@ -75,7 +75,7 @@ def test_pages_are_followed_by_cursors(app: Holdfast, on: Run, data: Data) -> No
     assert [job["id"] for job in data("jobs", "--cursor", last["previous"])["jobs"]] == [5, 4, 3, 2]
 
 
-def test_a_search_that_was_stopped_says_how_far_it_went(
+def test_a_stopped_search_reports_how_far_it_went(
     app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name in (
@@ -92,17 +92,15 @@ def test_a_search_that_was_stopped_says_how_far_it_went(
         message.ack()
     first = on("jobs", "--status", "succeeded", "--limit", "1")
     assert (first.exit_code, first.stdout) == (0, "")
-    assert first.stderr == (
-        "No such job was found yet. Looked at 7 jobs, down to id 3; go on with --cursor older-3\n"
-    )
+    assert first.stderr == ("No matching job yet. Scanned 7 jobs, down to id 3; continue with --cursor older-3\n")
     second = data("jobs", "--status", "succeeded", "--limit", "1", "--cursor", "older-3")
     assert [job["id"] for job in second["jobs"]] == [2]
     back = on("jobs", "--status", "scheduled", "--limit", "1", "--cursor", "newer-1")
-    assert "Looked at 7 jobs, up to id 8; go on with --cursor newer-8" in back.stderr
+    assert "Scanned 7 jobs, up to id 8; continue with --cursor newer-8" in back.stderr
     assert data("jobs", "--status", "scheduled", "--limit", "1")["looked_at"] == 7
 
 
-def test_no_command_shows_a_payload_or_a_result_unasked(jobs: dict[str, int], on: Run) -> None:
+def test_payloads_and_results_are_private_by_default(jobs: dict[str, int], on: Run) -> None:
     commands = [["jobs"], ["jobs", "--json"]]
     commands += [["show", str(id), *more] for id in jobs.values() for more in ([], ["--json"], ["--traceback"])]
     for command in commands:
@@ -110,7 +108,7 @@ def test_no_command_shows_a_payload_or_a_result_unasked(jobs: dict[str, int], on
         assert "example.org" not in output and "hello" not in output and "done" not in output, command
 
 
-def test_payloads_are_shown_on_demand(jobs: dict[str, int], on: Run, data: Data) -> None:
+def test_payloads_are_shown_on_request(jobs: dict[str, int], on: Run, data: Data) -> None:
     assert '{"to":"ada@example.org","subject":"hi"}' in on("jobs", "--args").stdout
     shown = data("show", jobs["succeeded"], "--args", "--result")
     assert (shown["args"], shown["result"]) == ({"to": "ada@example.org", "subject": "hi"}, "done")
@@ -118,7 +116,7 @@ def test_payloads_are_shown_on_demand(jobs: dict[str, int], on: Run, data: Data)
     assert '"to":"ada@example.org"' in text and '"done"' in text
 
 
-def test_a_payload_that_cannot_be_read_does_not_hide_the_job(app: Holdfast, on: Run, data: Data) -> None:
+def test_a_job_with_an_unreadable_payload_is_still_shown(app: Holdfast, on: Run, data: Data) -> None:
     with app.transaction() as tx:
         tx.execute("INSERT INTO holdfast_jobs (args) VALUES ('{not json')")
     assert "cannot be decoded" in on("jobs", "--args").stdout
@@ -126,18 +124,18 @@ def test_a_payload_that_cannot_be_read_does_not_hide_the_job(app: Holdfast, on: 
     assert shown["args"] is None and "cannot be decoded" in shown["args_error"]
 
 
-def test_show_tells_the_fields_and_the_history(jobs: dict[str, int], on: Run) -> None:
+def test_show_prints_fields_and_history(jobs: dict[str, int], on: Run) -> None:
     text = on("show", jobs["failed"]).stdout
     fields = dict(line.split(None, 1) for line in text.partition("\n\n")[0].splitlines())
     assert (fields["task"], fields["queue"], fields["status"]) == ("send_mail", "mail", "failed")
     assert (fields["attempt"], fields["worker"]) == ("1 of 3", "worker-1")
     assert fields["error"].startswith("INVALID_INPUT:VALUE: ValueError: invalid literal")
     header, *lines = text.partition("\n\n")[2].splitlines()
-    assert header.split() == ["AT", "(UTC)", "WHAT", "WAIT", "RUN", "BY", "DETAIL"]
+    assert header.split() == ["AT", "(UTC)", "EVENT", "WAIT", "RUN", "BY", "DETAIL"]
     assert [line[25:].split("  ")[0] for line in lines] == ["enqueued", "attempt 1", "failed"]
 
 
-def test_the_history_as_json_has_waits_and_runs(jobs: dict[str, int], data: Data) -> None:
+def test_the_history_as_json_has_wait_and_run_times(jobs: dict[str, int], data: Data) -> None:
     history = data("show", jobs["failed"])["history"]
     assert [entry["name"] for entry in history] == ["enqueued", "claimed", "failed", "failed"]
     assert [entry["kind"] for entry in history] == ["event", "event", "attempt", "event"]
@@ -147,12 +145,12 @@ def test_the_history_as_json_has_waits_and_runs(jobs: dict[str, int], data: Data
     assert "wait_seconds" not in history[0]
 
 
-def test_the_traceback_is_shown_on_demand(jobs: dict[str, int], on: Run, data: Data) -> None:
+def test_the_traceback_is_shown_on_request(jobs: dict[str, int], on: Run, data: Data) -> None:
     assert "Traceback" not in on("show", jobs["failed"]).stdout
     shown = on("show", jobs["failed"], "--traceback").stdout
     assert "Traceback (most recent call last)" in shown and 'int("not a number")' in shown
     assert data("show", jobs["failed"], "--traceback")["traceback"].endswith("'not a number'\n")
-    assert "No traceback is kept." in on("show", jobs["ready"], "--traceback").stdout
+    assert "No traceback stored." in on("show", jobs["ready"], "--traceback").stdout
     assert data("show", jobs["ready"], "--traceback")["traceback"] is None
 
 
@@ -168,7 +166,7 @@ def test_progress_is_shown(app: Holdfast, on: Run) -> None:
     assert re.search(r"^progress +50% half way$", on("show", 1).stdout, re.MULTILINE)
 
 
-def test_a_job_that_is_not_there_is_code_4(app: Holdfast, on: Run) -> None:
+def test_a_missing_job_exits_with_4(app: Holdfast, on: Run) -> None:
     result = on("show", 99)
     assert (result.exit_code, result.stdout) == (4, "")
     assert result.stderr == "Error: there is no job 99: it never existed, or it was deleted\n"

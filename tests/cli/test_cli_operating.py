@@ -25,7 +25,7 @@ Terminal = Callable[..., tuple[str, int]]
         ("run-now", "scheduled", "ready", "1 job made ready.\n"),
     ],
 )
-def test_by_id(
+def test_actions_by_id(
     app: Holdfast, jobs: dict[str, int], on: Run, command: str, before: str, after: str, sentence: str
 ) -> None:
     result = on(command, jobs[before], "--actor", "kim")
@@ -42,13 +42,17 @@ def test_delete_by_id(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
 @pytest.mark.parametrize(
     ("command", "state", "complaint"),
     [
-        ("retry", "running", "is running: only failed or cancelled ones can be retried"),
-        ("cancel", "succeeded", "is succeeded: only blocked, scheduled, ready or running ones can be cancelled"),
-        ("run-now", "ready", "is ready: only scheduled ones can be made ready"),
-        ("delete", "running", "is left: it is running: cancel that first"),
+        ("retry", "running", "it is running, and only failed or cancelled jobs can be retried"),
+        (
+            "cancel",
+            "succeeded",
+            "it is succeeded, and only blocked, scheduled, ready or running jobs can be cancelled",
+        ),
+        ("run-now", "ready", "it is ready, and only scheduled jobs can be made ready"),
+        ("delete", "running", "is unchanged: it is running; cancel that first"),
     ],
 )
-def test_a_state_that_does_not_allow_it_is_code_1(
+def test_a_wrong_state_exits_with_1(
     app: Holdfast, jobs: dict[str, int], on: Run, command: str, state: str, complaint: str
 ) -> None:
     for more in ([], ["--dry-run"]):
@@ -57,7 +61,7 @@ def test_a_state_that_does_not_allow_it_is_code_1(
     assert app.jobs.get(jobs[state]).status == state
 
 
-def test_several_ids_are_each_done_or_explained(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+def test_each_of_several_ids_is_done_or_refused(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
     result = on("retry", jobs["failed"], jobs["running"], 99, jobs["failed"], "--json")
     assert result.exit_code == 4
     assert result.stdout == (
@@ -67,16 +71,16 @@ def test_several_ids_are_each_done_or_explained(app: Holdfast, jobs: dict[str, i
     assert len(result.stderr.splitlines()) == 2
 
 
-def test_a_job_whose_key_is_taken_cannot_come_back(app: Holdfast, on: Run) -> None:
+def test_a_job_whose_key_is_taken_cannot_be_retried(app: Holdfast, on: Run) -> None:
     inbox = app.queue("inbox")
     first = inbox.send(1, key="k")
     app.jobs.cancel(first)
     inbox.send(2, key="k")
     result = on("retry", first)
-    assert result.exit_code == 1 and "another job that has not ended has its key" in result.stderr
+    assert result.exit_code == 1 and "an unfinished job has its key" in result.stderr
 
 
-def test_retry_gives_attempts_and_a_delay(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+def test_retry_adds_attempts_and_a_delay(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
     assert on("retry", jobs["failed"], "--attempts", "7", "--delay", "2h").exit_code == 0
     job = app.jobs.get(jobs["failed"])
     assert (job.status, job.attempt, job.max_attempts) == ("scheduled", 1, 8)
@@ -87,29 +91,30 @@ def test_cancel_keeps_the_reason(app: Holdfast, jobs: dict[str, int], on: Run) -
     assert app.jobs.get(jobs["ready"]).error_detail == "not wanted"
 
 
-def test_filters_need_a_yes_where_nobody_can_be_asked(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+def test_filters_require_yes_without_a_terminal(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
     result = on("retry", "--queue", "mail")
-    assert result.exit_code == 2 and "Retry 1 job? Nobody is there to answer: pass --yes" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "Retry 1 job? Standard input is not a terminal: pass --yes to confirm" in result.stderr
+    )
     assert app.jobs.get(jobs["failed"]).status == "failed"
     assert on("retry", "--queue", "mail", "--yes").stdout == "1 job retried.\n"
 
 
-def test_retry_by_filters_takes_the_failed_ones_unless_told_otherwise(
-    app: Holdfast, jobs: dict[str, int], data: Data
-) -> None:
+def test_retry_by_filters_selects_failed_jobs_by_default(app: Holdfast, jobs: dict[str, int], data: Data) -> None:
     assert data("retry", "--queue", "mail", "-y")["done"] == 1
     assert app.jobs.get(jobs["cancelled"]).status == "cancelled"
     assert data("retry", "--queue", "mail", "--status", "cancelled", "-y")["done"] == 1
     assert app.jobs.get(jobs["cancelled"]).status == "ready"
 
 
-def test_cancel_by_filters_takes_whatever_has_not_ended(app: Holdfast, jobs: dict[str, int], data: Data) -> None:
+def test_cancel_by_filters_selects_unfinished_jobs(app: Holdfast, jobs: dict[str, int], data: Data) -> None:
     done = data("cancel", "--queue", "mail", "-y")
     assert (done["matched"], done["done"]) == (2, 2)
     assert app.jobs.get(jobs["succeeded"]).status == "succeeded"
 
 
-def test_a_dry_run_counts_and_does_nothing(app: Holdfast, jobs: dict[str, int], on: Run, data: Data) -> None:
+def test_a_dry_run_only_counts(app: Holdfast, jobs: dict[str, int], on: Run, data: Data) -> None:
     before = [job.status for job in app.jobs.list()]
     assert on("cancel", "--queue", "mail", "-n").stdout == "2 jobs would be cancelled.\n"
     assert data("delete", "--since", "1h", "-n") == {
@@ -120,11 +125,11 @@ def test_a_dry_run_counts_and_does_nothing(app: Holdfast, jobs: dict[str, int], 
     assert [job.status for job in app.jobs.list()] == before
 
 
-def test_a_count_that_would_take_long_is_a_lower_bound(
+def test_a_count_that_stops_early_is_a_lower_bound(
     app: Holdfast, on: Run, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "STEP", 10)
-    monkeypatch.setattr(bulk, "MOST_LOOKED_AT", 30)
+    monkeypatch.setattr(bulk, "MAX_SCANNED", 30)
     app.queue("inbox").send_many(range(100))
     assert on("cancel", "--since", "1h", "-n").stdout == "At least 30 jobs would be cancelled.\n"
     counted = data("delete", "--since", "1h", "-n")
@@ -134,7 +139,7 @@ def test_a_count_that_would_take_long_is_a_lower_bound(
     assert on("cancel", "--since", "1h", "--yes").stdout == "100 jobs cancelled.\n"
 
 
-def test_filters_that_fit_nothing_are_code_1(jobs: dict[str, int], on: Run) -> None:
+def test_filters_without_a_match_exit_with_1(jobs: dict[str, int], on: Run) -> None:
     result = on("cancel", "--queue", "nowhere", "-y")
     assert (result.exit_code, result.stdout) == (1, "0 jobs cancelled.\n")
 
@@ -142,24 +147,27 @@ def test_filters_that_fit_nothing_are_code_1(jobs: dict[str, int], on: Run) -> N
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (["retry"], "say which jobs to retry"),
-        (["delete", "--yes"], "say which jobs to delete"),
+        (["retry"], "no jobs to retry"),
+        (["delete", "--yes"], "no jobs to delete"),
         (["retry", "1", "--queue", "mail"], "ids or filters, not both"),
-        (["retry", "--status", "succeeded", "-y"], "only jobs that are failed or cancelled can be retried"),
-        (["cancel", "x"], "'x' is not a job id"),
-        (["cancel", "0"], "'0' is not a job id"),
+        (["retry", "--status", "succeeded", "-y"], "only failed or cancelled jobs can be retried"),
+        (["cancel", "x"], "a job id must be a positive integer, got 'x'"),
+        (["cancel", "0"], "a job id must be a positive integer, got '0'"),
         (["retry", "1", "--attempts", "0"], "attempts is 1 to 1000"),
-        (["retry", "1", "--delay", "soon"], "'soon' is not a duration"),
+        (
+            ["retry", "1", "--delay", "soon"],
+            "must be a duration such as 90, 500ms, 10s, 5m, 2h, 1d or 1h30m, got 'soon'",
+        ),
     ],
 )
-def test_wrong_usage_is_code_2(jobs: dict[str, int], on: Run, args: list[str], complaint: str) -> None:
+def test_wrong_usage_exits_with_2(jobs: dict[str, int], on: Run, args: list[str], complaint: str) -> None:
     result = on(*args)
     assert result.exit_code == 2 and complaint in result.stderr
 
 
-def test_a_person_is_asked_with_the_count(app: Holdfast, jobs: dict[str, int], url: str, terminal: Terminal) -> None:
+def test_the_confirmation_shows_the_count(app: Holdfast, jobs: dict[str, int], url: str, terminal: Terminal) -> None:
     seen, code = terminal("cancel", "--queue", "mail", "--db", url, typed="n\n")
-    assert "Cancel 2 jobs? [y/N]" in seen and "Nothing was done." in seen
+    assert "Cancel 2 jobs? [y/N]" in seen and "Nothing was changed." in seen
     assert code == 1
     assert app.jobs.get(jobs["running"]).status == "running"
     seen, code = terminal("cancel", "--queue", "mail", "--db", url, typed="y\n")
@@ -167,7 +175,9 @@ def test_a_person_is_asked_with_the_count(app: Holdfast, jobs: dict[str, int], u
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
-def test_no_answer_is_code_130(jobs: dict[str, int], url: str, terminal: Terminal, key: str) -> None:
+def test_an_interrupted_confirmation_exits_with_130(
+    jobs: dict[str, int], url: str, terminal: Terminal, key: str
+) -> None:
     seen, code = terminal("delete", "--queue", "mail", "--db", url, typed=key)
     assert code == 130
     assert "Interrupted" in seen and "deleted" not in seen and "Traceback" not in seen

@@ -1,4 +1,4 @@
-"""What reaches the eye: tables that fit, no colours where none are wanted, nothing that a terminal would act on."""
+"""Output: tables that fit, colours only where wanted, control characters escaped."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from click.testing import Result
 
 from holdfast import Holdfast
 from holdfast.app.jobs import HistoryEntry
-from holdfast.cli.commands.show import spans
+from holdfast.cli.commands.show import with_times
 from holdfast.cli.output import Column, clean, clean_lines, fit, span
 
 Run = Callable[..., Result]
@@ -53,7 +53,7 @@ def test_ids_are_never_cut(jobs: dict[str, int], url: str, terminal: Terminal, c
     assert ids == sorted(jobs.values(), reverse=True)
 
 
-def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
+def test_a_narrow_terminal_leaves_out_the_least_important_columns() -> None:
     columns = [Column("ID"), Column("TASK", least=4), Column("AGE", spare=2), Column("ERROR", least=5, spare=1)]
     natural = {0: 2, 1: 10, 2: 3, 3: 20}
     assert fit(columns, natural, 80) == natural
@@ -63,7 +63,7 @@ def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
     assert fit(columns, natural, 5)[0] == 2
 
 
-def test_a_column_without_a_value_is_left_out_on_a_terminal(app: Holdfast, url: str, terminal: Terminal) -> None:
+def test_empty_columns_are_left_out_on_a_terminal(app: Holdfast, url: str, terminal: Terminal) -> None:
     app.queue("inbox").send(1)
     seen, _ = terminal("jobs", "--db", url)
     assert visible(seen).split("\n")[0].split() == ["ID", "TASK", "QUEUE", "STATUS", "ATTEMPT", "AGE"]
@@ -72,9 +72,7 @@ def test_a_column_without_a_value_is_left_out_on_a_terminal(app: Holdfast, url: 
 # --- colours ---
 
 
-def test_a_terminal_has_colours_and_a_pipe_has_none(
-    jobs: dict[str, int], on: Run, url: str, terminal: Terminal
-) -> None:
+def test_colours_on_a_terminal_only(jobs: dict[str, int], on: Run, url: str, terminal: Terminal) -> None:
     seen, _ = terminal("jobs", "--db", url)
     assert "\x1b[31mfailed" in seen
     assert "\x1b" not in on("jobs").stdout
@@ -100,7 +98,7 @@ def test_json_on_a_terminal_is_indented_and_has_no_colours(
 
 @pytest.fixture
 def hostile(app: Holdfast) -> None:
-    """A job all of whose texts were written by an enemy, by plain SQL where Holdfast would refuse them."""
+    """A job with control characters in every text, by plain SQL where Holdfast would refuse them."""
     app.queue("inbox", max_attempts=1).send({"text": HOSTILE})
     message = app.queue("inbox").receive()
     assert message is not None and message.fail("TEST:HOSTILE", HOSTILE)
@@ -132,7 +130,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_nothing_that_is_stored_acts_on_the_terminal(
+def test_stored_control_characters_are_escaped(
     hostile: None, on: Run, url: str, terminal: Terminal, command: list[str]
 ) -> None:
     piped = on(*command)
@@ -142,21 +140,21 @@ def test_nothing_that_is_stored_acts_on_the_terminal(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_what_looks_like_markup_is_shown_as_it_is(hostile: None, on: Run, command: list[str]) -> None:
+def test_markup_is_printed_literally(hostile: None, on: Run, command: list[str]) -> None:
     assert "[red]red[/red] :smile: end" in on(*command).stdout
 
 
-def test_json_gives_a_program_the_very_text(hostile: None, on: Run) -> None:
+def test_json_preserves_control_characters(hostile: None, on: Run) -> None:
     (job,) = json.loads(on("jobs", "--json").stdout)["jobs"]
     assert job["queue"] == HOSTILE
 
 
-def test_errors_and_notes_are_as_harmless(app: Holdfast, on: Run) -> None:
+def test_control_characters_in_errors_are_escaped(app: Holdfast, on: Run) -> None:
     for result in (on("send", HOSTILE, "1"), on("send", "q", "1", "--key", HOSTILE), on("queues", "pause", HOSTILE)):
         assert result.exit_code == 2 and harmless(result.stderr)
 
 
-def test_a_terminal_without_unicode_gets_escapes_instead_of_an_error(app: Holdfast, start: Any, url: str) -> None:
+def test_an_ascii_terminal_gets_escapes(app: Holdfast, start: Any, url: str) -> None:
     import os
 
     app.queue("日本").send(1)
@@ -174,7 +172,7 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_an_error(app: Holdfa
         (3600, "1h"), (7500, "2h 5m"), (3605, "1h"), (86_400 * 4 + 3700, "4d 1h"), (-5, "-5s"),
     ],
 )  # fmt: skip
-def test_a_span_in_words(seconds: float, words: str) -> None:
+def test_durations_as_text(seconds: float, words: str) -> None:
     assert span(seconds) == words
 
 
@@ -184,7 +182,7 @@ def test_clean_text() -> None:
     assert clean_lines("a\n\tb\x07") == "a\n    b\\x07"
 
 
-def test_an_attempt_waits_since_it_was_due() -> None:
+def test_an_attempt_waits_from_its_due_time() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
 
     def at(seconds: float) -> datetime:
@@ -209,5 +207,5 @@ def test_an_attempt_waits_since_it_was_due() -> None:
         event(30, "claimed"),
         attempt(30),
     ]
-    found = [(one.wait, one.run) for one in spans(history) if one.entry.kind == "attempt"]
+    found = [(one.wait, one.run) for one in with_times(history) if one.entry.kind == "attempt"]
     assert found == [(2, 3), (5, 1), (4, None)]

@@ -1,4 +1,4 @@
-"""`holdfast queues` and what it does to one."""
+"""`holdfast queues` and its subcommands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def test_the_overview_counts_tasks_and_messages(jobs: dict[str, int], app: Holdf
     assert (inbox["paused"], slow["paused"]) == (False, True)
 
 
-def test_no_queues_are_no_error(app: Holdfast, on: Run, data: Data) -> None:
+def test_no_queues_is_not_an_error(app: Holdfast, on: Run, data: Data) -> None:
     result = on("queues")
     assert (result.exit_code, result.stdout) == (0, "") and "No queues" in result.stderr
     assert data("queues") == {"queues": []}
@@ -37,17 +37,17 @@ def test_no_queues_are_no_error(app: Holdfast, on: Run, data: Data) -> None:
 
 def test_pause_and_resume(app: Holdfast, on: Run) -> None:
     app.queue("mail").send(1)
-    assert on("queues", "pause", "mail", "--actor", "kim").stdout == "mail is paused.\n"
+    assert on("queues", "pause", "mail", "--actor", "kim").stdout == "mail paused.\n"
     assert app.queue("mail").receive() is None
     again = on("queues", "pause", "mail")
-    assert (again.exit_code, again.stdout) == (1, "mail was paused already: nothing has changed.\n")
-    assert on("queues", "resume", "mail").stdout == "mail is resumed.\n"
+    assert (again.exit_code, again.stdout) == (1, "mail was already paused: nothing changed.\n")
+    assert on("queues", "resume", "mail").stdout == "mail resumed.\n"
     again = on("queues", "resume", "mail", "--json")
     assert (again.exit_code, again.stdout) == (1, '{"queue":"mail","paused":false,"changed":false}\n')
     assert app.queue("mail").receive() is not None
 
 
-def test_the_database_may_be_named_before_the_verb(app: Holdfast, run: Run, url: str) -> None:
+def test_database_options_may_precede_the_subcommand(app: Holdfast, run: Run, url: str) -> None:
     assert run("queues", "--db", url, "pause", "mail").exit_code == 0
     other = run("queues", "--db", url + "-missing", "pause", "mail", "--db", url)
     assert other.exit_code == 1, "the one beside the verb holds"
@@ -63,7 +63,7 @@ def test_requeue_delivers_dead_letters_again(app: Holdfast, on: Run, data: Data)
     assert on("queues", "requeue", "inbox").exit_code == 1
 
 
-def test_purge_wants_a_yes(app: Holdfast, on: Run) -> None:
+def test_purge_requires_confirmation(app: Holdfast, on: Run) -> None:
     inbox = app.queue("inbox", max_attempts=1)
     inbox.send_many([1, 2, 3])
     message = inbox.receive()
@@ -76,6 +76,6 @@ def test_purge_wants_a_yes(app: Holdfast, on: Run) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "requeue", "purge"])
-def test_a_name_that_is_none_is_code_2(app: Holdfast, on: Run, verb: str) -> None:
+def test_an_invalid_queue_name_exits_with_2(app: Holdfast, on: Run, verb: str) -> None:
     assert on("queues", verb, "").exit_code == 2
     assert on("queues", verb).exit_code == 2

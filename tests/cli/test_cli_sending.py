@@ -51,40 +51,40 @@ def test_a_message_has_three_attempts_and_a_task_five(app: Holdfast, data: Calla
     assert (app.jobs.get(job).task, app.jobs.get(job).queue) == ("work", "q")
 
 
-def test_a_key_that_is_taken_stores_nothing_and_says_so(app: Holdfast, on: Run) -> None:
+def test_a_taken_key_stores_nothing_and_says_so(app: Holdfast, on: Run) -> None:
     first, second = on("send", "inbox", "1", "--key", "k"), on("send", "inbox", "2", "--key", "k")
     assert first.stdout == second.stdout
-    assert "nothing new was stored" in second.stderr and "'k'" in second.stderr
+    assert "Nothing stored" in second.stderr and "'k'" in second.stderr
     assert len(app.jobs.list()) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("hello", """Text has quotes of its own, such as '"hello"'"""),
-        ("", "no JSON"),
-        ("NaN", "no JSON"),
+        ("hello", """A JSON string needs its own quotes, such as '"hello"'"""),
+        ("", "invalid JSON"),
+        ("NaN", "invalid JSON"),
         ("[1e999]", "out of range"),
-        ("{'a': 1}", "no JSON"),
-        ('{"a": 1', "no JSON"),
+        ("{'a': 1}", "invalid JSON"),
+        ('{"a": 1', "invalid JSON"),
         ("[" * 65 + "]" * 65, "64 levels"),
         ('"' + "x" * 64 * 1024 * 1024 + '"', "may have 67,108,864"),
     ],
 )
-def test_what_is_no_json_is_refused_with_a_reason(app: Holdfast, on: Run, text: str, complaint: str) -> None:
+def test_invalid_json_is_refused_with_a_reason(app: Holdfast, on: Run, text: str, complaint: str) -> None:
     result = on("send", "inbox", "-", input=text)
     assert result.exit_code == 2
     assert complaint in result.stderr and len(result.stderr.splitlines()) == 1
     assert len(app.jobs.list()) == 0
 
 
-def test_bytes_that_are_no_text_are_refused(app: Holdfast, on: Run) -> None:
+def test_invalid_utf_8_is_refused(app: Holdfast, on: Run) -> None:
     result = on("send", "inbox", "-", input=b'"\xff\xfe"')
     assert result.exit_code == 2 and "UTF-8" in result.stderr
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '"x"', "null", "true"])
-def test_arguments_of_a_task_are_an_object(app: Holdfast, on: Run, text: str) -> None:
+def test_task_arguments_must_be_an_object(app: Holdfast, on: Run, text: str) -> None:
     result = on("send", "mail", text, "--task", "send_mail")
     assert result.exit_code == 2 and "JSON object" in result.stderr
     assert len(app.jobs.list()) == 0
@@ -93,12 +93,12 @@ def test_arguments_of_a_task_are_an_object(app: Holdfast, on: Run, text: str) ->
 @pytest.mark.parametrize(
     "wrong", [("", "1"), ("q" * 201, "1"), ("q", "1", "--max-attempts", "0"), ("q", "1", "--priority", str(2**40))]
 )
-def test_what_the_library_refuses_the_command_refuses(app: Holdfast, on: Run, wrong: tuple[str, ...]) -> None:
+def test_values_the_library_refuses_are_refused(app: Holdfast, on: Run, wrong: tuple[str, ...]) -> None:
     result = on("send", *wrong)
     assert result.exit_code == 2 and result.stderr.startswith("Error: ")
 
 
-def test_a_missing_database_is_made_only_on_demand(run: Run, tmp_path: Path) -> None:
+def test_a_missing_database_is_created_only_on_request(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     result = run("send", "inbox", "1", "--db", path)
     assert result.exit_code == 3 and "does not exist" in result.stderr
@@ -115,7 +115,7 @@ def send_mail(to: str, count: int = 1): ...
 """
 
 
-def test_with_the_app_arguments_are_checked_and_its_options_hold(run: Run, module: Any, tmp_path: Path) -> None:
+def test_the_app_checks_arguments_and_provides_defaults(run: Run, module: Any, tmp_path: Path) -> None:
     module("mailer.py", APP)
     assert run("send", "mail", '{"to": "ada"}', "--task", "send_mail", "--app", "mailer:app").stdout == "1\n"
     for wrong in ('{"to": 1}', "{}", '{"to": "ada", "cc": "bob"}'):

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, as cron and daemons may have them, or whose disk is full."""
+"""Standard streams that are closed, as under cron and daemons, or on a full disk."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from launching import command
 from holdfast import Holdfast
 from shift import PATIENCE_SECONDS
 
-FULL = "Error: standard output cannot be written: No space left on device\n"
+FULL = "Error: cannot write to standard output: No space left on device\n"
 
 Done = subprocess.CompletedProcess[str]
 Shell = Callable[..., Done]
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is
 
 @pytest.fixture
 def shell() -> Shell:
-    """Runs a command with the redirections of a shell; none of its own streams is a terminal."""
+    """Run a command with shell redirections; none of its streams is a terminal."""
 
     def one(redirected: str, *args: Any, **environment: str) -> Done:
         return subprocess.run(
@@ -47,55 +47,61 @@ def filled(jobs: dict[str, int], app: Holdfast, url: str) -> str:
 
 
 @pytest.mark.parametrize("args", TELLING, ids=" ".join)
-def test_a_disk_that_is_full_is_one_line_and_code_3(shell: Shell, filled: str, args: list[str]) -> None:
+def test_a_full_disk_exits_with_3_and_one_line(shell: Shell, filled: str, args: list[str]) -> None:
     done = shell(">/dev/full", *args, "--db", filled)
     assert (done.returncode, done.stderr) == (3, FULL)
 
 
 @pytest.mark.parametrize("args", WITHOUT_DATABASE, ids=" ".join)
-def test_help_and_scripts_that_cannot_be_written(shell: Shell, args: list[str]) -> None:
+def test_help_and_scripts_on_a_full_disk(shell: Shell, args: list[str]) -> None:
     done = shell(">/dev/full", *args)
     assert (done.returncode, done.stderr) == (3, FULL)
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "ascii"}], ids=repr)
-def test_however_python_writes_a_full_disk_is_told(shell: Shell, filled: str, environment: dict[str, str]) -> None:
+def test_a_full_disk_is_reported_for_every_output_mode(
+    shell: Shell, filled: str, environment: dict[str, str]
+) -> None:
     done = shell(">/dev/full", "health", "--db", filled, **environment)
     assert (done.returncode, done.stderr) == (3, FULL)
 
 
-def test_where_nothing_can_be_told_the_code_is_right_all_the_same(shell: Shell, filled: str, tmp_path: Path) -> None:
+def test_the_exit_code_is_right_without_any_output(shell: Shell, filled: str, tmp_path: Path) -> None:
     assert shell(">/dev/full 2>&1", "health", "--db", filled).returncode == 3
     assert shell("2>/dev/full", "health", "--db", tmp_path / "typo.db").returncode == 3
     assert shell("2>/dev/full", "show", "999", "--db", filled).returncode == 4
 
 
-def test_what_could_not_be_told_is_done(shell: Shell, filled: str, app: Holdfast, jobs: dict[str, int]) -> None:
+def test_the_action_is_done_though_the_output_fails(
+    shell: Shell, filled: str, app: Holdfast, jobs: dict[str, int]
+) -> None:
     assert shell(">/dev/full", "cancel", jobs["ready"], "--db", filled).returncode == 3
     assert app.jobs.get(jobs["ready"]).status == "cancelled"
 
 
 @pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("args", TELLING, ids=" ".join)
-def test_a_closed_output_is_as_good_as_none(shell: Shell, filled: str, args: list[str], streams: str) -> None:
+def test_a_closed_stdout_is_ignored(shell: Shell, filled: str, args: list[str], streams: str) -> None:
     told = shell("", *args, "--db", filled)
     done = shell(streams, *args, "--db", filled)
     assert (done.returncode, done.stdout) == (told.returncode, "")
     assert done.stderr == ("" if "2>" in streams else told.stderr) and "Traceback" not in done.stderr
 
 
-def test_top_says_that_a_closed_output_is_no_terminal(shell: Shell, filled: str) -> None:
+def test_top_refuses_a_closed_stdout(shell: Shell, filled: str) -> None:
     done = shell(">&-", "top", "--db", filled)
-    assert done.returncode == 2 and "standard output is none" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2 and "standard output is not a terminal" in done.stderr and "Traceback" not in done.stderr
+    )
 
 
-def test_a_closed_input_is_no_answer(shell: Shell, filled: str, app: Holdfast, jobs: dict[str, int]) -> None:
+def test_a_closed_stdin_does_not_confirm(shell: Shell, filled: str, app: Holdfast, jobs: dict[str, int]) -> None:
     done = shell("<&-", "delete", "--status", "failed", "--db", filled)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert app.jobs.get(jobs["failed"]).status == "failed"
 
 
-def test_a_worker_whose_streams_are_closed_works(shell: Shell, module: Any, url: str) -> None:
+def test_a_worker_with_closed_streams_works(shell: Shell, module: Any, url: str) -> None:
     module(
         "quiet.py",
         f"""

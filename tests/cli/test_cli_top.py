@@ -1,4 +1,4 @@
-"""`holdfast top` on a terminal: what it shows, what its keys do, and how it leaves."""
+"""`holdfast top` on a terminal: the screen, its keys, and how it ends."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def row(lines: list[str], begin: str) -> list[str]:
 # --- what is seen ---
 
 
-def test_all_that_there_is_is_on_one_screen(jobs: dict[str, int], url: str) -> None:
+def test_one_screen_shows_everything(jobs: dict[str, int], url: str) -> None:
     with top(url) as window:
         lines = window.until("quit")
         assert lines[0].startswith("holdfast top") and lines[0].rstrip().endswith("UTC")
@@ -54,7 +54,7 @@ def test_all_that_there_is_is_on_one_screen(jobs: dict[str, int], url: str) -> N
         assert all(len(line) <= 80 for line in lines)
 
 
-def test_a_running_job_has_a_bar_and_its_worker_a_line(app: Holdfast, url: str) -> None:
+def test_a_running_job_has_a_progress_bar_and_a_worker(app: Holdfast, url: str) -> None:
     go_on, reported = threading.Event(), threading.Event()
 
     @app.task
@@ -74,16 +74,16 @@ def test_a_running_job_has_a_bar_and_its_worker_a_line(app: Holdfast, url: str) 
         window.until("frame 12", gone=True)
 
 
-def test_it_follows_what_others_commit(app: Holdfast, url: str) -> None:
+def test_the_screen_follows_commits(app: Holdfast, url: str) -> None:
     with top(url) as window:
-        window.until("Nothing waits")
+        window.until("No job is waiting")
         app.queue("newcomer").send(1)
         lines = window.until("newcomer")
         assert "1 ready" in lines[1]
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(200, 60), (80, 24), (60, 15), (40, 10), (20, 6), (10, 3), (1, 1)])
-def test_it_fits_any_terminal(
+def test_the_screen_fits_any_terminal(
     jobs: dict[str, int], failing: list[int], app: Holdfast, url: str, columns: int, rows: int
 ) -> None:
     app.queue("a-queue-with-a-very-long-name-" * 5).send(1)
@@ -98,7 +98,7 @@ def test_it_fits_any_terminal(
         assert window.ended() == 0 and window.is_as_before
 
 
-def test_it_draws_anew_when_the_window_changes(jobs: dict[str, int], url: str) -> None:
+def test_the_screen_is_redrawn_on_resize(jobs: dict[str, int], url: str) -> None:
     with top(url, columns=80, rows=24) as window:
         assert window.until("quit")[23].startswith("q quit")
         window.resize(120, 40)
@@ -107,7 +107,7 @@ def test_it_draws_anew_when_the_window_changes(jobs: dict[str, int], url: str) -
         assert window.until("quit")[11].startswith("q quit")
 
 
-def test_the_selected_row_stays_in_sight(app: Holdfast, url: str) -> None:
+def test_the_selected_row_stays_visible(app: Holdfast, url: str) -> None:
     for number in range(60):
         app.queue(f"queue-{number:02}").send(1)
     with top(url, rows=12) as window:
@@ -121,9 +121,7 @@ def test_the_selected_row_stays_in_sight(app: Holdfast, url: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_hostile_names_do_nothing_to_the_terminal(
-    jobs: dict[str, int], app: Holdfast, url: str, columns: int
-) -> None:
+def test_control_characters_in_names_are_escaped(jobs: dict[str, int], app: Holdfast, url: str, columns: int) -> None:
     with app.transaction() as tx:
         tx.execute(
             "UPDATE holdfast_jobs SET queue = :evil, task = :evil, worker = :evil, error_code = :evil,"
@@ -148,16 +146,16 @@ def test_hostile_names_do_nothing_to_the_terminal(
 # --- keys ---
 
 
-def test_help_is_a_key_away(app: Holdfast, url: str) -> None:
+def test_the_help_key(app: Holdfast, url: str) -> None:
     with top(url) as window:
         window.until("quit")
         window.press("?")
-        assert "retry all failed jobs" in "\n".join(window.until("asks first"))
+        assert "retry all failed jobs" in "\n".join(window.until("asks for confirmation"))
         window.press("x")
-        window.until("asks first", gone=True)
+        window.until("asks for confirmation", gone=True)
 
 
-def test_a_filter_shows_only_what_has_it_in_its_name(jobs: dict[str, int], url: str) -> None:
+def test_the_filter_matches_names(jobs: dict[str, int], url: str) -> None:
     with top(url) as window:
         window.until("inbox")
         window.press("/", "Z", "backspace", *"SEND")
@@ -170,10 +168,10 @@ def test_a_filter_shows_only_what_has_it_in_its_name(jobs: dict[str, int], url: 
         window.press("escape")
         window.until("inbox")
         window.press("/", *"nothing has this", "enter")
-        window.until("Nothing waits")
+        window.until("No job is waiting")
 
 
-def test_escape_leaves_the_filter_as_it_was(jobs: dict[str, int], url: str) -> None:
+def test_escape_keeps_the_filter(jobs: dict[str, int], url: str) -> None:
     with top(url, "--filter", "inbox") as window:
         window.until("filter: inbox")
         window.press("/", "clear", *"xyz")
@@ -183,24 +181,24 @@ def test_escape_leaves_the_filter_as_it_was(jobs: dict[str, int], url: str) -> N
         window.until("filter: inbox")
 
 
-def test_a_failed_job_is_retried_when_the_answer_is_yes(app: Holdfast, failing: list[int], url: str) -> None:
+def test_a_failed_job_is_retried_after_confirmation(app: Holdfast, failing: list[int], url: str) -> None:
     with top(url) as window:
         window.until("REJECTED:SPAM")
         window.press("tab", "r")
         window.until(f"Retry job {failing[-1]} (message), which is failed?")
         window.press("n")
-        window.until("Nothing was done.")
+        window.until("Nothing was changed.")
         assert app.jobs.get(failing[-1]).status == "failed"
         window.press("r")
         window.until("Retry job")
         window.press("y")
-        window.until(f"Job {failing[-1]} is retried.")
+        window.until(f"Job {failing[-1]} was retried.")
         assert [app.jobs.get(id).status for id in failing] == ["failed", "ready"]
         window.press("r")
-        window.until("is ready by now: there is nothing to retry")
+        window.until("is ready now: nothing to retry")
 
 
-def test_all_of_a_kind_are_retried_at_once(app: Holdfast, failing: list[int], url: str) -> None:
+def test_all_jobs_of_a_failure_are_retried(app: Holdfast, failing: list[int], url: str) -> None:
     with top(url, "--actor", "kim", "--reason", "mended") as window:
         window.until("REJECTED:SPAM")
         window.press("tab", "R")
@@ -217,11 +215,11 @@ def test_a_running_job_is_cancelled(jobs: dict[str, int], app: Holdfast, url: st
         window.press("c")
         window.until("Select a job to cancel it.")
         window.press("tab", "r")
-        window.until("is running: there is nothing to retry")
+        window.until("is running: nothing to retry")
         window.press("c")
         window.until(f"Cancel job {jobs['running']} (send_mail), which is running?")
         window.press("y")
-        window.until("is cancelled.")
+        window.until("was cancelled.")
     assert app.jobs.get(jobs["running"]).status == "cancelled"
 
 
@@ -231,15 +229,15 @@ def test_a_queue_is_paused_and_resumed(jobs: dict[str, int], app: Holdfast, url:
         window.press("p")
         window.until("Pause the queue inbox?")
         window.press("y")
-        window.until("inbox is paused.")
+        window.until("inbox paused.")
         assert row(window.until("STATE"), "inbox")[-1] == "paused"
         assert app.queue("inbox").stats().paused
         window.press("p", "y")
-        window.until("inbox is resumed.")
+        window.until("inbox resumed.")
     assert not app.queue("inbox").stats().paused
 
 
-def test_what_failed_is_read_in_full(jobs: dict[str, int], url: str) -> None:
+def test_the_details_of_a_failure(jobs: dict[str, int], url: str) -> None:
     with top(url) as window:
         window.until("INVALID_INPUT:VALUE")
         window.press("enter")
@@ -265,7 +263,7 @@ def test_what_failed_is_read_in_full(jobs: dict[str, int], url: str) -> None:
     ],
     ids=["q", "Ctrl-C", "SIGINT", "SIGTERM", "SIGHUP"],
 )
-def test_the_terminal_is_as_before_whoever_ends_it(
+def test_the_terminal_is_restored_at_the_end(
     jobs: dict[str, int], url: str, leave: Callable[[Window], None], code: int
 ) -> None:
     with top(url) as window:
@@ -276,7 +274,7 @@ def test_the_terminal_is_as_before_whoever_ends_it(
         assert "Traceback" not in window.display.normal
 
 
-def test_an_error_is_told_on_the_screen_that_was_there_before(app: Holdfast, url: str) -> None:
+def test_an_error_is_printed_on_the_normal_screen(app: Holdfast, url: str) -> None:
     with top(url) as window:
         window.until("quit")
         with app.transaction() as tx:
@@ -285,8 +283,8 @@ def test_an_error_is_told_on_the_screen_that_was_there_before(app: Holdfast, url
         assert "Error: " in window.display.normal
 
 
-def test_ctrl_z_gives_the_terminal_back_for_a_while(jobs: dict[str, int], app: Holdfast, url: str) -> None:
-    # As from an interactive shell: only with somebody to continue it does the kernel stop a program.
+def test_ctrl_z_restores_the_terminal(jobs: dict[str, int], app: Holdfast, url: str) -> None:
+    # As in an interactive shell: the kernel stops a process only if another one can continue it.
     with top(url, shell='set -m; "$@"; echo "it stopped"; read; fg >/dev/null') as window:
         window.until("quit")
         window.press("\x1a")
@@ -300,19 +298,19 @@ def test_ctrl_z_gives_the_terminal_back_for_a_while(jobs: dict[str, int], app: H
         assert window.ended() == 0 and window.is_as_before
 
 
-def test_without_a_terminal_it_points_to_stats(app: Holdfast, on: Run, start: Any, url: str) -> None:
+def test_without_a_terminal_stats_is_suggested(app: Holdfast, on: Run, start: Any, url: str) -> None:
     result = on("top")
     assert result.exit_code == 2 and "use holdfast stats" in result.stderr
     with top(url, TERM="dumb") as window:
         assert window.ended() == 2 and "use holdfast stats" in window.display.normal
 
 
-def test_a_database_that_is_not_there_is_told_before_the_screen_is_taken(url: str) -> None:
+def test_a_missing_database_is_reported_on_the_normal_screen(url: str) -> None:
     with top(url) as window:
         assert window.ended() == 3 and window.is_as_before and not window.display.flags.get("1049")
 
 
-def test_it_costs_next_to_nothing_while_nothing_happens(jobs: dict[str, int], url: str) -> None:
+def test_an_idle_screen_uses_almost_no_cpu(jobs: dict[str, int], url: str) -> None:
     clocks: set[str] = set()
 
     def ticks() -> int:

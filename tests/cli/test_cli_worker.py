@@ -58,7 +58,7 @@ def test_the_defaults(run: Run, started: list[Any]) -> None:
     assert started == [("tasks:app", DEFAULTS)]
 
 
-def test_every_option_arrives(run: Run, started: list[Any]) -> None:
+def test_every_option_is_passed_on(run: Run, started: list[Any]) -> None:
     options = "--queues mail=4,default --concurrency 20 --processes 4 --pool 2 --grace 1m --lease 90 --until-idle"
     options += " --reload --log json --max-jobs 1000 --max-memory 512M"
     options += " --metrics-port 9464 --metrics-host ::1"
@@ -98,7 +98,7 @@ def test_every_option_arrives(run: Run, started: list[Any]) -> None:
         "",
     ],
 )
-def test_wrong_options_are_code_2(run: Run, started: list[Any], wrong: str) -> None:
+def test_wrong_options_exit_with_2(run: Run, started: list[Any], wrong: str) -> None:
     result = run("worker", *(["tasks:app"] if wrong else []), *wrong.split())
     assert result.exit_code == 2 and started == []
 
@@ -111,7 +111,7 @@ def test_sizes(run: Run, started: list[Any], text: str, size: int) -> None:
     assert started[0][1]["max_memory"] == size
 
 
-def test_a_job_that_was_sent_from_a_shell_is_run_from_a_shell(start: Any, module: Any, tmp_path: Path) -> None:
+def test_send_and_worker_from_a_shell(start: Any, module: Any, tmp_path: Path) -> None:
     module("tasks.py", TASKS)
     sent = start("send", "default", '{"n": 21}', "--task", "double", "--db", "app.db", "--create", cwd=tmp_path)
     assert sent.stdout == "1\n"
@@ -121,7 +121,7 @@ def test_a_job_that_was_sent_from_a_shell_is_run_from_a_shell(start: Any, module
         assert app.jobs.get(1).result == 42
 
 
-def test_an_app_that_cannot_be_loaded_is_code_2(start: Any, tmp_path: Path) -> None:
+def test_an_app_that_cannot_be_loaded_exits_with_2(start: Any, tmp_path: Path) -> None:
     ended = start("worker", "nowhere:app", cwd=tmp_path)
     assert ended.returncode == 2
     assert ended.stderr.startswith("Error: there is no module 'nowhere'")

@@ -40,7 +40,7 @@ def work(app: Holdfast) -> Any:
     return work
 
 
-def test_a_worker_that_is_there_is_listed_with_all_that_is_known_of_it(app: Holdfast, on: Run, data: Data) -> None:
+def test_a_live_worker_is_listed_with_all_fields(app: Holdfast, on: Run, data: Data) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.task(queue="mail")
@@ -56,29 +56,29 @@ def test_a_worker_that_is_there_is_listed_with_all_that_is_known_of_it(app: Hold
         go_on.set()
     assert header.split() == ["WORKER", "STATE", "RUNNING", "HEARTBEAT", "PID", "HOST", "UP", "QUEUES"]
     assert line.split()[:3] == [shift.worker.id, "alive", "1/3"] and line.endswith("mail, other")
-    assert list(found) == KEYS
+    assert set(found) == set(KEYS)
     assert (found["state"], found["alive"], found["running"], found["pid"]) == ("alive", True, 1, os.getpid())
 
 
-def test_one_that_has_ended_is_listed_only_on_demand(app: Holdfast, work: Any, on: Run, data: Data) -> None:
+def test_ended_workers_are_listed_on_request(app: Holdfast, work: Any, on: Run, data: Data) -> None:
     work.enqueue()
     drain(app)
     result = on("workers")
-    assert (result.exit_code, result.stdout) == (0, "") and "1 worker that ended: add --all" in result.stderr
+    assert (result.exit_code, result.stdout) == (0, "") and "1 worker ended: add --all" in result.stderr
     assert data("workers")["workers"] == []
     (found,) = data("workers", "--all")["workers"]
     assert (found["state"], found["alive"], found["running"]) == ("stopped", False, 0) and found["ended_at"]
     assert "stopped" in on("workers", "--all").stdout and "all" in on("workers", "-a").stdout.splitlines()[1]
 
 
-def test_one_that_died_is_lost_whatever_its_heartbeat_says(app: Holdfast, url: str, data: Data) -> None:
+def test_a_dead_worker_is_lost_whatever_its_heartbeat(app: Holdfast, url: str, data: Data) -> None:
     ended = subprocess.run([sys.executable, "-c", DIES, url], timeout=PATIENCE_SECONDS)
     assert ended.returncode == 9
     (found,) = eventually(lambda: data("workers")["workers"])
     assert (found["state"], found["alive"], found["ended_at"]) == ("lost", False, None)
 
 
-def test_nobody_is_there(app: Holdfast, on: Run) -> None:
+def test_no_workers(app: Holdfast, on: Run) -> None:
     result = on("workers")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "No workers: nothing runs. Start one: holdfast worker module:app.\n"
+    assert result.stderr == "No workers are running. Start one: holdfast worker module:app.\n"

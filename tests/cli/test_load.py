@@ -1,4 +1,4 @@
-"""From `module:app` to the app, or to an error that says what to write instead."""
+"""Loading an app from `module:app`, and the errors when that fails."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_the_same_app_under_two_names_is_one(module: Module) -> None:
         ("..tasks:app", "is not the name of a module"),
     ],
 )
-def test_what_leads_nowhere_says_what_to_write(module: Module, reference: str, complaint: str) -> None:
+def test_a_wrong_reference_is_explained(module: Module, reference: str, complaint: str) -> None:
     module("tasks.py", TWO)
     module("empty.py", "")
     module("data.txt", "")
@@ -103,7 +103,7 @@ def test_what_leads_nowhere_says_what_to_write(module: Module, reference: str, c
         ("class E(Exception):\n    def __str__(self): 1 / 0\nraise E\n", "it raised E"),
     ],
 )
-def test_a_module_that_raises_is_shown_with_its_own_traceback(module: Module, text: str, complaint: str) -> None:
+def test_a_module_that_raises_is_shown_with_its_traceback(module: Module, text: str, complaint: str) -> None:
     module("tasks.py", text)
     error = refused("tasks:app")
     assert str(error).startswith("tasks could not be imported") and complaint in str(error)

@@ -1,5 +1,6 @@
-"""A terminal with a screen: what a program draws on it can be read, and keys can be pressed."""
+"""A terminal emulator for tests: read the screen of a program, and press keys."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -111,9 +112,10 @@ class Window:
     def __init__(
         self, *args: Any, columns: int = 80, rows: int = 24, shell: str | None = None, **environment: str
     ) -> None:
-        """shell: a script in which the command stands as "$@"."""
+        """shell: a script that runs the command as "$@"."""
         self.ours, theirs = pty.openpty()
         self.display = Display(columns, rows)
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
         self._set_size(theirs, columns, rows)
         self.modes = termios.tcgetattr(theirs)
         self.process = subprocess.Popen(
@@ -142,7 +144,7 @@ class Window:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def resize(self, columns: int, rows: int) -> None:
-        """The kernel tells the program by a signal."""
+        """Resize the terminal; the kernel sends SIGWINCH."""
         self.read()
         self.display.resize(columns, rows)
         self._set_size(self.ours, columns, rows)
@@ -153,11 +155,11 @@ class Window:
 
     def read(self, wait: float = 0) -> None:
         while select.select([self.ours], [], [], wait)[0]:
-            self.display.feed(os.read(self.ours, 65536).decode())
+            self.display.feed(self._decode(os.read(self.ours, 65536)))
             wait = 0
 
     def until(self, text: str, *, gone: bool = False) -> list[str]:
-        """The screen as soon as the text stands on it, or does not any more."""
+        """Wait until the screen shows the text, or with gone=True no longer shows it, and return its lines."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (text in "\n".join(self.display.lines)) == gone:
             if time.monotonic() > deadline or self.process.poll() is not None:

@@ -397,7 +397,10 @@ def a_day(app: Holdfast, clock: FakeClock, sql: Sql) -> Iterator[str]:
     yield "operated on"
     drain(app)
     yield "worked off again"
-    sql("UPDATE holdfast_jobs SET status = 'ready', max_attempts = attempt + 1, finished_at = NULL WHERE status = 'failed'")
+    sql(
+        "UPDATE holdfast_jobs SET status = 'ready', max_attempts = attempt + 1, finished_at = NULL "
+        "WHERE status = 'failed'"
+    )
     yield "status edited"
     sql("UPDATE holdfast_jobs SET status = 'failed' WHERE status = 'running'")
     yield "a running job edited"

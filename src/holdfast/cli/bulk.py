@@ -1,4 +1,4 @@
-"""Doing something to many jobs: what it would be, whether to do it, and what became of it."""
+"""Actions on many jobs: by ids or by filters, with a dry run, a confirmation and a report."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -13,165 +13,154 @@ from ..supervisor import Holdfast
 from .errors import Exit
 from .output import document, note, plural, say
 
-MOST_LOOKED_AT = 100_000
+MAX_SCANNED = 100_000  # jobs that a count looks at
+CHANGED = "another process changed it in the meantime"
 
 
 class Action(NamedTuple):
-    """`unless_said` are the states it is done to when filters name none."""
+    """Something that can be done to jobs in certain states."""
 
     verb: str
     past: str
     states: tuple[str, ...]
-    unless_said: tuple[str, ...] = ()
+    default_states: tuple[str, ...] = ()
+    """The states selected when the filters name none. Empty: all of `states`."""
 
 
-class Consent(NamedTuple):
+class BulkOptions(NamedTuple):
     yes: bool
     dry_run: bool
     as_json: bool
 
 
-class BulkReport:
-    """What became of it. It is printed once, and decides the exit code."""
+class BulkRun:
+    """Applies an action to jobs, collects the results, prints them, and decides the exit code."""
 
-    def __init__(self, action: Action, consent: Consent) -> None:
-        self._action, self._consent = action, consent
+    def __init__(self, app: Holdfast, action: Action, options: BulkOptions) -> None:
+        self._app, self._action, self._options = app, action, options
         self.matched = self.done = 0
-        self.is_counted = True
-        """Whether `matched` is all of them, and not only how many were found until the count was stopped."""
+        self.matched_all = True
+        """Whether `matched` is exact. False: the count stopped early, and it is a lower bound."""
         self.refused: list[dict[str, Any]] = []
         self.not_found: list[int] = []
 
-    def end(self) -> None:
-        if self._consent.as_json:
-            document(
-                {
-                    "action": self._action.verb.replace(" ", "-"),
-                    "dry_run": self._consent.dry_run,
-                    "matched": self.matched,
-                    "matched_all": self.is_counted,
-                    "done": self.done,
-                    "refused": self.refused,
-                    "not_found": self.not_found,
-                }
-            )
-        elif self._consent.dry_run:
-            some = how_many(Counted(self.matched, self.is_counted))
-            say(f"{some[0].upper()}{some[1:]} would be {self._action.past}.")
+    def run(self, act: Callable[..., int], ids: Sequence[int], filters: Filters) -> None:
+        """Apply the action to the jobs with these ids, or to those that match the filters, and print the result."""
+        check_selection(self._action, ids, filters)
+        for id in dict.fromkeys(ids):
+            self._apply_to_id(act, id)
+        if not ids:
+            self.apply_to_filters(act, filters, lambda wanted: count(self._app, wanted))
+        self.finish()
+
+    def _apply_to_id(self, act: Callable[..., int], id: int) -> None:
+        action, dry_run = self._action, self._options.dry_run
+        try:
+            status = self._app.jobs.get(id).status
+            allowed = status in action.states
+            done = allowed if dry_run else bool(act(id))
+        except JobNotFound as error:
+            self.miss(id, error)
+            return
+        if done:
+            self.add(1)
+        elif not allowed:
+            self.refuse(id, status, f"it is {status}, and only {_any_of(action.states)} jobs can be {action.past}")
+        elif action.verb == "retry":
+            self.refuse(id, status, "an unfinished job has its key, or a retry would create a dependency cycle")
+        else:
+            self.refuse(id, status, CHANGED)
+
+    def apply_to_filters(
+        self, act: Callable[..., int], filters: Filters, count: Callable[[Filters], Counted]
+    ) -> None:
+        wanted = self._limit_to_states(filters)
+        counted = count(wanted)
+        self.matched, self.matched_all = counted.count, counted.is_complete
+        if self._options.dry_run or (counted.is_complete and not counted.count):
+            return
+        confirm(f"{self._action.verb.capitalize()} {count_text(counted)}?", self._options.yes)
+        self.done = act(**wanted)
+
+    def _limit_to_states(self, filters: Filters) -> Filters:
+        """Restrict the filters to the states that allow the action, so that the count is right."""
+        action = self._action
+        wanted = filters.get("status", action.default_states or action.states)
+        states = [status for status in wanted if status in action.states]
+        if not states:
+            raise click.UsageError(f"only {_any_of(action.states)} jobs can be {action.past}")
+        return {**filters, "status": states}
+
+    def add(self, jobs: int) -> None:
+        self.matched += jobs
+        self.done += 0 if self._options.dry_run else jobs
+
+    def refuse(self, id: int, status: str, why: str, **detail: Any) -> None:
+        self.refused.append({"id": id, "status": status, **detail})
+        note(f"job {id} is unchanged: {why}")
+
+    def miss(self, id: int, error: JobNotFound) -> None:
+        self.not_found.append(id)
+        note(str(error))
+
+    def finish(self) -> None:
+        """Print the result and exit."""
+        if self._options.as_json:
+            names = ("matched", "matched_all", "done", "refused", "not_found")
+            head = {"action": self._action.verb.replace(" ", "-"), "dry_run": self._options.dry_run}
+            document(head | {name: getattr(self, name) for name in names})
+        elif self._options.dry_run:
+            count = count_text(Counted(self.matched, self.matched_all))
+            say(f"{count[0].upper()}{count[1:]} would be {self._action.past}.")
         else:
             say(f"{plural(self.done, 'job')} {self._action.past}.")
-        click.get_current_context().exit(self._exit_code())
-
-    def _exit_code(self) -> Exit:
-        if self.not_found:
-            return Exit.NOT_FOUND
-        achieved = self.matched if self._consent.dry_run else self.done
-        return Exit.DONE if achieved and not self.refused else Exit.NOT_DONE
+        achieved = self.matched if self._options.dry_run else self.done
+        code = Exit.DONE if achieved and not self.refused else Exit.NOT_DONE
+        click.get_current_context().exit(Exit.NOT_FOUND if self.not_found else code)
 
 
-def operate(
-    app: Holdfast,
-    action: Action,
-    act: Callable[..., int],
-    ids: Sequence[int],
-    filters: Filters,
-    consent: Consent,
-) -> None:
-    check_which(action, ids, filters)
-    report = BulkReport(action, consent)
-    if ids:
-        for one in dict.fromkeys(ids):
-            _by_id(app, one, act, report, action, consent)
-    else:
-        by_filters(act, lambda wanted: count(app, wanted), filters, report, action, consent)
-    report.end()
-
-
-def check_which(action: Action, ids: Sequence[int], filters: Filters) -> None:
+def check_selection(action: Action, ids: Sequence[int], filters: Filters) -> None:
     if ids and filters:
         raise click.UsageError("pass ids or filters, not both")
     if not ids and not filters:
-        raise click.UsageError(f"say which jobs to {action.verb}: pass ids, or filters such as --queue mail")
-
-
-def _by_id(
-    app: Holdfast, id: int, act: Callable[..., int], report: BulkReport, action: Action, consent: Consent
-) -> None:
-    try:
-        status = app.jobs.get(id).status
-        allowed = status in action.states
-        done = allowed if consent.dry_run else bool(act(id))
-    except JobNotFound as error:
-        report.not_found.append(id)
-        note(str(error))
-        return
-    if done:
-        report.matched += 1
-        report.done += not consent.dry_run
-        return
-    report.refused.append({"id": id, "status": status})
-    if not allowed:
-        note(f"job {id} is {status}: only {_any_of(action.states)} ones can be {action.past}")
-    elif action.verb == "retry":
-        note(f"job {id} is left as it is: another job that has not ended has its key, or what it waits for needs it")
-    else:
-        note(f"job {id} is left as it is: it has changed in the meantime")
-
-
-def by_filters(
-    act: Callable[..., int],
-    count: Callable[[Filters], Counted],
-    filters: Filters,
-    report: BulkReport,
-    action: Action,
-    consent: Consent,
-) -> None:
-    wanted = _within(action, filters)
-    counted = count(wanted)
-    report.matched, report.is_counted = counted.count, counted.is_complete
-    if consent.dry_run or (counted.is_complete and not counted.count):
-        return
-    ask(f"{action.verb.capitalize()} {how_many(counted)}?", consent.yes)
-    report.done = act(**wanted)
+        raise click.UsageError(f"no jobs to {action.verb}: pass ids, or filters such as --queue mail")
 
 
 def count(app: Holdfast, filters: Filters, deletable: bool = False) -> Counted:
-    """How many fit, or at least how many: nobody has to wait for millions of jobs to be looked at."""
-    return app.store.jobs.count(criteria(filters), deletable, MOST_LOOKED_AT)
+    """Count the jobs that match. The count stops early in a large database, and is a lower bound then."""
+    return app.store.jobs.count(criteria(filters), deletable, MAX_SCANNED)
 
 
-def how_many(counted: Counted) -> str:
-    return f"{'' if counted.is_complete else 'at least '}{plural(counted.count, 'job')}"
+def count_text(counted: Counted, noun: str = "job") -> str:
+    return f"{'' if counted.is_complete else 'at least '}{plural(counted.count, noun)}"
 
 
-def _within(action: Action, filters: Filters) -> Filters:
-    """The filters, held to the states in which it can be done: so that the count is right."""
-    said = filters.get("status", action.unless_said or action.states)
-    states = [status for status in said if status in action.states]
-    if not states:
-        raise click.UsageError(f"only jobs that are {_any_of(action.states)} can be {action.past}")
-    return {**filters, "status": states}
-
-
-def ask(question: str, yes: bool) -> None:
-    """Go on only with `--yes`, or if the person at the terminal agrees."""
+def confirm(question: str, yes: bool) -> None:
+    """Continue only with `--yes`, or if the operator at the terminal agrees."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody is there to answer: pass --yes")
+        raise click.UsageError(f"{question} Standard input is not a terminal: pass --yes to confirm")
     if not click.confirm(question, err=True):
-        note("Nothing was done.")
+        note("Nothing was changed.")
         click.get_current_context().exit(Exit.NOT_DONE)
 
 
-def end(data: dict[str, Any], sentence: str, done: int, as_json: bool) -> None:
-    """Say what was done, in one of two ways. Nothing done is an exit code of its own."""
+def print_result(data: dict[str, Any], sentence: str, done: int, as_json: bool) -> None:
+    """Print the data or the sentence. If nothing was done, exit with NOT_DONE."""
     if as_json:
         document(data)
     else:
         say(sentence)
     if not done:
         click.get_current_context().exit(Exit.NOT_DONE)
+
+
+def print_paused(kind: str, name: str, paused: bool, changed: bool, as_json: bool) -> None:
+    """Print the result of pausing or resuming a queue or a schedule."""
+    unchanged = "was already paused" if paused else "was not paused"
+    sentence = f"{name} {'paused' if paused else 'resumed'}." if changed else f"{name} {unchanged}: nothing changed."
+    print_result({kind: name, "paused": paused, "changed": changed}, sentence, changed, as_json)
 
 
 def _any_of(states: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and one readable line for every error."""
+"""Exit codes, and the root command that reports every error as one line on stderr."""
 
 import sys
 from enum import IntEnum
@@ -17,7 +17,7 @@ from ..errors import (
     StoreError,
 )
 from .output import clean, clean_lines
-from .streams import Watched, let_go, open_missing, tell
+from .streams import WatchedOutput, discard, open_missing, write_stderr
 
 
 class Exit(IntEnum):
@@ -32,7 +32,7 @@ class Exit(IntEnum):
     TERMINATED = 143
 
 
-# The first kind that fits decides.
+# The first class that matches decides.
 _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (InvalidInput, Exit.USAGE),
     (InvalidTask, Exit.USAGE),
@@ -45,40 +45,40 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
 )
 
 
-class Root(click.Group):
-    """The group of all commands."""
+class RootGroup(click.Group):
+    """The group of all commands. It turns exceptions into messages and exit codes."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         open_missing()
-        with Watched(sys.stdout) as stdout:
+        with WatchedOutput(sys.stdout) as stdout:
             try:
                 return super().main(*args, **options)
             except OSError as error:
                 if error is not stdout.error:
                     raise
-                tell(f"Error: standard output cannot be written: {error.strerror}")
-                let_go(sys.stdout)
+                write_stderr(f"Error: cannot write to standard output: {error.strerror}")
+                discard(sys.stdout)
                 sys.exit(Exit.OUTPUT)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            explain(error)
+            report(error)
             ctx.exit(exit_code(error))
         except (KeyboardInterrupt, click.Abort):
-            tell("Interrupted")
+            write_stderr("Interrupted")
             ctx.exit(Exit.INTERRUPTED)
         except BrokenPipeError:
-            let_go(sys.stdout)
+            discard(sys.stdout)
             ctx.exit(Exit.PIPE_CLOSED)
 
 
-def explain(error: HoldfastError) -> None:
-    """One line on stderr. Only where the user's own module raised, its traceback too."""
+def report(error: HoldfastError) -> None:
+    """Print the error as one line on stderr; before it the traceback, if the user's own module raised it."""
     if isinstance(error, CannotLoadApp) and error.traceback:
-        tell(clean_lines(error.traceback.rstrip()) + "\n")
-    tell(f"Error: {clean(str(error))}")
+        write_stderr(clean_lines(error.traceback.rstrip()) + "\n")
+    write_stderr(f"Error: {clean(str(error))}")
 
 
 def exit_code(error: HoldfastError) -> Exit:

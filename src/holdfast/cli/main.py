@@ -1,4 +1,4 @@
-"""`holdfast`: the root command. What a command needs is imported when that command is run."""
+"""`holdfast`: the root command. It imports a command's module only when that command is run."""
 
 from typing import cast
 
@@ -6,54 +6,51 @@ import click
 
 from .. import __version__
 from ..lazy import late
-from .errors import Root
+from .errors import RootGroup
 from .options import example
 
-# By name, the module that has it.
+# The module of each command, in the order of `holdfast --help`.
 COMMANDS = {
-    "worker": "worker",
-    "send": "send",
-    "jobs": "jobs",
-    "show": "show",
-    "explain": "explain",
-    "retry": "operate",
-    "cancel": "operate",
-    "run-now": "operate",
-    "complete": "operate",
-    "fail": "operate",
-    "delete": "delete",
-    "queues": "queues",
-    "cron": "cron",
-    "migrate": "migrate",
-    "stats": "stats",
-    "top": "top",
-    "events": "events",
-    "failures": "failures",
-    "workers": "workers",
-    "doctor": "doctor",
-    "health": "health",
-    "prune": "prune",
-    "vacuum": "vacuum",
-    "completion": "completion",
+    "worker": "commands.worker",
+    "send": "commands.send",
+    "jobs": "commands.jobs",
+    "show": "commands.show",
+    "explain": "commands.explain",
+    "retry": "commands.job_actions",
+    "cancel": "commands.job_actions",
+    "run-now": "commands.job_actions",
+    "complete": "commands.job_actions",
+    "fail": "commands.job_actions",
+    "delete": "commands.delete",
+    "queues": "commands.queues",
+    "cron": "commands.cron",
+    "migrate": "commands.migrate",
+    "stats": "commands.stats",
+    "top": "top.top",
+    "events": "commands.events",
+    "failures": "commands.failures",
+    "workers": "commands.workers",
+    "doctor": "commands.doctor",
+    "health": "commands.health",
+    "prune": "commands.prune",
+    "vacuum": "commands.vacuum",
+    "completion": "commands.completion",
 }
-_command, _ = late(
-    str(__package__),
-    {name.replace("-", "_"): f"commands.{module}" for name, module in COMMANDS.items()} | {"top": "top.top"},
-)
+_load, _ = late(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
 
 
-class Commands(Root):
+class LazyCommands(RootGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted(COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        return cast(click.Command, _command(cmd_name.replace("-", "_"))) if cmd_name in COMMANDS else None
+        return cast(click.Command, _load(cmd_name.replace("-", "_"))) if cmd_name in COMMANDS else None
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example("holdfast jobs --db app.db --status failed"),
 )
@@ -61,5 +58,5 @@ class Commands(Root):
 def main() -> None:
     """Durable jobs and messages in the database you already have.
 
-    Every command but worker and completion takes --db, or --app, or else the environment variable HOLDFAST_URL.
+    All commands except worker and completion need a database: pass --db or --app, or set HOLDFAST_URL.
     """

@@ -1,62 +1,66 @@
-"""What is printed: tables for people, JSON for programs. Rich is imported only when a table is drawn."""
+"""Output: numbers and times as text, tables for people, JSON for programs. Imports Rich only to draw."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
+from ..serialize import to_data
 from ..text import clean, plural, span
-from .streams import tell
+from .streams import write_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
 
 
-__all__ = ["age", "clean", "clean_lines", "due", "iso", "local", "optional_iso", "plural", "span", "written"]
+__all__ = ["clean", "plural", "span"]
+
+PIPE_WIDTH = 100_000
+GAP = 2  # spaces between columns
+ELLIPSIS = "…"
+STYLES = {
+    "blocked": "magenta",
+    "scheduled": "blue",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "paused": "yellow",
+}
+
+
+# --- numbers and times ---
 
 
 def clean_lines(text: str) -> str:
-    """As `clean`, but lines stay lines."""
+    """As `clean`, but keep line breaks."""
     return "\n".join(clean(line.expandtabs(4)) for line in text.split("\n"))
 
 
 def age(since: datetime, now: datetime) -> str:
-    """How long ago, in whole seconds."""
+    """Return how long ago that was, in whole seconds."""
     return span(max(0, int((now - since).total_seconds())))
 
 
 def due(moment: datetime, now: datetime) -> str:
+    """`in 5m`, or `now` for a time that has passed."""
     seconds = (moment - now).total_seconds()
     return f"in {span(max(1, round(seconds)))}" if seconds > 0 else "now"
 
 
-def iso(moment: datetime) -> str:
-    """ISO 8601, always of the same length, so that it can be compared as text."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def optional_iso(moment: datetime | None) -> str | None:
-    return None if moment is None else iso(moment)
-
-
-def local(moment: datetime) -> str:
-    """For reading: UTC, to the millisecond."""
+def utc_text(moment: datetime) -> str:
+    """Format the time for reading: UTC, with milliseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 
-def written(detail: dict[str, Any], write: Callable[[datetime], str]) -> dict[str, Any]:
-    """What belongs to an event, with its moments as text."""
-    return {name: write(value) if isinstance(value, datetime) else value for name, value in detail.items()}
-
-
 def short(count: int) -> str:
-    """In six characters at most: `99,999`, `123k`, `1.2M`."""
+    """Return the count in at most six characters: `99,999`, `123k`, `1.2M`."""
     if abs(count) < 100_000:
         return f"{count:,}"
     value, unit = count / 1000, "k"
@@ -68,7 +72,7 @@ def short(count: int) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """`0%` and `100%` mean none and all: what is nearly so is `<1%` and `>99%`."""
+    """Return the share. `0%` and `100%` are exact: almost none is `<1%`, almost all is `>99%`."""
     if not whole or not part:
         return "0%"
     share = 100 * part / whole
@@ -78,62 +82,25 @@ def percent(part: float, whole: float) -> str:
 
 
 def known(count: int | None) -> str:
-    """A count that may be unknown."""
+    """Return the count, or `?` if it is unknown."""
     return "?" if count is None else str(count)
 
 
-UNLIMITED = 100_000
-GAP = 2
-STYLES = {
-    "blocked": "magenta",
-    "scheduled": "blue",
-    "running": "cyan",
-    "succeeded": "green",
-    "failed": "red",
-    "cancelled": "yellow",
-    "paused": "yellow",
-}
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Cell(NamedTuple):
-    """A text and the style it is shown in."""
-
-    text: str
-    style: str = ""
-
-
-class Column(NamedTuple):
-    """`least` is the width down to which it may be cut; of those with `spare`, the highest is left out first."""
-
-    title: str
-    right: bool = False
-    least: int | None = None
-    spare: int = 0
-
-
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
-
-
-def state(name: str) -> Cell:
-    return Cell(name, STYLES.get(name, ""))
-
-
-# --- to stdout and stderr ---
+# --- lines and JSON ---
 
 
 def say(text: str) -> None:
-    """One line on stdout."""
+    """Print one line to stdout."""
     _write(clean(text) + "\n")
 
 
 def say_lines(text: str) -> None:
+    """Print text with line breaks to stdout."""
     _write(clean_lines(text) + "\n")
 
 
 def paragraph(text: str) -> None:
-    """A sentence or two on stdout: on a terminal, in lines that are no wider than it."""
+    """Print a paragraph to stdout, wrapped at the width of a terminal."""
     from rich.text import Text
 
     console = _console()
@@ -141,27 +108,29 @@ def paragraph(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """One line on stderr: for the person, not for the pipe."""
-    tell(clean(text))
+    """Print one line to stderr: a hint for the operator that must not end up in a pipe."""
+    write_stderr(clean(text))
 
 
 def document(value: Any) -> None:
-    """One JSON document; on a terminal it is indented."""
-    data = msgspec.json.encode(value)
+    """Print one JSON document, indented on a terminal."""
+    data = msgspec.json.encode(to_data(value))
     if sys.stdout.isatty():
         data = msgspec.json.format(data, indent=2)
-    text = data.decode()
-    _write("".join(map(_json_safe, text)) + "\n" if not text.isprintable() else text + "\n")
+    _write(_escape_json(data.decode()) + "\n")
 
 
 def json_lines(values: Iterable[Any]) -> None:
-    """One JSON document on each line."""
-    texts = [msgspec.json.encode(value).decode() for value in values]
-    _write("".join(f"{text if text.isprintable() else ''.join(map(_json_safe, text))}\n" for text in texts))
+    """Print one JSON document per line."""
+    _write("".join(f"{_escape_json(msgspec.json.encode(to_data(value)).decode())}\n" for value in values))
 
 
-def _json_safe(character: str) -> str:
-    """msgspec escapes what JSON demands; a terminal acts on more than that."""
+def _escape_json(text: str) -> str:
+    """Escape characters that JSON allows but a terminal would act on."""
+    return text if text.isprintable() else "".join(map(_escape_character, text))
+
+
+def _escape_character(character: str) -> str:
     if character.isprintable() or character == "\n":
         return character
     units = character.encode("utf-16-be", "surrogatepass")
@@ -170,12 +139,12 @@ def _json_safe(character: str) -> str:
 
 def _write(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    # Rich and _json_safe have decided about colours and escapes: click must not once more.
+    # color=True: the text is escaped already, and Rich has decided about colours, so click must not strip anything.
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, color=True)
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """On stderr, and gone when it has ended."""
+    """Return a progress bar on stderr that disappears at the end."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -185,80 +154,76 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 # --- tables ---
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
-    """As wide as the terminal; into a pipe, every column and every value in full."""
-    from rich.table import Table
-    from rich.text import Text
+class Cell(NamedTuple):
+    """Text with a style."""
 
+    text: str
+    style: str = ""
+
+
+Row = Sequence[Cell | str]
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    least: the width down to which it may be cut. spare: on a narrow terminal, the column with the highest value is
+    left out first; 0 is never left out.
+    """
+
+    title: str
+    right: bool = False
+    least: int | None = None
+    spare: int = 0
+
+
+def status_cell(status: str) -> Cell:
+    return Cell(status, STYLES.get(status, ""))
+
+
+def task_cell(task: str | None) -> Cell:
+    return Cell("message", "italic") if task is None else Cell(task)
+
+
+def table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    """Print a table that fits the terminal; into a pipe, every column and every value in full."""
     console = _console()
+    lines(grid(columns, rows, console.width, keep_empty=not console.is_terminal), gap=0)
+
+
+def grid(columns: Sequence[Column], rows: Sequence[Row], width: int, *, keep_empty: bool = False) -> list[list[Cell]]:
+    """Lay out a table for this width: the titles, then one line per row. Empty columns are left out."""
+    from rich.cells import cell_len
+
     cells = [[_cell(value) for value in row] for row in rows]
-    filled = [
-        index for index in range(len(columns)) if not console.is_terminal or any(row[index].text for row in cells)
-    ]
-    natural = {index: _natural_width(columns[index], [row[index].text for row in cells]) for index in filled}
-    shown = fit(columns, natural, console.width)
-    drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for index, width in shown.items():
-        side: Literal["left", "right"] = "right" if columns[index].right else "left"
-        drawn.add_column(Text(columns[index].title), justify=side, width=width, no_wrap=True, overflow="ellipsis")
-    for row in cells:
-        drawn.add_row(*(Text(row[index].text, style=row[index].style) for index in shown))
-    _print(console, drawn)
+    natural = {
+        index: max(1, len(column.title), *(cell_len(row[index].text) for row in cells))
+        for index, column in enumerate(columns)
+        if keep_empty or any(row[index].text for row in cells)
+    }
+    shown = fit(columns, natural, width)
+    result = []
+    for row in [[Cell(column.title, "bold") for column in columns], *cells]:
+        line: list[Cell] = []
+        for index, size in shown.items():
+            line += [Cell(_sized(row[index].text, size, columns[index].right), row[index].style), Cell(" " * GAP)]
+        result.append(line[:-1])
+    return result
 
 
-def lines(rows: Iterable[Sequence[Cell | str]], *, wrap: bool = False, gap: int = GAP) -> None:
-    """Cells side by side, cut at the edge of a terminal, or wrapped; into a pipe, they go in full."""
-    from rich.console import Group
-    from rich.text import Text
+def _sized(text: str, size: int, right: bool) -> str:
+    """Cut or pad the text to this width, as a terminal counts it: some characters are two columns wide."""
+    from rich.cells import cell_len, set_cell_size
 
-    between = Text(" " * gap, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
-    drawn = [between.join(Text(cell.text, style=cell.style) for cell in map(_cell, row)) for row in rows]
-    _print(_console(), Group(*drawn))
-
-
-def fields(pairs: Sequence[tuple[str, Cell | str]]) -> None:
-    """One name and value per line; a long value goes on below itself."""
-    from rich.table import Table
-    from rich.text import Text
-
-    console = _console()
-    drawn = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-    drawn.add_column(style="bold", no_wrap=True)
-    drawn.add_column(overflow="fold")
-    for name, value in pairs:
-        cell = value if isinstance(value, Cell) else Cell(value)
-        drawn.add_row(Text(name), Text(clean_lines(cell.text), style=cell.style))
-    _print(console, drawn)
-
-
-class Branch(NamedTuple):
-    """A line of a tree, and what hangs on it."""
-
-    cells: Sequence[Cell | str]
-    below: Sequence[Branch] = ()
-
-
-def tree(root: Branch) -> None:
-    """Lines are cut at the edge of a terminal; into a pipe, they go in full."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    def label(branch: Branch) -> Text:
-        cells = [_cell(value) for value in branch.cells]
-        parts = [Text(cell.text, style=cell.style) for cell in cells if cell.text]
-        return Text("  ", no_wrap=True, overflow="ellipsis").join(parts)
-
-    def hang(branch: Branch, on: Tree) -> None:
-        for one in branch.below:
-            hang(one, on.add(label(one)))
-
-    drawn = Tree(label(root), guide_style="dim")
-    hang(root, drawn)
-    _print(_console(), drawn)
+    length = cell_len(text)
+    if length > size:
+        return set_cell_size(text, size - 1) + ELLIPSIS
+    blank = " " * (size - length)
+    return blank + text if right else text + blank
 
 
 def fit(columns: Sequence[Column], natural: Mapping[int, int], width: int) -> dict[int, int]:
-    """Which columns are shown, by their indexes, and how wide each is."""
+    """Return the indexes of the columns that fit into this width, each with its own width."""
     shown = dict(natural)
     least = {index: min(columns[index].least or size, size) for index, size in natural.items()}
     while _total(least[index] for index in shown) > width:
@@ -272,7 +237,7 @@ def fit(columns: Sequence[Column], natural: Mapping[int, int], width: int) -> di
 
 
 def _shrink(shown: dict[int, int], least: Mapping[int, int], width: int) -> None:
-    """Cut one column after the other, the one that can bear most first, until all fit or none can be cut."""
+    """Narrow the columns, always the one furthest above its least width, until they fit or none can be narrowed."""
     while _total(shown.values()) > width:
         widest = max(shown, key=lambda index: shown[index] - least[index])
         if shown[widest] <= least[widest]:
@@ -284,10 +249,69 @@ def _total(widths: Iterable[int]) -> int:
     return sum(width + GAP for width in widths) - GAP
 
 
-def _natural_width(column: Column, texts: list[str]) -> int:
-    from rich.cells import cell_len
+def share_lines(available: int, wanted: Sequence[int]) -> list[int]:
+    """Divide the lines of a screen among tables, one line to each in turn, none more than it wants."""
+    given = [0] * len(wanted)
+    left = min(available, sum(wanted))
+    while left > 0:
+        for index, most in enumerate(wanted):
+            if given[index] < most and left > 0:
+                given[index] += 1
+                left -= 1
+    return given
 
-    return max(1, len(column.title), *map(cell_len, texts))
+
+# --- other layouts ---
+
+
+def lines(rows: Iterable[Row], *, wrap: bool = False, gap: int = GAP) -> None:
+    """Print cells side by side, cut or wrapped at the edge of a terminal; into a pipe, in full."""
+    from rich.console import Group
+    from rich.text import Text
+
+    between = Text(" " * gap, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
+    drawn = [between.join(Text(cell.text, style=cell.style) for cell in map(_cell, row)) for row in rows]
+    _print(_console(), Group(*drawn))
+
+
+def fields(pairs: Sequence[tuple[str, Cell | str]]) -> None:
+    """Print one name and value per line. A long value is wrapped and indented."""
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    drawn.add_column(style="bold", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    for name, value in pairs:
+        cell = value if isinstance(value, Cell) else Cell(value)
+        drawn.add_row(Text(name), Text(clean_lines(cell.text), style=cell.style))
+    _print(_console(), drawn)
+
+
+class Branch(NamedTuple):
+    """A line of a tree and its children."""
+
+    cells: Row
+    children: Sequence[Branch] = ()
+
+
+def tree(root: Branch) -> None:
+    """Print a tree. Lines are cut at the edge of a terminal; into a pipe, they are printed in full."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    def label(branch: Branch) -> Text:
+        cells = [_cell(value) for value in branch.cells]
+        parts = [Text(cell.text, style=cell.style) for cell in cells if cell.text]
+        return Text("  ", no_wrap=True, overflow="ellipsis").join(parts)
+
+    def add_children(branch: Branch, parent: Tree) -> None:
+        for child in branch.children:
+            add_children(child, parent.add(label(child)))
+
+    drawn = Tree(label(root), guide_style="dim")
+    add_children(root, drawn)
+    _print(_console(), drawn)
 
 
 def _cell(value: Cell | str) -> Cell:
@@ -299,12 +323,11 @@ def _console() -> Console:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = UNLIMITED
+        console.width = PIPE_WIDTH
     return console
 
 
 def _print(console: Console, drawn: RenderableType) -> None:
     with console.capture() as capture:
         console.print(drawn)
-    lines = capture.get().splitlines()
-    _write("".join(f"{line.rstrip()}\n" for line in lines))
+    _write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))

@@ -1,4 +1,4 @@
-"""Standard input, output and error where they are closed, or cannot be written: no command needs to know."""
+"""Standard input, output and error that are closed or cannot be written, handled once for all commands."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from typing import Any, TextIO, cast
 
 import click
 
-_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their numbers
+_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}  # in the order of their file descriptors
 
 
 def open_missing() -> None:
-    """What was closed when the process began, as cron and daemons may do it, is nowhere from now on.
+    """Open /dev/null for each standard stream that was closed at startup, as under cron or a daemon.
 
-    Otherwise the next file to be opened would have its number, and get what some library prints.
+    Otherwise the next file to be opened would get the free descriptor, and with it whatever a library prints.
     """
     for name, mode in _MODES.items():
         if getattr(sys, name) is None:
-            number = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)  # the lowest that is free
+            number = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)  # the lowest free descriptor
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="replace"))  # noqa: PTH123, SIM115
 
 
-class Watched:
-    """Standard output, and the error that it gave: so it is told from those of other files."""
+class WatchedOutput:
+    """Standard output that remembers its write error, to distinguish it from errors of other files."""
 
-    def __init__(self, stream: Any, whole: Watched | None = None) -> None:
-        self._stream, self._whole = stream, whole or self
+    def __init__(self, stream: Any, owner: WatchedOutput | None = None) -> None:
+        self._stream, self._owner = stream, owner or self
         self.error: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @property
-    def buffer(self) -> Any:  # where click writes if the encoding is ASCII
-        return Watched(self._stream.buffer, self._whole)
+    def buffer(self) -> Any:  # click writes here if the encoding is ASCII
+        return WatchedOutput(self._stream.buffer, self._owner)
 
     def write(self, data: Any) -> Any:
-        with self._watching():
+        with self._record_error():
             return self._stream.write(data)
 
     def flush(self) -> None:
-        with self._watching():
+        with self._record_error():
             self._stream.flush()
 
     @contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _record_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            self._whole.error = error
+            self._owner.error = error
             raise
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> WatchedOutput:
         sys.stdout = cast(TextIO, self)
         return self
 
@@ -64,18 +64,18 @@ class Watched:
             sys.stdout = self._stream
 
 
-def tell(text: str) -> None:
-    """A line on stderr. If that cannot be written either, nobody is left to be told."""
+def write_stderr(text: str) -> None:
+    """Write a line to stderr, and ignore that stderr cannot be written."""
     try:
         click.echo(text, err=True)
     except OSError:
-        let_go(sys.stderr)
+        discard(sys.stderr)
 
 
-def let_go(stream: TextIO) -> None:
-    """Nobody reads any more. What is still in the buffer goes nowhere, without a complaint at the end."""
-    with suppress(OSError, ValueError):  # it may be no file
+def discard(stream: TextIO) -> None:
+    """Redirect the stream to /dev/null, so that flushing its buffer at exit raises no error."""
+    with suppress(OSError, ValueError):  # the stream may have no file descriptor
         number = stream.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, number)
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)

@@ -28,6 +28,15 @@ class WorkerHealth(Struct, frozen=True):
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
 
+    @property
+    def state(self) -> Literal["alive", "halted", "stopped", "lost"]:
+        """alive, halted (suspended by a signal), stopped (shut down) or lost (its process died)."""
+        if self.ended_at is not None:
+            return self.ending or "stopped"
+        if not self.alive:
+            return "lost"
+        return "halted" if self.stopped else "alive"
+
 
 class OldestJob(Struct, frozen=True):
     """One of the jobs that have been in their state for longest."""
@@ -66,6 +75,11 @@ class TaskAttempts(Struct, frozen=True):
         """The share of attempts that did not succeed."""
         tried = self.succeeded + self.retried + self.failed
         return (self.retried + self.failed) / tried if tried else 0.0
+
+    @property
+    def keeps_failing(self) -> bool:
+        """Whether at least five attempts did not succeed, and those are at least half of all."""
+        return self.retried + self.failed >= 5 and self.failure_rate >= 0.5
 
 
 class FailureInfo(Struct, frozen=True):

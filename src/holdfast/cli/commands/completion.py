@@ -1,4 +1,4 @@
-"""`holdfast completion`: the script that teaches a shell to complete Holdfast's commands."""
+"""`holdfast completion`: print a shell completion script."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -19,9 +19,10 @@ VARIABLE = "_HOLDFAST_COMPLETE"
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script for tab completion.
+    """Print a script for tab completion in bash, zsh or fish.
 
-    Names and ids are completed from the database, if --db stands before them or HOLDFAST_URL is set.
+    Names of queues, tasks and schedules and job ids are read from the database, if --db precedes them on the command
+    line or HOLDFAST_URL is set.
     """
     kind = get_completion_class(shell)
     assert kind is not None

@@ -1,24 +1,19 @@
-"""`holdfast cron`: what is enqueued by the clock; pause, resume, remove."""
+"""`holdfast cron`: list schedules; pause, resume or remove one."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
 from ...app.schedules import Schedule
-from ..bulk import end
-from ..options import AuditOptions, DatabaseOption, complete_schedules, example, signed, takes_database
-from ..output import Cell, Column, age, document, due, json_option, note, optional_iso, state, table
+from ..bulk import print_paused, print_result
+from ..options import AuditOptions, DatabaseOption, change_options, complete_schedules, example, read_options
+from ..output import Column, Row, age, document, due, note, status_cell, table
 
 COLUMNS = (
-    Column("NAME", least=10),
-    Column("CRON"),
-    Column("ZONE", least=6, spare=3),
-    Column("TASK", least=8, spare=2),
-    Column("QUEUE", least=7, spare=5),
-    Column("NEXT"),
+    Column("NAME", least=10), Column("CRON"), Column("ZONE", least=6, spare=3),
+    Column("TASK", least=8, spare=2), Column("QUEUE", least=7, spare=5), Column("NEXT"),
     Column("LAST", spare=4),
-)
+)  # fmt: skip
 name_argument = click.argument("name", shell_complete=complete_schedules)
 
 
@@ -26,91 +21,64 @@ name_argument = click.argument("name", shell_complete=complete_schedules)
     invoke_without_command=True,
     epilog=example("holdfast cron --db app.db", "holdfast cron pause tidy --db app.db"),
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def cron(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
-    """List the schedules, or do something to one.
+    """List the schedules, or change one.
 
-    Those of @app.cron are there once a worker with that code has started.
+    NEXT and LAST are the next and the last run. A schedule made by @app.cron appears once a worker with that code has
+    started.
     """
     if ctx.invoked_subcommand is not None:
         return
     with database.open() as app:
-        found = app.schedules.list()
+        schedules = app.schedules.list()
     if as_json:
-        document({"schedules": [as_data(schedule) for schedule in found]})
-    elif not found:
+        document({"schedules": schedules})
+    elif not schedules:
         note("No schedules.")
     else:
         now = datetime.now(UTC)
-        table(COLUMNS, [_row(schedule, now) for schedule in found])
+        table(COLUMNS, [_row(schedule, now) for schedule in schedules])
 
 
-def _row(schedule: Schedule, now: datetime) -> list[Cell | str]:
-    upcoming = state("paused") if schedule.paused else ""
+def _row(schedule: Schedule, now: datetime) -> Row:
+    upcoming = status_cell("paused") if schedule.paused else ""
     if schedule.next_at is not None:
         upcoming = due(schedule.next_at, now)
     last = "" if schedule.last_at is None else f"{age(schedule.last_at, now)} ago"
     return [schedule.name, schedule.cron, schedule.tz, schedule.task, schedule.queue, upcoming, last]
 
 
-def as_data(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as `--json` prints it. Its arguments are private."""
-    return {
-        "name": schedule.name,
-        "cron": schedule.cron,
-        "tz": schedule.tz,
-        "task": schedule.task,
-        "queue": schedule.queue,
-        "paused": schedule.paused,
-        "next_at": optional_iso(schedule.next_at),
-        "last_at": optional_iso(schedule.last_at),
-        "last_job_id": schedule.last_job_id,
-        "missed": schedule.missed,
-        "source": schedule.source,
-    }
-
-
 @cron.command(epilog=example("holdfast cron pause tidy --db app.db"))
 @name_argument
-@signed
-@takes_database
-@json_option
-def pause(database: DatabaseOption, name: str, signature: AuditOptions, as_json: bool) -> None:
-    """Enqueue nothing more for this schedule, until it is resumed."""
+@change_options
+def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Enqueue no more jobs for this schedule until it is resumed."""
     with database.open() as app:
-        changed = app.schedules.pause(name, **signature)
-    sentence = f"{name} is paused." if changed else f"{name} was paused already: nothing has changed."
-    end({"schedule": name, "paused": True, "changed": changed}, sentence, changed, as_json)
+        print_paused("schedule", name, True, app.schedules.pause(name, **audit), as_json)
 
 
 @cron.command(epilog=example("holdfast cron resume tidy --db app.db"))
 @name_argument
-@signed
-@takes_database
-@json_option
-def resume(database: DatabaseOption, name: str, signature: AuditOptions, as_json: bool) -> None:
-    """End a pause. What was missed during it is not made up for."""
+@change_options
+def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Resume a paused schedule. Runs that were missed during the pause are not made up."""
     with database.open() as app:
-        changed = app.schedules.resume(name, **signature)
-    sentence = f"{name} is resumed." if changed else f"{name} was not paused: nothing has changed."
-    end({"schedule": name, "paused": False, "changed": changed}, sentence, changed, as_json)
+        print_paused("schedule", name, False, app.schedules.resume(name, **audit), as_json)
 
 
 @cron.command(epilog=example("holdfast cron remove tidy --db app.db"))
 @name_argument
-@signed
-@takes_database
-@json_option
-def remove(database: DatabaseOption, name: str, signature: AuditOptions, as_json: bool) -> None:
-    """Remove a schedule. Jobs that it has enqueued stay.
+@change_options
+def remove(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Remove a schedule. Jobs that it has enqueued are not deleted.
 
-    One of @app.cron comes back when a worker with that code starts: pause that one instead.
+    A schedule made by @app.cron is added again when a worker with that code starts: pause it instead.
     """
     with database.open() as app:
-        declared = app.schedules.get(name).source == "code"
-        app.schedules.remove(name, **signature)
-    if declared:
-        note(f"{name} stands in the code as @app.cron: it comes back when a worker with that code starts")
-    end({"schedule": name, "removed": True}, f"{name} is removed.", True, as_json)
+        is_from_code = app.schedules.get(name).source == "code"
+        app.schedules.remove(name, **audit)
+    if is_from_code:
+        note(f"{name} is defined by @app.cron: the next worker with that code adds it again. Pause it to stop it")
+    print_result({"schedule": name, "removed": True}, f"{name} removed.", True, as_json)

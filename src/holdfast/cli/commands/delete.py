@@ -1,22 +1,23 @@
-"""`holdfast delete`: jobs with their history, unless others wait for them or they are part of a longer chain."""
+"""`holdfast delete`: delete jobs with their history, unless other jobs depend on them."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from ...app.jobs import Filters
+from ...app.workflows import Chain
 from ...errors import JobNotFound, PartOfChain, StillAwaited
 from ...model.job import Counted
 from ...supervisor import Holdfast
-from ..bulk import Action, BulkReport, Consent, by_filters, check_which, count
+from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count
 from ..options import AuditOptions, DatabaseOption, complete_jobs, example
 from ..output import note, plural
-from .operate import takes_jobs
+from .job_actions import bulk_command
 
 DELETE = Action("delete", "deleted", ("blocked", "scheduled", "ready", "succeeded", "failed", "cancelled"))
-MOST_NAMED = 10
+MAX_LISTED = 10  # ids in a message
 
 
 @click.command(
@@ -26,125 +27,112 @@ MOST_NAMED = 10
         "holdfast delete --status cancelled --db app.db",
     )
 )
-@click.option("--chain", "whole", is_flag=True, help="All of the chain that each ID belongs to.")
-@click.option("--cascade", is_flag=True, help="Also what waits for them, and what waits for that.")
-@takes_jobs(complete_jobs)
+@click.option("--chain", "whole_chain", is_flag=True, help="With IDs: delete the whole chain of each job.")
+@click.option("--cascade", is_flag=True, help="With IDs: also delete the jobs that wait for them, recursively.")
+@bulk_command(complete_jobs)
 def delete(
     database: DatabaseOption,
     ids: tuple[int, ...],
     filters: Filters,
-    consent: Consent,
-    signature: AuditOptions,
-    whole: bool,
+    options: BulkOptions,
+    audit: AuditOptions,
+    whole_chain: bool,
     cascade: bool,
 ) -> None:
-    """Delete jobs with their history. Running ones are left: cancel them first.
+    """Delete jobs with their history.
 
-    A job that others wait for is left, unless --cascade deletes those too. One of a longer chain is left, unless
-    --chain deletes all of it.
+    These are not deleted, and a note says why: running jobs (cancel them first), jobs that unfinished jobs wait for
+    (unless --cascade deletes those too), and single jobs of a chain (--chain deletes all of it). Filters delete a
+    chain only if all its jobs match.
     """
-    check_which(DELETE, ids, filters)
-    for name, given in (("--chain", whole), ("--cascade", cascade)):
+    check_selection(DELETE, ids, filters)
+    for name, given in (("--chain", whole_chain), ("--cascade", cascade)):
         if given and filters:
-            raise click.UsageError(f"{name} goes with ids, not with filters")
-    report = BulkReport(DELETE, consent)
+            raise click.UsageError(f"{name} requires ids: it cannot be combined with filters")
     with database.open() as app:
+        run = BulkRun(app, DELETE, options)
         if ids:
-            _ById(app, report, consent, whole, cascade, signature).delete(ids)
+            _DeleteByIds(app, run, options.dry_run, whole_chain, cascade, audit).delete(ids)
         else:
-            _by_filters(app, report, consent, filters, signature)
-    report.end()
+            run.apply_to_filters(functools.partial(app.jobs.delete, **audit), filters, _count_deletable(app))
+    run.finish()
 
 
-def _by_filters(
-    app: Holdfast, report: BulkReport, consent: Consent, filters: Filters, signature: AuditOptions
-) -> None:
+def _count_deletable(app: Holdfast) -> Callable[[Filters], Counted]:
     def count_deletable(wanted: Filters) -> Counted:
-        can_go, fitting = count(app, wanted, deletable=True), count(app, wanted)
-        left = fitting.count - can_go.count if fitting.is_complete and can_go.is_complete else 0
+        deletable, matching = count(app, wanted, deletable=True), count(app, wanted)
+        left = matching.count - deletable.count if matching.is_complete and deletable.is_complete else 0
         if left > 0:
-            jobs = f"{plural(left, 'job')} that {'fits is' if left == 1 else 'fit are'} left"
-            note(f"{jobs}: others wait for them, or not all of their chain fits")
-        return can_go
+            note(f"Skipping {plural(left, 'job')} that other jobs wait for, or whose chain matches only in part")
+        return deletable
 
-    by_filters(functools.partial(app.jobs.delete, **signature), count_deletable, filters, report, DELETE, consent)
+    return count_deletable
 
 
-class _ById:
-    """One after the other. What went with one of them need not go again."""
+class _DeleteByIds:
+    """Deletes one job after the other, and skips those that were deleted together with an earlier one."""
 
     def __init__(
-        self, app: Holdfast, report: BulkReport, consent: Consent, whole: bool, cascade: bool, signature: AuditOptions
+        self, app: Holdfast, run: BulkRun, dry_run: bool, whole_chain: bool, cascade: bool, audit: AuditOptions
     ) -> None:
-        self._app, self._report, self._dry_run = app, report, consent.dry_run
-        self._whole, self._cascade, self._signature = whole, cascade, signature
-        self._gone: set[int] = set()
+        self._app, self._run, self._dry_run = app, run, dry_run
+        self._whole_chain, self._cascade, self._audit = whole_chain, cascade, audit
+        self._deleted: set[int] = set()
 
     def delete(self, ids: Sequence[int]) -> None:
-        for one in dict.fromkeys(ids):
-            if one in self._gone:
-                continue
+        for id in dict.fromkeys(ids):
             try:
-                self._delete(one)
+                if id not in self._deleted:
+                    self._delete(id)
             except JobNotFound as error:
-                self._report.not_found.append(one)
-                note(str(error))
+                self._run.miss(id, error)
 
     def _delete(self, id: int) -> None:
         chain = self._app.chains.get(id)
-        if chain.length > 1 and not self._whole:
-            self._refuse_part(id, chain.id, chain.length)
+        if chain.length > 1 and not self._whole_chain:
+            self._refuse_part(id, chain)
             return
-        would = self._app.store.workflows.delete_chain(chain.id, self._cascade, "", dry_run=True)
-        waiting = tuple(one for one in would.waiting if one not in self._gone)
+        plan = self._app.store.workflows.delete_chain(chain.id, self._cascade, "", dry_run=True)
+        waiting = tuple(one for one in plan.waiting if one not in self._deleted)
         if waiting:
-            self._refuse_awaited(id, waiting, chain.length)
-        elif would.running:
-            self._refuse_running(id, would.running)
-        elif self._dry_run or self._try(id, chain.id, chain.length):
-            fresh = set(would.ids) - self._gone
-            self._gone |= fresh
-            self._report.matched += len(fresh)
-            self._report.done += 0 if self._dry_run else len(fresh)
+            self._refuse_awaited(id, waiting, chain)
+        elif plan.running:
+            others = _listed([one for one in plan.running if one != id])
+            what = f"job {others}, which would be deleted with it, is running" if others else "it is running"
+            self._refuse(id, "running", f"{what}; cancel that first", running=plan.running)
+        elif self._dry_run or self._execute(id, chain):
+            new = set(plan.ids) - self._deleted
+            self._deleted |= new
+            self._run.add(len(new))
 
-    def _try(self, id: int, chain_id: int, length: int) -> bool:
-        """It may have changed since it was looked at."""
-        act = self._app.chains.delete if self._whole else self._app.jobs.delete
+    def _execute(self, id: int, chain: Chain) -> bool:
+        """Delete it. Another process may have changed it since the plan was made."""
+        act = self._app.chains.delete if self._whole_chain else self._app.jobs.delete
         try:
-            done = act(id, cascade=self._cascade, **self._signature)
+            done = act(id, cascade=self._cascade, **self._audit)
         except StillAwaited as error:
-            self._refuse_awaited(id, error.waiting, length)
-            return False
+            self._refuse_awaited(id, error.waiting, chain)
         except PartOfChain:
-            self._refuse_part(id, chain_id, length)
-            return False
-        if not done:
-            self._refuse(id, "changed", "it has changed in the meantime")
-        return done
+            self._refuse_part(id, chain)
+        else:
+            if not done:
+                self._refuse(id, "changed", CHANGED)
+            return done
+        return False
 
-    def _refuse_part(self, id: int, chain_id: int, length: int) -> None:
-        why = f"it is one of {length} in the chain {chain_id}, which goes only as a whole: add --chain"
-        self._refuse(id, "part_of_chain", why, chain_id=chain_id, length=length)
+    def _refuse_part(self, id: int, chain: Chain) -> None:
+        why = f"it is one of {chain.length} jobs of chain {chain.id}; add --chain to delete the whole chain"
+        self._refuse(id, "part_of_chain", why, chain_id=chain.id, length=chain.length)
 
-    def _refuse_awaited(self, id: int, waiting: tuple[int, ...], length: int) -> None:
-        wait = "waits" if len(waiting) == 1 else "wait"
-        what = "it" if length == 1 else "its chain"
-        why = (
-            f"{plural(len(waiting), 'job')} {wait} for {what} ({_some(waiting)}): cancel what waits, or add --cascade"
-        )
+    def _refuse_awaited(self, id: int, waiting: tuple[int, ...], chain: Chain) -> None:
+        verb, what = "waits" if len(waiting) == 1 else "wait", "it" if chain.length == 1 else "its chain"
+        why = f"{plural(len(waiting), 'job')} {verb} for {what} ({_listed(waiting)}); cancel them, or add --cascade"
         self._refuse(id, "awaited", why, waiting=waiting)
 
-    def _refuse_running(self, id: int, running: tuple[int, ...]) -> None:
-        others = tuple(one for one in running if one != id)
-        what = f"job {_some(others)}, which would go with it, is running" if others else "it is running"
-        self._refuse(id, "running", f"{what}: cancel that first", running=running)
-
-    def _refuse(self, id: int, reason: str, why: str, **more: Any) -> None:
-        status = self._app.jobs.get(id).status
-        self._report.refused.append({"id": id, "status": status, "reason": reason, **more})
-        note(f"job {id} is left: {why}")
+    def _refuse(self, id: int, reason: str, why: str, **detail: Any) -> None:
+        self._run.refuse(id, self._app.jobs.get(id).status, why, reason=reason, **detail)
 
 
-def _some(ids: Sequence[int]) -> str:
-    more = f" and {len(ids) - MOST_NAMED:,} more" if len(ids) > MOST_NAMED else ""
-    return f"{', '.join(map(str, ids[:MOST_NAMED]))}{more}"
+def _listed(ids: Sequence[int]) -> str:
+    more = f" and {len(ids) - MAX_LISTED:,} more" if len(ids) > MAX_LISTED else ""
+    return f"{', '.join(map(str, ids[:MAX_LISTED]))}{more}"

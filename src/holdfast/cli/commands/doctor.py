@@ -1,19 +1,19 @@
-"""`holdfast doctor`: what is wrong with the database, what it means, and the command that mends it."""
+"""`holdfast doctor`: check the database for problems and suggest fixes."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import Exit
-from ..options import AuditOptions, DatabaseOption, example, signed, takes_database
-from ..output import Cell, document, json_option, lines, say, span
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import Cell, document, lines, say, span
 
 if TYPE_CHECKING:
     from ...upkeep.doctor.findings import Checkup, Finding
 
 
 STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
-CODES = {"ok": Exit.DONE, "note": Exit.DONE, "warning": Exit.NOT_DONE, "error": Exit.DATABASE}
+EXIT_CODES = {"ok": Exit.DONE, "note": Exit.DONE, "warning": Exit.NOT_DONE, "error": Exit.DATABASE}
 
 
 @click.command(
@@ -23,12 +23,10 @@ CODES = {"ok": Exit.DONE, "note": Exit.DONE, "warning": Exit.NOT_DONE, "error": 
         "holdfast doctor --db app.db --repair --reason 'a restored backup'",
     )
 )
-@click.option("--deep", is_flag=True, help="Look at every row and every page, however long it takes.")
-@click.option("--repair", is_flag=True, help="Mend what can be mended without losing anything, and look again.")
-@click.option("--verbose", "-v", is_flag=True, help="Say what is fine, too.")
-@signed
-@takes_database
-@json_option
+@click.option("--deep", is_flag=True, help="Check every row and every page. This can take long.")
+@click.option("--repair", is_flag=True, help="Fix what can be fixed without losing data, then check again.")
+@click.option("--verbose", "-v", is_flag=True, help="Also list the checks that passed.")
+@change_options
 @click.pass_context
 def doctor(
     ctx: click.Context,
@@ -36,59 +34,52 @@ def doctor(
     deep: bool,
     repair: bool,
     verbose: bool,
-    signature: AuditOptions,
+    audit: AuditOptions,
     as_json: bool,
 ) -> None:
-    """Look the database over, and say what is wrong and what mends it.
+    """Check the database for problems and suggest fixes.
 
-    It writes nothing without --repair, and looks at a database that is damaged, locked, read-only or of another
-    version as far as it can. Ends with 0 if there are notes at most, 1 with warnings, 3 with errors.
+    The most severe problems come first. Writes nothing without --repair. With --db, it also checks a database that is
+    damaged, locked, read-only or of another version. Exits with 0 if there are only notes, 1 with warnings, 3 with
+    errors.
     """
-    if not repair and (signature["actor"] is not None or signature["reason"]):
-        raise click.UsageError("--actor and --reason go with --repair: nothing else is changed")
-    found = _check(database, deep, repair, signature)
+    if not repair and (audit["actor"] is not None or audit["reason"]):
+        raise click.UsageError("--actor and --reason require --repair: without it, nothing is changed")
+    checkup = _check(database, deep, repair, audit)
     if as_json:
-        document(
-            {
-                "severity": found.severity,
-                "summary": found.summary,
-                "seconds": found.seconds,
-                "repaired": found.repaired,
-                "findings": found.findings,
-            }
-        )
+        document(checkup)
     else:
-        _print(found, verbose)
-    ctx.exit(CODES[found.severity])
+        _print(checkup, verbose)
+    ctx.exit(EXIT_CODES[checkup.severity])
 
 
-def _check(database: DatabaseOption, deep: bool, repair: bool, signature: AuditOptions) -> "Checkup":
-    """Without an app the database is not opened to be used, so that its state does not matter."""
-    place = database.place()
-    if place is None:
+def _check(database: DatabaseOption, deep: bool, repair: bool, audit: AuditOptions) -> "Checkup":
+    """Check the app's database, or with --db one that may be in any state and is not opened for use."""
+    location = database.location()
+    if location is None:
         with database.open() as app:
-            return app.check(deep=deep, repair=repair, **signature)
+            return app.check(deep=deep, repair=repair, **audit)
     from ...supervisor.offline_doctor import check_database
 
-    url, prefix = place
-    return check_database(url, prefix=prefix, deep=deep, repair=repair, **signature)
+    url, prefix = location
+    return check_database(url, prefix=prefix, deep=deep, repair=repair, **audit)
 
 
-def _print(found: "Checkup", verbose: bool) -> None:
-    for sentence in found.repaired:
+def _print(checkup: "Checkup", verbose: bool) -> None:
+    for sentence in checkup.repaired:
         say(sentence)
-    for finding in found.findings:
+    for finding in checkup.findings:
         if verbose or finding.severity != "ok":
-            _print_one(finding)
-    say(f"{found.summary} It took {span(round(found.seconds, 2))}.")
+            _print_finding(finding)
+    say(f"{checkup.summary} Took {span(round(checkup.seconds, 2))}.")
 
 
-def _print_one(finding: "Finding") -> None:
+def _print_finding(finding: "Finding") -> None:
     rows: list[list[Cell | str]] = [
         [Cell(finding.severity, STYLES[finding.severity]), Cell(finding.code, "bold")],
         [finding.meaning],
     ]
     if finding.mend:
-        rows.append([f"Mend it: {finding.mend}"])
+        rows.append([f"Fix: {finding.mend}"])
     rows.append([""])
     lines(rows, wrap=True)

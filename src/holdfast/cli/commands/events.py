@@ -1,4 +1,4 @@
-"""`holdfast events`: the log, its end or from a cursor on, and what comes."""
+"""`holdfast events`: print the event log, and follow it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ import msgspec
 from ... import validate
 from ...model.job import Criteria
 from ...model.stats import EVENTS
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
-from ..output import Cell, iso, json_lines, json_option, lines, local, note, written
+from ...serialize import to_data
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
+from ..output import Cell, json_lines, lines, note, utc_text
 
 if TYPE_CHECKING:
     from ...observe.results import Event
     from ...supervisor import Holdfast
 
 
-BATCH = 500  # of events that are read at once
-SHOWN, MOST = 20, 1000
-MOST_LOOKED_AT = 100_000  # backwards, for those that fit
+BATCH = 500  # events per read
+DEFAULT_LIMIT, MAX_LIMIT = 20, 1000
+MAX_SCANNED = 100_000  # events read backwards for the last ones that match
 FOREVER_SECONDS = 3600.0
 
-# The widths from which a value makes its own line crooked, but no other.
+# A longer value shifts the rest of its line, and no other line.
 JOB_WIDTH, TASK_WIDTH, EVENT_WIDTH = 7, 16, 15
 DATE_WIDTH = 11
 STYLES = {
@@ -44,17 +45,14 @@ STYLES = {
 
 
 class Subject(NamedTuple):
-    """What an event is about, as far as that is there still."""
+    """Queue and task of the job an event is about; None if it is about no job, or the job was deleted."""
 
-    queue: str | None
-    task: str | None
-
-
-NOBODY = Subject(None, None)
+    queue: str | None = None
+    task: str | None = None
 
 
 class EventFilter(NamedTuple):
-    """Which events: of one job, of these names, by these actors. Empty: any."""
+    """Selects events by job, names and actors. An empty set matches any."""
 
     job: int | None
     names: frozenset[str]
@@ -62,18 +60,18 @@ class EventFilter(NamedTuple):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether some that are read do not fit."""
+        """Whether some of the events read may not match."""
         return bool(self.names or self.actors)
 
-    def among(self, batch: Sequence[Event]) -> list[Event]:
+    def matching(self, batch: Sequence[Event]) -> list[Event]:
         return [
-            one
-            for one in batch
-            if (not self.names or one.event in self.names) and (not self.actors or one.actor in self.actors)
+            event
+            for event in batch
+            if (not self.names or event.event in self.names) and (not self.actors or event.actor in self.actors)
         ]
 
 
-def _event_names(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
+def _check_names(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
     del ctx, param
     for name in names:
         if name not in EVENTS:
@@ -94,22 +92,25 @@ def _complete_events(ctx: click.Context, param: click.Parameter, incomplete: str
         "holdfast events --after 1017 --follow --json --db app.db | jq .event",
     )
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
-@click.option("--job", "of_job", type=job_id, metavar="ID", shell_complete=complete_jobs, help="Of this job only.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new events until Ctrl-C. Does not poll.")
+@click.option("--job", "of_job", type=job_id, metavar="ID", shell_complete=complete_jobs, help="Only this job.")
 @click.option(
-    "--event", "names", multiple=True, metavar="NAME", callback=_event_names, shell_complete=_complete_events,
-    help="Of this name only, such as failed. This and --actor can be repeated: any of the values will do.",
+    "--event", "names", multiple=True, metavar="NAME", callback=_check_names, shell_complete=_complete_events,
+    help="Only events with this name, such as failed. Can be repeated.",
 )  # fmt: skip
-@click.option("--actor", "actors", multiple=True, metavar="NAME", help="By this person, process or worker only.")
 @click.option(
-    "--after", type=click.IntRange(0, 2**63 - 1), metavar="CURSOR", help="All since this event: its id is a cursor."
-)
-@click.option(
-    "--limit", type=click.IntRange(1, MOST), metavar="N",
-    help="The last N; with --after, the first N.  [default: 20; with --after, all]",
+    "--actor", "actors", multiple=True, metavar="NAME",
+    help="Only events caused by this person, process or worker. Can be repeated.",
 )  # fmt: skip
-@takes_database
-@json_option
+@click.option(
+    "--after", type=click.IntRange(0, 2**63 - 1), metavar="CURSOR",
+    help="All events after this one; the id of an event is a cursor.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_LIMIT), metavar="N",
+    help="The last N events; with --after, the first N.  [default: 20; with --after, all]",
+)  # fmt: skip
+@read_options
 def events(
     database: DatabaseOption,
     follow: bool,
@@ -120,68 +121,69 @@ def events(
     limit: int | None,
     as_json: bool,
 ) -> None:
-    """Print the log: every change of a job, a queue or a schedule, and who did it.
+    """Print the event log, and follow it.
 
-    At the end, the cursor to go on from is told on standard error. With --json, each line is an object, and its id
-    is such a cursor.
+    It has every change of a job, queue or schedule, and who made it. At the end, a note on standard error names the
+    cursor to continue from. With --json, each line is an object. With --event or --actor, only the last 100,000
+    events are searched; --after 0 searches all.
     """
     wanted = EventFilter(of_job, names, frozenset(actors))
     with database.open() as app:
         if of_job is not None and not follow:
-            app.jobs.get(of_job)  # or say that there is none
-        show = _Printer(app, as_json)
-        cursor = _past(app, show, wanted, after, limit)
+            app.jobs.get(of_job)  # raises JobNotFound
+        printer = _Printer(app, as_json)
+        cursor = _print_past(app, printer, wanted, after, limit)
         if follow:
-            with _Reader(app.store.wake_waiting) as reader:
-                _follow(app, show, wanted, cursor, reader)
-    if not show.count:
-        note("No events that fit." if wanted.is_narrow else "No events.")
+            with _ReaderWatch(app.store.wake_waiting) as reader:
+                _follow(app, printer, wanted, cursor, reader)
+    if not printer.count:
+        note("No matching events." if wanted.is_narrow else "No events.")
     elif not as_json:
-        note(f"Go on from here: --after {cursor}")
+        note(f"Continue with --after {cursor}")
 
 
-def _past(app: Holdfast, show: _Printer, wanted: EventFilter, after: int | None, limit: int | None) -> int:
-    """What there is, and the cursor behind it."""
+def _print_past(app: Holdfast, printer: _Printer, wanted: EventFilter, after: int | None, limit: int | None) -> int:
+    """Print the events there are, and return the cursor after them."""
     if after is None:
-        end = app.observe.last_event()  # before the look, so that following misses nothing
-        found = _last(app, wanted, SHOWN if limit is None else limit)
-        show(found)
+        end = app.observe.last_event()  # read first, so that following misses nothing
+        found = _last(app, wanted, DEFAULT_LIMIT if limit is None else limit)
+        printer(found)
         return max(end, found[-1].id if found else 0)
     cursor = after
-    for found, behind in _from(app, wanted, after, limit):
-        show(found)
+    for found, behind in _read_from(app, wanted, after, limit):
+        printer(found)
         cursor = behind
     return cursor
 
 
 def _last(app: Holdfast, wanted: EventFilter, limit: int) -> list[Event]:
-    """The last that fit, as far as a look backwards over a part of the log finds them."""
+    """Return the last matching events, searching backwards through at most MAX_SCANNED events."""
     found: list[Event] = []
-    size, looked, before = MOST if wanted.is_narrow else limit, 0, None
+    size, scanned, before = MAX_LIMIT if wanted.is_narrow else limit, 0, None
     while len(found) < limit:
-        if looked >= MOST_LOOKED_AT:
-            note(f"Only the last {looked:,} events were looked at: --after 0 looks at all of them.")
+        if scanned >= MAX_SCANNED:
+            note(f"Searched only the last {scanned:,} events: --after 0 searches all.")
             break
         batch = app.observe.last_events(size, wanted.job, before)
-        found = wanted.among(batch) + found
-        looked += len(batch)
+        found = wanted.matching(batch) + found
+        scanned += len(batch)
         if len(batch) < size:
             break
         before = batch[0].id
     return found[-limit:]
 
 
-def _from(
+def _read_from(
     app: Holdfast, wanted: EventFilter, cursor: int, limit: int | None = None
 ) -> Iterator[tuple[list[Event], int]]:
-    """Those that fit, some at a time, each with the cursor behind all that was looked at."""
+    """Yield matching events in batches, each with the cursor after all events that were read for it."""
     left = limit
     while left != 0:
         size = BATCH if left is None or wanted.is_narrow else min(BATCH, left)
         batch = app.observe.events(cursor, size, wanted.job)
         if not batch:
             return
-        found, cursor = wanted.among(batch)[:left], batch[-1].id
+        found, cursor = wanted.matching(batch)[:left], batch[-1].id
         if left is not None:
             left -= len(found)
             cursor = found[-1].id if left == 0 else cursor
@@ -190,26 +192,26 @@ def _from(
             return
 
 
-def _follow(app: Holdfast, show: _Printer, wanted: EventFilter, cursor: int, reader: _Reader) -> None:
-    """Until somebody ends it. It sleeps until anyone commits."""
+def _follow(app: Holdfast, printer: _Printer, wanted: EventFilter, cursor: int, reader: _ReaderWatch) -> None:
+    """Print new events until the reader of our output goes away. Sleeps until a process commits."""
     while not reader.is_gone:
         seen = app.store.commits_seen()
-        for found, behind in _from(app, wanted, cursor):
-            show(found)
-            cursor = behind  # of those that did not fit, too: they are not read again
+        for found, behind in _read_from(app, wanted, cursor):
+            printer(found)
+            cursor = behind  # also past events that did not match, so that they are not read again
         app.store.wait_for_commit(seen, FOREVER_SECONDS)
     raise BrokenPipeError
 
 
-class _Reader:
-    """Whoever reads our output. When they go away we are woken, and need no event to find out."""
+class _ReaderWatch:
+    """A thread that notices when the reader of stdout closes the pipe, even while there is nothing to write."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.is_gone = False
         self._wake = wake
 
-    def __enter__(self) -> _Reader:
-        with suppress(OSError, ValueError):  # stdout may be no file
+    def __enter__(self) -> _ReaderWatch:
+        with suppress(OSError, ValueError):  # stdout may have no file descriptor
             threading.Thread(target=self._watch, args=(sys.stdout.fileno(),), daemon=True).start()
         return self
 
@@ -218,14 +220,14 @@ class _Reader:
 
     def _watch(self, stdout: int) -> None:
         poll = select.poll()
-        poll.register(stdout, 0)  # only what is told unasked: that the other side was closed
+        poll.register(stdout, 0)  # POLLERR and POLLHUP are always reported
         for _, happened in poll.poll():
             self.is_gone = bool(happened & (select.POLLERR | select.POLLHUP))
             self._wake()
 
 
 class _Printer:
-    """Prints events, each on a line of its own."""
+    """Prints events, one per line."""
 
     def __init__(self, app: Holdfast, as_json: bool) -> None:
         self._app, self._as_json = app, as_json
@@ -236,15 +238,15 @@ class _Printer:
         self.count += len(batch)
         if not batch:
             return
-        subjects = self._subjects({one.job_id for one in batch if one.job_id is not None})
-        pairs = [(one, NOBODY if one.job_id is None else subjects.get(one.job_id, NOBODY)) for one in batch]
+        subjects = self._subjects({event.job_id for event in batch if event.job_id is not None})
+        pairs = [(event, subjects.get(event.job_id or 0, Subject())) for event in batch]
         if self._as_json:
-            json_lines(_as_data(*pair) for pair in pairs)
+            json_lines(to_data(event) | subject._asdict() for event, subject in pairs)
         else:
             lines(_cells(*pair) for pair in pairs)
 
     def _subjects(self, ids: set[int]) -> dict[int, Subject]:
-        """One read for all: a task does not change, so what is known stays."""
+        """Read the jobs of a batch at once. Those of the last batch are cached: a job's task never changes."""
         known = {id: self._known[id] for id in ids if id in self._known}
         missing = tuple(ids - known.keys())
         if missing:
@@ -254,52 +256,40 @@ class _Printer:
         return known
 
 
-def _cells(one: Event, subject: Subject) -> list[Cell]:
-    detail = _detail(one)
+def _cells(event: Event, subject: Subject) -> list[Cell]:
+    words = [f"attempt {event.attempt}"] if event.event == "claimed" else []
+    detail = ", ".join([*words, *detail_words(event.event, event.detail)])
     about = subject.task or ("" if subject.queue is None else f"message on {subject.queue}")
     return [
-        Cell(_time(one.at)),
-        Cell(f"{'' if one.job_id is None else one.job_id:>{JOB_WIDTH}}"),
+        Cell(_time(event.at)),
+        Cell(f"{'' if event.job_id is None else event.job_id:>{JOB_WIDTH}}"),
         Cell(f"{about:<{TASK_WIDTH}}"),
-        Cell(f"{one.event:<{EVENT_WIDTH}}", STYLES.get(one.event, "")),
+        Cell(f"{event.event:<{EVENT_WIDTH}}", STYLES.get(event.event, "")),
         *([Cell(detail)] if detail else []),
-        Cell(f"by {one.actor}" if one.actor else "", "dim"),
+        Cell(f"by {event.actor}" if event.actor else "", "dim"),
     ]
 
 
 def _time(at: datetime) -> str:
-    """On a terminal, where room is short, without the date of today."""
-    text = local(at)
-    today = local(datetime.now(UTC))[:DATE_WIDTH]
+    """Return the time; on a terminal without the date if that is today."""
+    text = utc_text(at)
+    today = utc_text(datetime.now(UTC))[:DATE_WIDTH]
     return text[DATE_WIDTH:] if sys.stdout.isatty() and text.startswith(today) else text
 
 
-def _detail(one: Event) -> str:
-    detail = written(one.detail, local)
-    words = [f"attempt {one.attempt}"] if one.event == "claimed" else []
-    if "from" in detail and "to" in detail:
-        change = f"{detail.pop('from')} → {detail['to']}"
-        words += [] if detail.pop("to") == one.event else [change]  # which is said already
-    if "run_at" in detail:
-        words.append(f"due {detail.pop('run_at')}")
-    if detail.get("error_code"):
-        words.append(str(detail.pop("error_code")))
-    return ", ".join([*words, *(f"{name}={_value(value)}" for name, value in detail.items())])
+def detail_words(event: str, detail: dict[str, Any]) -> list[str]:
+    """Describe the detail of an event or attempt in a few words."""
+    left = {name: utc_text(value) if isinstance(value, datetime) else value for name, value in detail.items()}
+    words = []
+    if "from" in left and "to" in left:
+        before, after = left.pop("from"), left.pop("to")
+        words += [] if after == event else [f"{before} → {after}"]
+    if "run_at" in left:
+        words.append(f"due {left.pop('run_at')}")
+    error = [str(left.pop(name)) for name in ("error_code", "error_detail") if left.get(name)]
+    words += [": ".join(error)] if error else []
+    return words + [f"{name}={_value_text(value)}" for name, value in left.items()]
 
 
-def _value(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _as_data(one: Event, subject: Subject) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "at": iso(one.at),
-        "job_id": one.job_id,
-        "queue": subject.queue,
-        "task": subject.task,
-        "event": one.event,
-        "attempt": one.attempt,
-        "actor": one.actor,
-        "detail": written(one.detail, iso),
-    }

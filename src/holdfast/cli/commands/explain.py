@@ -1,24 +1,25 @@
-"""`holdfast explain`: why a job is not running, and what would change that."""
+"""`holdfast explain`: explain why a job is not running."""
 
 import click
 
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
-from ..output import document, json_option, paragraph
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
+from ..output import document, paragraph
 
 
 @click.command(epilog=example("holdfast explain 42 --db app.db"))
 @click.argument("id", type=job_id, shell_complete=complete_jobs)
-@takes_database
-@json_option
+@read_options
 def explain(database: DatabaseOption, id: int, as_json: bool) -> None:
-    """Say why a job is not running, and what would change that.
+    """Explain why a job is not running, and what to do about it.
 
-    One sentence, and the command to run. Of a job that has ended it says how.
+    Checks the job's state, schedule and blockers, whether its queue is paused, whether a live worker serves the queue
+    and has the task, whether that worker has a free slot, and how many jobs are ahead of it. For a finished job, says
+    how it finished.
     """
     with database.open() as app:
-        found = app.jobs.explain(id)
+        explanation = app.jobs.explain(id)
     if as_json:
-        document({"id": found.job_id, "status": found.status, "reason": found.reason, "advice": found.advice})
+        document(explanation)
     else:
-        paragraph(found.reason)
-        paragraph(found.advice)
+        paragraph(explanation.reason)
+        paragraph(explanation.advice)

@@ -1,12 +1,12 @@
-"""`holdfast health`: one line and an exit code, for scripts and containers."""
+"""`holdfast health`: a health check for scripts and containers."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import Exit
-from ..options import DatabaseOption, complete_queues, duration, example, share, takes_database
-from ..output import document, json_option, say
+from ..options import DatabaseOption, complete_queues, duration, example, read_options, share
+from ..output import document, say
 
 if TYPE_CHECKING:
     from ...model.diagnosis import HealthMetrics
@@ -21,69 +21,70 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-oldest-ready", type=duration, default="5m", show_default=True, metavar="DURATION",
-    help="How long a job that could be taken may wait.",
+    help="Unhealthy if a job has been ready for longer.",
 )  # fmt: skip
 @click.option(
     "--max-failure-rate", type=share, default="0.5", show_default=True, metavar="SHARE",
-    help="Of the attempts that ended, how many may have failed; 1 for any.",
+    help="Unhealthy if a larger share of attempts failed, from 0 to 1; 1 disables the check.",
 )  # fmt: skip
 @click.option(
     "--min-attempts", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
-    help="Below so many attempts the failure rate does not count.",
+    help="Ignore the failure rate below N attempts.",
 )  # fmt: skip
 @click.option(
     "--window", type=duration, default="5m", show_default=True, metavar="DURATION",
-    help="The time of which attempts count, in whole minutes.",
+    help="The period for the failure rate, in whole minutes.",
 )  # fmt: skip
 @click.option(
     "--min-workers", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
-    help="How many workers must live.",
+    help="Unhealthy if fewer workers are alive. Suspended workers do not count.",
 )  # fmt: skip
-@click.option("--here", is_flag=True, help="Only workers of this host count, such as those of this container.")
+@click.option("--here", is_flag=True, help="Count only workers on this host, such as in this container.")
 @click.option(
-    "--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Only these queues."
+    "--queue",
+    "-q",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_queues,
+    help="Check only this queue. Can be repeated.",
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def health(
     ctx: click.Context,
+    /,
     database: DatabaseOption,
-    max_oldest_ready: float,
-    max_failure_rate: float,
-    min_attempts: int,
     window: float,
-    min_workers: int,
     here: bool,
     queue: tuple[str, ...],
     as_json: bool,
+    **limits: Any,
 ) -> None:
-    """Say in one line whether it is healthy: 0 if it is, 1 if not, 3 if the database cannot be read.
+    """Check whether the queues are healthy, and print one line.
 
-    Jobs of paused queues do not count as waiting.
+    Exits with 0 if healthy, 1 if not, 3 if the database cannot be read. It is fast and writes nothing. Jobs of paused
+    queues are ignored.
     """
     import socket
 
     from ...upkeep.doctor.health import Limits, assess
 
-    limits = Limits(
-        max_oldest_ready, max_failure_rate, min_attempts, min_workers, socket.gethostname() if here else None
-    )
-    found = assess(_metrics(database, window, list(queue) or None), limits)
+    metrics = _metrics(database, window, list(queue) or None)
+    result = assess(metrics, Limits(**limits, host=socket.gethostname() if here else None))
     if as_json:
-        document(found)
+        document(result)
     else:
-        say(found.summary)
-    ctx.exit(Exit.DONE if found.healthy else Exit.NOT_DONE)
+        say(result.summary)
+    ctx.exit(Exit.DONE if result.healthy else Exit.NOT_DONE)
 
 
 def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) -> "HealthMetrics":
     from ...supervisor.offline_doctor import read_health_metrics
     from ...upkeep.doctor.health import since_minute
 
-    place = database.place()
-    if place is None:
+    location = database.location()
+    if location is None:
         with database.open() as app:
             return app.store.file.health_metrics(since_minute(app.clock.now(), window), queues)
-    url, prefix = place
+    url, prefix = location
     return read_health_metrics(url, prefix=prefix, window=window, queues=queues)

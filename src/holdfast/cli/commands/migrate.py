@@ -1,33 +1,31 @@
-"""`holdfast migrate`: bring the tables up to date."""
+"""`holdfast migrate`: update the tables to this version of Holdfast."""
 
 import click
 
 from ... import validate
 from ...errors import DatabaseMissing, SchemaOutdated
-from ..options import AuditOptions, DatabaseOption, example, signed, takes_database
-from ..output import document, json_option, say
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import document, say
 
 
 @click.command(epilog=example("holdfast migrate --db app.db", "holdfast migrate --db new.db --create"))
-@click.option("--create", is_flag=True, help="Make the database if there is none.")
-@signed
-@takes_database
-@json_option
-def migrate(database: DatabaseOption, create: bool, signature: AuditOptions, as_json: bool) -> None:
-    """Bring the tables of a database up to date.
+@click.option("--create", is_flag=True, help="Create the database if it does not exist.")
+@change_options
+def migrate(database: DatabaseOption, create: bool, audit: AuditOptions, as_json: bool) -> None:
+    """Update the tables of a database to this version of Holdfast.
 
-    Other commands change no tables: they tell you to run this one. It is safe to run twice, or at the same time
-    in several places.
+    Run it after an upgrade, before the new programs start. Other commands never change tables. It is safe to run
+    twice, and in several places at once.
     """
-    migrated = _migrate(database, create, signature)
+    migrated = _migrate(database, create, audit)
     if as_json:
         document({"migrated": migrated})
     else:
-        say("The tables are up to date now." if migrated else "The tables were up to date already.")
+        say("Tables updated." if migrated else "The tables are already up to date.")
 
 
-def _migrate(database: DatabaseOption, create: bool, signature: AuditOptions) -> bool:
-    who, why = validate.actor(signature["actor"]), validate.reason(signature["reason"])
+def _migrate(database: DatabaseOption, create: bool, audit: AuditOptions) -> bool:
+    actor, reason = validate.actor(audit["actor"]), validate.reason(audit["reason"])
     created = False
     try:
         database.open().close()
@@ -39,5 +37,5 @@ def _migrate(database: DatabaseOption, create: bool, signature: AuditOptions) ->
     except SchemaOutdated:
         pass
     with database.open(migrate=True) as app:
-        app.store.file.note("migrated", who, {"created": created} | ({"reason": why} if why else {}))
+        app.store.file.note("migrated", actor, {"created": created} | ({"reason": reason} if reason else {}))
     return True

@@ -1,22 +1,26 @@
-"""`holdfast queues`: how full they are; pause, resume, requeue, purge."""
+"""`holdfast queues`: list queues; pause, resume, requeue or purge one."""
 
 import click
 
 from ...model.stats import QueueOverview
-from ..bulk import ask, end
-from ..options import AuditOptions, DatabaseOption, complete_queues, duration, example, signed, takes_database
-from ..output import Cell, Column, document, json_option, known, note, plural, span, state, table
+from ..bulk import confirm, print_paused, print_result
+from ..options import (
+    AuditOptions,
+    DatabaseOption,
+    change_options,
+    complete_queues,
+    delay_option,
+    example,
+    read_options,
+    yes_option,
+)
+from ..output import Cell, Column, Row, document, known, note, plural, span, status_cell, table
 
 COLUMNS = (
-    Column("QUEUE", least=10),
-    Column("READY", right=True),
-    Column("SCHEDULED", right=True, spare=4),
-    Column("BLOCKED", right=True, spare=5),
-    Column("RUNNING", right=True, spare=2),
-    Column("FAILED", right=True),
-    Column("OLDEST READY", right=True, spare=3),
-    Column("STATE", spare=1),
-)
+    Column("QUEUE", least=10), Column("READY", right=True), Column("SCHEDULED", right=True, spare=4),
+    Column("BLOCKED", right=True, spare=5), Column("RUNNING", right=True, spare=2),
+    Column("FAILED", right=True), Column("OLDEST READY", right=True, spare=3), Column("STATE", spare=1),
+)  # fmt: skip
 name_argument = click.argument("name", shell_complete=complete_queues)
 
 
@@ -24,27 +28,27 @@ name_argument = click.argument("name", shell_complete=complete_queues)
     invoke_without_command=True,
     epilog=example("holdfast queues --db app.db", "holdfast queues pause mail --db app.db"),
 )
-@takes_database
-@json_option
+@read_options
 @click.pass_context
 def queues(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
-    """List the queues, or do something to one.
+    """List the queues, or change one.
 
-    Jobs and messages that have succeeded or were cancelled do not count.
+    The list has every queue with ready, scheduled, blocked, running or failed jobs, and every queue that was ever
+    paused. Tasks and messages are counted together.
     """
     if ctx.invoked_subcommand is not None:
         return
     with database.open() as app:
-        found = app.queues()
+        overview = app.queues()
     if as_json:
-        document({"queues": found})
-    elif not found:
-        note("No queues: nothing waits, runs or has failed.")
+        document({"queues": overview})
+    elif not overview:
+        note("No queues: no job is waiting, running or failed.")
     else:
-        table(COLUMNS, [_row(queue) for queue in found])
+        table(COLUMNS, [_row(queue) for queue in overview])
 
 
-def _row(queue: QueueOverview) -> list[Cell | str]:
+def _row(queue: QueueOverview) -> Row:
     oldest = queue.oldest_ready_age
     return [
         queue.name,
@@ -54,69 +58,62 @@ def _row(queue: QueueOverview) -> list[Cell | str]:
         known(queue.running),
         Cell(known(queue.failed), "red" if queue.failed else ""),
         "" if oldest is None else span(int(oldest)),
-        state("paused") if queue.paused else "",
+        status_cell("paused") if queue.paused else "",
     ]
 
 
 @queues.command(epilog=example("holdfast queues pause mail --db app.db"))
 @name_argument
-@signed
-@takes_database
-@json_option
-def pause(database: DatabaseOption, name: str, signature: AuditOptions, as_json: bool) -> None:
-    """Nothing is taken from the queue any more, by anyone. What runs goes on."""
+@change_options
+def pause(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Stop all workers from claiming jobs of the queue. Running jobs continue."""
     with database.open() as app:
-        changed = app.queue(name).pause(**signature)
-    sentence = f"{name} is paused." if changed else f"{name} was paused already: nothing has changed."
-    end({"queue": name, "paused": True, "changed": changed}, sentence, changed, as_json)
+        print_paused("queue", name, True, app.queue(name).pause(**audit), as_json)
 
 
 @queues.command(epilog=example("holdfast queues resume mail --db app.db"))
 @name_argument
-@signed
-@takes_database
-@json_option
-def resume(database: DatabaseOption, name: str, signature: AuditOptions, as_json: bool) -> None:
-    """End a pause."""
+@change_options
+def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Resume a paused queue."""
     with database.open() as app:
-        changed = app.queue(name).resume(**signature)
-    sentence = f"{name} is resumed." if changed else f"{name} was not paused: nothing has changed."
-    end({"queue": name, "paused": False, "changed": changed}, sentence, changed, as_json)
+        print_paused("queue", name, False, app.queue(name).resume(**audit), as_json)
 
 
 @queues.command(epilog=example("holdfast queues requeue inbox --db app.db"))
 @name_argument
-@click.option("--attempts", type=int, default=3, show_default=True, metavar="N", help="How many more each gets.")
-@click.option("--delay", type=duration, default="0s", metavar="DURATION", help="Not before 10s, 5m, 1h, … from now.")
-@signed
-@takes_database
-@json_option
+@click.option(
+    "--attempts", type=int, default=3, show_default=True, metavar="N", help="Additional attempts per message."
+)
+@delay_option
+@change_options
 def requeue(
-    database: DatabaseOption, name: str, attempts: int, delay: float, signature: AuditOptions, as_json: bool
+    database: DatabaseOption, name: str, attempts: int, delay: float, audit: AuditOptions, as_json: bool
 ) -> None:
-    """Deliver the queue's dead letters again: its failed messages, not its tasks."""
+    """Deliver the dead letters of the queue again: its failed messages, not its tasks."""
     with database.open() as app:
-        count = app.queue(name, max_attempts=attempts).requeue(delay=delay, **signature)
-    end({"queue": name, "requeued": count}, f"{plural(count, 'message')} requeued.", count, as_json)
+        count = app.queue(name, max_attempts=attempts).requeue(delay=delay, **audit)
+    print_result({"queue": name, "requeued": count}, f"{plural(count, 'message')} requeued.", count, as_json)
 
 
 @queues.command(epilog=example("holdfast queues purge inbox --dead-only --db app.db"))
 @name_argument
-@click.option("--dead-only", is_flag=True, help="Only the dead letters.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@signed
-@takes_database
-@json_option
+@click.option("--dead-only", is_flag=True, help="Delete only the dead letters.")
+@yes_option
+@change_options
 def purge(
-    database: DatabaseOption, name: str, dead_only: bool, yes: bool, signature: AuditOptions, as_json: bool
+    database: DatabaseOption, name: str, dead_only: bool, yes: bool, audit: AuditOptions, as_json: bool
 ) -> None:
-    """Delete the queue's messages, those in flight too. Its tasks stay, and so do acknowledged messages."""
+    """Delete the messages of the queue, including those in flight.
+
+    Tasks and acknowledged messages are not deleted.
+    """
     with database.open() as app:
         queue = app.queue(name)
         stats = queue.stats()
-        found, count = stats.failed if dead_only else stats.total, 0
-        if found != 0:
-            what = "more messages than are counted" if found is None else plural(found, "message")
-            ask(f"Delete {what} of {name}?", yes)
-            count = queue.purge(dead_only=dead_only, **signature)
-    end({"queue": name, "purged": count}, f"{plural(count, 'message')} deleted.", count, as_json)
+        total, count = stats.failed if dead_only else stats.total, 0
+        if total != 0:
+            messages = "an unknown number of messages" if total is None else plural(total, "message")
+            confirm(f"Delete {messages} of {name}?", yes)
+            count = queue.purge(dead_only=dead_only, **audit)
+    print_result({"queue": name, "purged": count}, f"{plural(count, 'message')} deleted.", count, as_json)

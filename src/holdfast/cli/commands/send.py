@@ -1,4 +1,4 @@
-"""`holdfast send`: a message, or a job of a task, from a shell."""
+"""`holdfast send`: send a message or enqueue a job."""
 
 import sys
 from typing import Any
@@ -10,10 +10,10 @@ from ... import validate
 from ...codec import MAX_BYTES, decoder, encode
 from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadTooLarge
 from ...failure import shorten
-from ...model.job import Inserted, NewJob
+from ...model.job import NewJob
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_queues, complete_tasks, duration, example, takes_database
-from ..output import document, json_option, note, say
+from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, read_options
+from ..output import document, note, say
 
 MESSAGE_ATTEMPTS = 3
 TASK_ATTEMPTS = 5
@@ -29,14 +29,17 @@ _decode = decoder(Any)
 )
 @click.argument("queue", shell_complete=complete_queues)
 @click.argument("json")
-@click.option("--task", metavar="NAME", shell_complete=complete_tasks, help="A job of this task, not a message.")
-@click.option("--delay", type=duration, default="0s", metavar="DURATION", help="Not before 10s, 5m, 1h, … from now.")
-@click.option("--priority", type=int, metavar="N", help="Higher ones first.  [default: 0]")
-@click.option("--key", metavar="TEXT", help="Store nothing new if an unfinished one has this key.")
-@click.option("--max-attempts", type=int, metavar="N", help="[default: 3, with --task 5]")
-@click.option("--create", is_flag=True, help="Make the database if there is none.")
-@takes_database
-@json_option
+@click.option(
+    "--task", metavar="NAME", shell_complete=complete_tasks, help="Enqueue a job of this task instead of a message."
+)
+@delay_option
+@click.option("--priority", type=int, metavar="N", help="Higher priorities run first.  [default: 0]")
+@click.option("--key", metavar="TEXT", help="If an unfinished job has this key, store nothing and print its id.")
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Attempts before it fails for good.  [default: 3, with --task 5]"
+)
+@click.option("--create", is_flag=True, help="Create the database if it does not exist.")
+@read_options
 def send(
     database: DatabaseOption,
     queue: str,
@@ -49,10 +52,11 @@ def send(
     create: bool,
     as_json: bool,
 ) -> None:
-    """Send the JSON to the queue and print the id. "-" reads the JSON from standard input.
+    """Send JSON to a queue and print the id. "-" reads the JSON from standard input.
 
-    With --task, it is an object of arguments for that task. They are checked only with --app: a bare database
-    does not know the task.
+    With --task, the JSON is an object with the arguments of that task. They are checked only with --app: without the
+    app, the command does not know the task's signature. With --app, priority, attempts and timeout default to the
+    task's own. The job is on disk when the command exits.
     """
     data = sys.stdin.buffer.read() if json == "-" else json.encode("utf-8", "surrogateescape")
     value = parse(data)
@@ -63,12 +67,12 @@ def send(
         document({"id": inserted.id, "deduplicated": inserted.existing is not None})
         return
     if inserted.existing is not None:
-        note(_explain(inserted, key))
+        note(f"Nothing stored: job {inserted.id}, which is {inserted.existing.status}, already has the key {key!r}")
     say(str(inserted.id))
 
 
 def parse(data: bytes) -> Any:
-    """The JSON as a value. Errors are those of the codec, with a word about the shell's quotes."""
+    """Decode the JSON. Errors are the codec's, with a hint about quotes in the shell."""
     try:
         return _decode(data)
     except msgspec.DecodeError as error:
@@ -76,8 +80,8 @@ def parse(data: bytes) -> Any:
         if len(data) > MAX_BYTES:
             raise PayloadTooLarge(f"{problem}: store it elsewhere and pass a reference") from None
         is_text = "malformed" in problem or "truncated" in problem
-        hint = """. Text has quotes of its own, such as '"hello"'""" if is_text else ""
-        raise InvalidPayload(f"this is no JSON that can be stored: {problem}{hint}") from None
+        hint = """. A JSON string needs its own quotes, such as '"hello"'""" if is_text else ""
+        raise InvalidPayload(f"invalid JSON: {problem}{hint}") from None
 
 
 def _new_job(
@@ -94,14 +98,14 @@ def _new_job(
     known = app.tasks.get(task or "")
     if task is not None and known is None and app.tasks:
         raise validate.suggest(task, app.tasks, "task")
-    most = (known.options.max_attempts if known else TASK_ATTEMPTS) if task else MESSAGE_ATTEMPTS
+    default_attempts = (known.options.max_attempts if known else TASK_ATTEMPTS) if task else MESSAGE_ATTEMPTS
     return NewJob(
         queue=validate.name(queue, "queue name"),
         task=None if task is None else validate.name(task, "task name"),
         args=_encoded(app, task, value),
         delay=validate.duration(delay, "delay"),
         priority=validate.priority(priority if priority is not None else known.options.priority if known else 0),
-        max_attempts=validate.max_attempts(most if max_attempts is None else max_attempts),
+        max_attempts=validate.max_attempts(default_attempts if max_attempts is None else max_attempts),
         timeout=known.options.timeout if known else None,
         key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
     )
@@ -113,21 +117,18 @@ def _encoded(app: Holdfast, task: str | None, value: Any) -> str:
         return data.decode()
     if not isinstance(value, dict):
         raise InvalidInput(
-            f"""the arguments of a task are a JSON object, such as '{{"to": "ada"}}', not {_kind(value)}"""
+            f"""the arguments of a task must be a JSON object such as '{{"to": "ada"}}', got {_kind(value)}"""
         )
     known = app.tasks.get(task)
     if known is not None:
         try:
             known.signature.decode(data)
         except msgspec.DecodeError as error:
-            raise InvalidArguments(f"{task}: the arguments do not fit: {shorten(str(error))}") from None
+            raise InvalidArguments(
+                f"{task}: the arguments do not match its signature: {shorten(str(error))}"
+            ) from None
     return data.decode()
 
 
 def _kind(value: Any) -> str:
-    return {list: "an array", str: "a text", bool: "true or false", type(None): "null"}.get(type(value), "a number")
-
-
-def _explain(inserted: Inserted, key: str | None) -> str:
-    assert inserted.existing is not None
-    return f"nothing new was stored: job {inserted.id}, which is {inserted.existing.status}, has the key {key!r}"
+    return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

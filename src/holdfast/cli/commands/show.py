@@ -1,4 +1,4 @@
-"""`holdfast show`: all about one job."""
+"""`holdfast show`: show one job with its chain, dependencies and history."""
 
 from __future__ import annotations
 
@@ -7,72 +7,134 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 from msgspec import Struct
 
 from ...app.job import Job
 from ...app.jobs import HistoryEntry
 from ...app.workflows import BatchProgress
 from ...clock import as_datetime
-from ...errors import BatchNotFound, BlobError, BlobMissing, InvalidPayload
+from ...errors import BatchNotFound
 from ...model.job import JobRecord
 from ...model.situation import Blocker
+from ...serialize import to_data
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
+from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
 from ..output import (
     Branch,
     Cell,
     Column,
+    Row,
     age,
     document,
     due,
     fields,
-    iso,
-    json_option,
-    local,
-    optional_iso,
     say,
     say_lines,
     span,
-    state,
+    status_cell,
     table,
+    task_cell,
     tree,
-    written,
+    utc_text,
 )
-from .jobs import as_data, payload_text, what
+from .events import detail_words
+from .jobs import job_data, payload_text
+
+MAX_LISTED = 10  # of blockers, waiting jobs, and jobs of a chain that is shown in full
+MAX_BY_LEVEL = (10, 5, 5, 3, 3)  # blockers on each level of the tree
+MAX_NODES = 60
+NEIGHBOURS = 2  # jobs shown before and after this one, in a long chain
+CHAIN_JOBS = 1000
+COLUMNS = (
+    Column("AT (UTC)"), Column("EVENT"), Column("WAIT", right=True, spare=1),
+    Column("RUN", right=True, spare=1), Column("BY", least=8, spare=3), Column("DETAIL", least=14, spare=2),
+)  # fmt: skip
+Field = tuple[str, Cell | str]
 
 
-class AttemptTimes(NamedTuple):
-    """A line of the history; of an attempt, with the seconds it waited before and ran."""
+@click.command(epilog=example("holdfast show 42 --db app.db --traceback"))
+@click.argument("id", type=job_id, shell_complete=complete_jobs)
+@click.option("--args", "with_args", is_flag=True, help="Show the payload.")
+@click.option("--result", "with_result", is_flag=True, help="Show the result.")
+@click.option("--traceback", "with_traceback", is_flag=True, help="Show the traceback of the last error.")
+@read_options
+def show(
+    database: DatabaseOption, id: int, with_args: bool, with_result: bool, with_traceback: bool, as_json: bool
+) -> None:
+    """Show one job with its dependencies and history.
+
+    WAIT is the time from when an attempt was due until a worker claimed the job. Large dependency graphs are cut: the
+    blockers that need attention come first (deleted, failed, cancelled, external).
+    """
+    with database.open() as app:
+        job, history = app.jobs.get(id), app.jobs.history(id)
+        relations = find_relations(app, job)
+        traceback = _traceback(app, history) if with_traceback else None
+    timeline = with_times(history)
+    payloads = [name for name, wanted in (("args", with_args), ("result", with_result)) if wanted]
+    if as_json:
+        data = job_data(job, *payloads) | _relations_data(job, relations)
+        data["history"] = [_entry_data(entry) for entry in timeline]
+        document(data | ({"traceback": traceback} if with_traceback else {}))
+        return
+    now = datetime.now(UTC)
+    fields([
+        *_job_fields(job, now),
+        *_relation_fields(job, relations, now),
+        *((name, payload_text(job, name)) for name in payloads),
+    ])  # fmt: skip
+    for branch in _relation_trees(job, relations):
+        say("")
+        tree(branch)
+    if timeline:
+        say("")
+        # The row of an attempt replaces the claim that started it.
+        table(COLUMNS, [_row(one) for one in timeline if one.entry.name != "claimed"])
+    if with_traceback:
+        say("")
+        say_lines(traceback.rstrip() if traceback else "No traceback stored.")
+
+
+def _traceback(app: Holdfast, history: Sequence[HistoryEntry]) -> str | None:
+    """Return the traceback of the newest attempt that has one."""
+    for entry in reversed(history):
+        fingerprint = entry.detail.get("fingerprint")
+        if isinstance(fingerprint, str):
+            return app.jobs.traceback(fingerprint)
+    return None
+
+
+# --- history ---
+
+
+class TimedEntry(NamedTuple):
+    """An entry of the history; an attempt with the seconds it waited and ran."""
 
     entry: HistoryEntry
     wait: float | None = None
     run: float | None = None
 
 
-def spans(history: Sequence[HistoryEntry]) -> list[AttemptTimes]:
-    found: list[AttemptTimes] = []
-    due: datetime | None = None  # since when the job could have been taken
-    planned = False  # whether that was known before
+def with_times(history: Sequence[HistoryEntry]) -> list[TimedEntry]:
+    """Compute how long each attempt waited and ran."""
+    timed: list[TimedEntry] = []
+    due: datetime | None = None  # since when the job could be claimed
+    planned = False  # whether `due` is the run_at of an earlier event
     for entry in history:
         if entry.kind == "attempt":
-            found.append(AttemptTimes(entry, _seconds(due, entry.at), _run(entry)))
+            started = entry.detail.get("started_at")
+            run = _seconds(started if isinstance(started, datetime) else entry.at, entry.detail.get("finished_at"))
+            timed.append(TimedEntry(entry, _seconds(due, entry.at), run))
             continue
-        found.append(AttemptTimes(entry))
+        timed.append(TimedEntry(entry))
         run_at = entry.detail.get("run_at")
         if isinstance(run_at, datetime):
             due, planned = run_at, True
-        elif entry.name == "promoted" and planned:  # it was due before somebody noticed
+        elif entry.name == "promoted" and planned:  # it was due before it was promoted
             planned = False
         elif entry.name != "claimed":
             due, planned = entry.at, False
-    return found
-
-
-def _run(entry: HistoryEntry) -> float | None:
-    started = entry.detail.get("started_at")
-    begun = started if isinstance(started, datetime) else entry.at
-    return _seconds(begun, entry.detail.get("finished_at"))
+    return timed
 
 
 def _seconds(start: datetime | None, end: object) -> float | None:
@@ -81,25 +143,41 @@ def _seconds(start: datetime | None, end: object) -> float | None:
     return max(0.0, (end - start).total_seconds())
 
 
-MOST_IN_A_ROW = 10
-MOST_BY_LEVEL = (10, 5, 5, 3, 3)
-MOST_NODES = 60
-NEIGHBOURS = 2
-CHAIN_JOBS = 1000
+def _row(one: TimedEntry) -> Row:
+    entry = one.entry
+    is_attempt = entry.kind == "attempt"
+    hidden = ("started_at", "finished_at", "fingerprint")
+    words = detail_words(entry.name, {name: value for name, value in entry.detail.items() if name not in hidden})
+    return [
+        utc_text(entry.at),
+        Cell(f"attempt {entry.attempt}", "bold") if is_attempt else entry.name,
+        "" if one.wait is None else span(one.wait),
+        "" if one.run is None else span(one.run),
+        entry.actor or "",
+        ", ".join([entry.name, *words] if is_attempt else words),
+    ]
 
 
-class Node(Struct):
-    """A chain that is waited for, and what that waits for in turn."""
+def _entry_data(one: TimedEntry) -> dict[str, Any]:
+    times = {"wait_seconds": one.wait, "run_seconds": one.run} if one.entry.kind == "attempt" else {}
+    return {**to_data(one.entry), **times}
+
+
+# --- chain, blockers, waiting jobs, batch ---
+
+
+class BlockerNode(Struct):
+    """A blocker, and the blockers it waits for itself."""
 
     blocker: Blocker
-    below: list[Node]
-    more: int = 0  # that are left out below it
-    is_repeated: bool = False  # it stands above already, with all that is below it
+    children: list[BlockerNode]
+    more: int = 0  # children that are left out
+    is_repeated: bool = False  # shown earlier, with its children
 
 
-class Around(Struct):
+class Relations(Struct):
     chain: list[JobRecord]
-    blockers: list[Node]
+    blockers: list[BlockerNode]
     more_blockers: int
     waiting: list[JobRecord]
     more_waiting: int
@@ -108,17 +186,17 @@ class Around(Struct):
     progress: BatchProgress | None
 
     @property
-    def length(self) -> int:
+    def chain_length(self) -> int:
         return self.chain[-1].chain_index + 1 if self.chain else 1
 
 
-def look_around(app: Holdfast, job: Job[Any]) -> Around:
-    blockers, more_blockers = _Walk(app).from_job(job.id)
+def find_relations(app: Holdfast, job: Job[Any]) -> Relations:
+    blockers, more_blockers = _BlockerWalk(app).from_job(job.id)
     workflows = app.store.workflows
-    waiting = workflows.waiting_for(job.chain_id, MOST_IN_A_ROW)
+    waiting = workflows.waiting_for(job.chain_id, MAX_LISTED)
     callback_of = workflows.batch(callback=job.id) if job.batch_id is None else None
     batch_id = job.batch_id if callback_of is None else callback_of.id
-    return Around(
+    return Relations(
         chain=workflows.chain(job.chain_id, near=job.chain_index, each_side=CHAIN_JOBS // 2),
         blockers=blockers,
         more_blockers=more_blockers,
@@ -126,335 +204,207 @@ def look_around(app: Holdfast, job: Job[Any]) -> Around:
         more_waiting=waiting.total - len(waiting.found),
         batch_id=batch_id,
         is_callback=callback_of is not None,
-        progress=None if batch_id is None else _progress(app, batch_id),
+        progress=None if batch_id is None else _batch_progress(app, batch_id),
     )
 
 
-def _progress(app: Holdfast, batch_id: int) -> BatchProgress | None:
+def _batch_progress(app: Holdfast, batch_id: int) -> BatchProgress | None:
     try:
         return app.batches.get(batch_id).progress()
-    except BatchNotFound:  # it was deleted by hand
+    except BatchNotFound:  # deleted with plain SQL
         return None
 
 
-class _Walk:
-    """Up, from a job to what it waits for, as far as there is something in the way and room to show it."""
+class _BlockerWalk:
+    """Walks from a job to its blockers and theirs, within MAX_NODES and MAX_BY_LEVEL."""
 
     def __init__(self, app: Holdfast) -> None:
-        self._store, self._room = app.store, MOST_NODES
-        self._seen: dict[int, int] = {}  # chains, and from which level on they need not be shown again
+        self._workflows, self._nodes_left = app.store.workflows, MAX_NODES
+        self._seen: dict[int, int] = {}  # chain id -> the level from which on it is not shown again
 
-    def from_job(self, job_id: int, level: int = 0) -> tuple[list[Node], int]:
-        room = min(MOST_BY_LEVEL[level], self._room) if level < len(MOST_BY_LEVEL) else 0
-        blockers = self._store.workflows.blockers(job_id, room, urgent_first=True)
+    def from_job(self, job_id: int, level: int = 0) -> tuple[list[BlockerNode], int]:
+        """Return the blockers of a job, and how many are left out."""
+        limit = min(MAX_BY_LEVEL[level], self._nodes_left) if level < len(MAX_BY_LEVEL) else 0
+        blockers = self._workflows.blockers(job_id, limit, urgent_first=True)
         if level == 0:
             return [self._node(one, level) for one in blockers.found], blockers.total - len(blockers.found)
-        # What a blocker does not wait for any more says nothing about why it is where it is.
-        found = [one for one in blockers.found if one.status != "succeeded"]
-        left_out = blockers.holding - sum(one.holds for one in found)
-        return [self._node(one, level) for one in found], max(0, left_out)
+        # Blockers of a blocker matter only while they block it.
+        unfinished = [one for one in blockers.found if one.status != "succeeded"]
+        left_out = blockers.holding - sum(one.holds for one in unfinished)
+        return [self._node(one, level) for one in unfinished], max(0, left_out)
 
-    def _node(self, one: Blocker, level: int) -> Node:
-        if self._seen.get(one.chain_id, level + 1) <= level:
-            return Node(one, [], is_repeated=True)
-        self._room = max(0, self._room - 1)
-        if one.id is None or one.status == "succeeded":
-            self._seen[one.chain_id] = 0
-            return Node(one, [])
-        below, more = self.from_job(one.id, level + 1)
-        is_cut = more > 0 and not below  # there may be room where it stands next, further up
-        self._seen[one.chain_id] = level if is_cut else 0
-        return Node(one, below, more)
-
-
-# --- for programs ---
+    def _node(self, blocker: Blocker, level: int) -> BlockerNode:
+        if self._seen.get(blocker.chain_id, level + 1) <= level:
+            return BlockerNode(blocker, [], is_repeated=True)
+        self._nodes_left = max(0, self._nodes_left - 1)
+        if blocker.id is None or blocker.status == "succeeded":
+            self._seen[blocker.chain_id] = 0
+            return BlockerNode(blocker, [])
+        children, more = self.from_job(blocker.id, level + 1)
+        is_cut = more > 0 and not children  # further up, there may be space for its children
+        self._seen[blocker.chain_id] = level if is_cut else 0
+        return BlockerNode(blocker, children, more)
 
 
-def graph_data(job: Job[Any], around: Around) -> dict[str, Any]:
+def _relations_data(job: Job[Any], relations: Relations) -> dict[str, Any]:
+    batch: dict[str, Any] | None = None
+    if relations.batch_id is not None:
+        progress = {} if relations.progress is None else to_data(relations.progress)
+        batch = {"id": relations.batch_id, "callback": relations.is_callback, **progress}
     return {
         "external": job.is_external,
-        "timeout_at": optional_iso(job.timeout_at),
+        "timeout_at": job.timeout_at,
         "chain_id": job.chain_id,
         "chain_index": job.chain_index,
-        "chain_length": around.length,
-        "chain": [_link_data(link) | {"index": link.chain_index} for link in around.chain],
+        "chain_length": relations.chain_length,
+        "chain": [_record_data(record) | {"index": record.chain_index} for record in relations.chain],
         "on_blocker_failure": job.on_blocker_failure,
-        "blockers": [_node_data(node) for node in around.blockers],
-        "more_blockers": around.more_blockers,
-        "waiting": [_link_data(link) for link in around.waiting],
-        "more_waiting": around.more_waiting,
-        "batch": _batch_data(around),
+        "blockers": [_node_data(node) for node in relations.blockers],
+        "more_blockers": relations.more_blockers,
+        "waiting": [_record_data(record) for record in relations.waiting],
+        "more_waiting": relations.more_waiting,
+        "batch": batch,
     }
 
 
-def _link_data(link: JobRecord) -> dict[str, Any]:
-    return {"id": link.id, "task": link.task, "status": link.status}
+def _record_data(record: JobRecord) -> dict[str, Any]:
+    return {"id": record.id, "task": record.task, "status": record.status}
 
 
-def _node_data(node: Node) -> dict[str, Any]:
-    one = node.blocker
+def _node_data(node: BlockerNode) -> dict[str, Any]:
+    timeout_at = node.blocker.timeout_at
     return {
-        "id": one.id,
-        "task": one.task,
-        "status": one.status,
-        "chain_id": one.chain_id,
-        "holds": one.holds,
-        "error_code": one.error_code,
-        "external": bool(one.external),
-        "timeout_at": None if one.timeout_at is None else iso(as_datetime(one.timeout_at)),
-        "blockers": [_node_data(below) for below in node.below],
+        **to_data(node.blocker),
+        "external": bool(node.blocker.external),
+        "timeout_at": None if timeout_at is None else as_datetime(timeout_at),
+        "blockers": [_node_data(child) for child in node.children],
         "more_blockers": node.more,
         "repeated": node.is_repeated,
     }
 
 
-def _batch_data(around: Around) -> dict[str, Any] | None:
-    if around.batch_id is None:
-        return None
-    data: dict[str, Any] = {"id": around.batch_id, "callback": around.is_callback}
-    if around.progress is not None:
-        p = around.progress
-        counts = ("total", "blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled", "ended")
-        data |= {name: getattr(p, name) for name in counts}
-        data |= {"sealed": p.sealed, "done_at": optional_iso(p.done_at)}
-    return data
+# --- fields and trees ---
 
 
-# --- for people ---
+def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
+    progress = "" if job.progress is None else f"{job.progress:.0%} "
+    error = ": ".join(part for part in (job.error_code, job.error_detail) if part)
+    optional: list[Field] = [
+        ("run at", f"{utc_text(job.run_at)} UTC, {due(job.run_at, now)}" if job.status == "scheduled" else ""),
+        ("started", _ago(job.started_at, now)),
+        ("finished", _ago(job.finished_at, now)),
+        ("progress", f"{progress}{job.progress_text or ''}".rstrip()),
+        ("timeout", "" if job.timeout is None else span(job.timeout)),
+        ("key", job.key or ""),
+        ("tags", ", ".join(job.tags)),
+        ("worker", job.worker or ""),
+    ]
+    if error:
+        name = "reason" if job.status == "cancelled" else "error"
+        optional.append((name, Cell(error, "red" if job.status == "failed" else "")))
+    return [
+        ("job", str(job.id)),
+        ("task", Cell(f"{job.task}, external") if job.is_external else task_cell(job.task)),
+        ("queue", job.queue),
+        ("status", status_cell(job.status)),
+        ("attempt", f"{job.attempt} of {job.max_attempts}"),
+        ("priority", str(job.priority)),
+        ("created", _ago(job.created_at, now)),
+        *((name, value) for name, value in optional if value),
+    ]
 
 
-def facts(job: Job[Any], around: Around, now: datetime) -> list[tuple[str, Cell | str]]:
-    """What is said among the fields of the job."""
-    lines: list[tuple[str, Cell | str]] = []
-    if around.length > 1:
-        lines.append(("chain", f"{around.chain[0].id}, job {job.chain_index + 1:,} of {around.length:,}"))
-    if around.batch_id is not None:
-        lines.append(("batch", _batch_words(around)))
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f"{utc_text(moment)} UTC, {age(moment, now)} ago"
+
+
+def _relation_fields(job: Job[Any], relations: Relations, now: datetime) -> list[Field]:
+    found: list[Field] = []
+    if relations.chain_length > 1:
+        place = f"job {job.chain_index + 1:,} of {relations.chain_length:,}"
+        found.append(("chain", f"{relations.chain[0].id}, {place}"))
+    if relations.batch_id is not None:
+        found.append(("batch", _batch_text(relations)))
     if job.timeout_at is not None:
-        lines.append(("deadline", f"{local(job.timeout_at)} UTC, {due(job.timeout_at, now)}"))
-    if around.blockers and job.status == "blocked":
-        lines.append(("on blocker failure", job.on_blocker_failure))
-    return lines
+        found.append(("deadline", f"{utc_text(job.timeout_at)} UTC, {due(job.timeout_at, now)}"))
+    if relations.blockers and job.status == "blocked":
+        found.append(("on blocker failure", job.on_blocker_failure))
+    return found
 
 
-def _batch_words(around: Around) -> str:
-    words = f"{around.batch_id}"
-    if around.is_callback:
-        words += ", which enqueued it when all had ended"
-    if around.progress is not None:
-        words += f": {around.progress.ended:,} of {around.progress.total:,} ended"
+def _batch_text(relations: Relations) -> str:
+    text = f"{relations.batch_id}"
+    if relations.is_callback:
+        text += ", this job is its callback"
+    if relations.progress is not None:
+        text += f": {relations.progress.ended:,} of {relations.progress.total:,} finished"
         for name in ("failed", "cancelled"):
-            count = getattr(around.progress, name)
-            words += f", {count:,} {name}" if count else ""
-        words += "" if around.progress.sealed else "; not sealed, so it cannot end yet"
-    return words
+            count = getattr(relations.progress, name)
+            text += f", {count:,} {name}" if count else ""
+        text += "" if relations.progress.sealed else "; not sealed, so it cannot finish yet"
+    return text
 
 
-def draw(job: Job[Any], around: Around) -> list[Branch]:
-    drawn = []
-    if around.length > 1:
-        links = _abbreviated(around.chain, job.chain_index)
-        drawn.append(Branch([Cell(f"chain {around.chain[0].id}, {around.length:,} jobs", "bold")], links))
-    if around.blockers:
-        below = [*map(_node_branch, around.blockers), *_more(around.more_blockers)]
-        drawn.append(Branch([Cell("depends on", "bold")], below))
-    if around.waiting:
-        below = [*(Branch(_link(link)) for link in around.waiting), *_more(around.more_waiting)]
-        drawn.append(Branch([Cell("needed by", "bold")], below))
-    return drawn
+def _relation_trees(job: Job[Any], relations: Relations) -> list[Branch]:
+    trees = []
+    if relations.chain_length > 1:
+        title = f"chain {relations.chain[0].id}, {relations.chain_length:,} jobs"
+        trees.append(Branch([Cell(title, "bold")], _chain_branches(relations.chain, job.chain_index)))
+    if relations.blockers:
+        children = [*map(_node_branch, relations.blockers), *_more(relations.more_blockers)]
+        trees.append(Branch([Cell("depends on", "bold")], children))
+    if relations.waiting:
+        children = [*(Branch(_record_cells(record)) for record in relations.waiting), *_more(relations.more_waiting)]
+        trees.append(Branch([Cell("needed by", "bold")], children))
+    return trees
 
 
-def _abbreviated(chain: list[JobRecord], here: int) -> list[Branch]:
-    """All of a short one; of a long one the first, the last, and those near the job that is shown."""
+def _chain_branches(chain: list[JobRecord], here: int) -> list[Branch]:
+    """Return all jobs of a short chain; of a long one the first, the last, and those near the shown job."""
     last = chain[-1].chain_index
-    shown = {one.chain_index: one for one in chain}
-    if last >= MOST_IN_A_ROW:
+    shown = {record.chain_index: record for record in chain}
+    if last >= MAX_LISTED:
         near = range(here - NEIGHBOURS, here + NEIGHBOURS + 1)
-        shown = {index: one for index, one in shown.items() if index in (0, last) or index in near}
-    drawn, before = list[Branch](), -1
-    for index, one in shown.items():
-        drawn += _more(index - before - 1, "…")
-        mark = [Cell("(this one)", "bold")] if index == here else []
-        drawn.append(Branch([*_link(one), *mark]))
+        shown = {index: record for index, record in shown.items() if index in (0, last) or index in near}
+    branches, before = list[Branch](), -1
+    for index, record in shown.items():
+        branches += _more(index - before - 1, "…")
+        mark = [Cell("(this job)", "bold")] if index == here else []
+        branches.append(Branch([*_record_cells(record), *mark]))
         before = index
-    return drawn
+    return branches
 
 
-def _link(link: JobRecord) -> list[Cell | str]:
-    return [_name(link.id, link.task), state(link.status)]
+def _record_cells(record: JobRecord) -> list[Cell | str]:
+    return [_name(record.id, record.task), status_cell(record.status)]
 
 
 def _name(id: int, task: str | None) -> str:
-    return f"{id} {'message' if task is None else task}"
+    return f"{id} {task_cell(task).text}"
 
 
-def _node_branch(node: Node) -> Branch:
-    one = node.blocker
-    if one.id is None or one.status is None:
-        return Branch([f"chain {one.chain_id}", Cell("deleted", "red")])
-    cells: list[Cell | str] = [_name(one.id, one.task), state(one.status)]
-    if one.error_code and one.status == "failed":
-        cells.append(Cell(one.error_code, "red"))
-    if one.external:
+def _node_branch(node: BlockerNode) -> Branch:
+    blocker = node.blocker
+    if blocker.id is None or blocker.status is None:
+        return Branch([f"chain {blocker.chain_id}", Cell("deleted", "red")])
+    cells: list[Cell | str] = [_name(blocker.id, blocker.task), status_cell(blocker.status)]
+    if blocker.error_code and blocker.status == "failed":
+        cells.append(Cell(blocker.error_code, "red"))
+    if blocker.external:
         cells.append("external")
-    if one.external and one.status == "blocked" and one.timeout_at is not None:
-        cells.append(f"until {local(as_datetime(one.timeout_at))} UTC")
-    if one.id != one.chain_id:
-        cells.append(f"of chain {one.chain_id}")
+    if blocker.external and blocker.status == "blocked" and blocker.timeout_at is not None:
+        cells.append(f"until {utc_text(as_datetime(blocker.timeout_at))} UTC")
+    if blocker.id != blocker.chain_id:
+        cells.append(f"of chain {blocker.chain_id}")
     if node.is_repeated:
         cells.append("(see above)")
-    if len(node.below) > 1 and all(below.is_repeated for below in node.below):
-        count = len(node.below) + node.more
+    if len(node.children) > 1 and all(child.is_repeated for child in node.children):
+        count = len(node.children) + node.more
         return Branch([*cells, Cell(f"({count:,} more: see above)", "dim")])
-    if node.more and not node.below:
+    if node.more and not node.children:
         return Branch([*cells, Cell(f"(… {node.more:,} more)", "dim")])
-    return Branch(cells, [*map(_node_branch, node.below), *_more(node.more)])
+    return Branch(cells, [*map(_node_branch, node.children), *_more(node.more)])
 
 
 def _more(count: int, words: str = "… and") -> list[Branch]:
     return [Branch([Cell(f"{words} {count:,} more", "dim")])] if count else []
-
-
-COLUMNS = (
-    Column("AT (UTC)"),
-    Column("WHAT"),
-    Column("WAIT", right=True, spare=1),
-    Column("RUN", right=True, spare=1),
-    Column("BY", least=8, spare=3),
-    Column("DETAIL", least=14, spare=2),
-)
-
-
-@click.command(epilog=example("holdfast show 42 --db app.db --traceback"))
-@click.argument("id", type=job_id, shell_complete=complete_jobs)
-@click.option("--args", "with_args", is_flag=True, help="Show its payload too.")
-@click.option("--result", "with_result", is_flag=True, help="Show its result too.")
-@click.option("--traceback", "with_traceback", is_flag=True, help="Show the traceback of its last error too.")
-@takes_database
-@json_option
-def show(
-    database: DatabaseOption, id: int, with_args: bool, with_result: bool, with_traceback: bool, as_json: bool
-) -> None:
-    """Show all about one job.
-
-    Its fields, its chain, what it waits for and who waits for it, its history, its last error.
-    """
-    with database.open() as app:
-        job, history = app.jobs.get(id), app.jobs.history(id)
-        around = look_around(app, job)
-        traceback = _traceback(app, history) if with_traceback else None
-    timeline = spans(history)
-    if as_json:
-        data = as_data(job, with_args=with_args, with_result=with_result)
-        data |= graph_data(job, around)
-        data["history"] = [_entry_data(one) for one in timeline]
-        document(data | ({"traceback": traceback} if with_traceback else {}))
-        return
-    private: list[tuple[str, Cell | str]] = []
-    if with_args:
-        private.append(("args", payload_text(job)))
-    if with_result:
-        private.append(("result", _result_text(job)))
-    now = datetime.now(UTC)
-    fields([*_about(job, now), *facts(job, around, now), *private])
-    for branch in draw(job, around):
-        say("")
-        tree(branch)
-    if timeline:
-        say("")
-        # An attempt stands for the claim before it.
-        table(COLUMNS, [_row(one) for one in timeline if one.entry.name != "claimed"])
-    if with_traceback:
-        say("")
-        say_lines(traceback.rstrip() if traceback else "No traceback is kept.")
-
-
-def _about(job: Job[Any], now: datetime) -> list[tuple[str, Cell | str]]:
-    lines: list[tuple[str, Cell | str]] = [
-        ("job", str(job.id)),
-        ("task", Cell(f"{job.task}, external") if job.is_external else what(job)),
-        ("queue", job.queue),
-        ("status", state(job.status)),
-        ("attempt", f"{job.attempt} of {job.max_attempts}"),
-        ("priority", str(job.priority)),
-        ("created", f"{local(job.created_at)} UTC, {age(job.created_at, now)} ago"),
-    ]
-    if job.status == "scheduled":
-        lines.append(("run at", f"{local(job.run_at)} UTC, {due(job.run_at, now)}"))
-    for name, moment in (("started", job.started_at), ("finished", job.finished_at)):
-        if moment is not None:
-            lines.append((name, f"{local(moment)} UTC, {age(moment, now)} ago"))
-    if job.progress is not None or job.progress_text:
-        share = "" if job.progress is None else f"{job.progress:.0%} "
-        lines.append(("progress", f"{share}{job.progress_text or ''}".rstrip()))
-    optional = {
-        "timeout": None if job.timeout is None else span(job.timeout),
-        "key": job.key,
-        "tags": ", ".join(job.tags),
-        "worker": job.worker,
-    }
-    lines += [(name, value) for name, value in optional.items() if value]
-    reason = ": ".join(part for part in (job.error_code, job.error_detail) if part)
-    if reason:
-        name = "reason" if job.status == "cancelled" else "error"
-        lines.append((name, Cell(reason, "red" if job.status == "failed" else "")))
-    return lines
-
-
-def _row(one: AttemptTimes) -> list[Cell | str]:
-    entry = one.entry
-    return [
-        local(entry.at),
-        Cell(f"attempt {entry.attempt}", "bold") if entry.kind == "attempt" else entry.name,
-        "" if one.wait is None else span(one.wait),
-        "" if one.run is None else span(one.run),
-        entry.actor or "",
-        _detail(entry),
-    ]
-
-
-def _detail(entry: HistoryEntry) -> str:
-    detail = written(entry.detail, local)
-    words = [entry.name] if entry.kind == "attempt" else []
-    if "from" in detail and "to" in detail:
-        words.append(f"{detail.pop('from')} → {detail.pop('to')}")
-    if "run_at" in detail:
-        words.append(f"due {detail.pop('run_at')}")
-    error = [str(detail.pop(name)) for name in ("error_code", "error_detail") if detail.get(name)]
-    if error:
-        words.append(": ".join(error))
-    for name in ("started_at", "finished_at", "fingerprint"):
-        detail.pop(name, None)
-    words += [f"{name}={value}" for name, value in detail.items()]
-    return ", ".join(words)
-
-
-def _entry_data(one: AttemptTimes) -> dict[str, Any]:
-    entry = one.entry
-    data = {
-        "at": iso(entry.at),
-        "kind": entry.kind,
-        "name": entry.name,
-        "attempt": entry.attempt,
-        "actor": entry.actor,
-        "detail": written(entry.detail, iso),
-    }
-    if entry.kind == "attempt":
-        data |= {"wait_seconds": one.wait, "run_seconds": one.run}
-    return data
-
-
-def _traceback(app: Holdfast, history: Sequence[HistoryEntry]) -> str | None:
-    """That of the newest attempt that has one."""
-    for entry in reversed(history):
-        fingerprint = entry.detail.get("fingerprint")
-        if isinstance(fingerprint, str):
-            return app.jobs.traceback(fingerprint)
-    return None
-
-
-def _result_text(job: Job[Any]) -> str:
-    try:
-        return msgspec.json.encode(job.result).decode()
-    except (InvalidPayload, BlobMissing, BlobError) as error:
-        return f"({error})"

@@ -1,4 +1,4 @@
-"""`holdfast stats`: the five questions of whoever is on call, on one screen."""
+"""`holdfast stats`: the state of the queues on one screen."""
 
 from __future__ import annotations
 
@@ -6,281 +6,61 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
 from ...text import size
-from ..options import DatabaseOption, duration, example, takes_database
+from ..options import DatabaseOption, duration, example, read_options
 from ..output import (
     Cell,
     Column,
+    Row,
     age,
     document,
     due,
-    iso,
-    json_option,
     lines,
-    local,
-    optional_iso,
     percent,
     plural,
     say,
+    share_lines,
     short,
     span,
-    state,
+    status_cell,
     table,
+    task_cell,
+    utc_text,
 )
-from ..top.layout import share_out
-from .failures import as_data as failure_data
-from .failures import place
-from .workers import STATES, worker_state
-from .workers import as_data as worker_data
+from .failures import COLUMNS as FAILURE_COLUMNS
+from .failures import failure_row
+from .workers import STATE_STYLES
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ...model.stats import Count, Storage
     from ...observe.results import Latency, OldestJob, RetentionStatus, Snapshot, TaskAttempts, WorkerHealth
     from ...supervisor import Holdfast
 
 
-def in_words(kept: RetentionStatus, storage: Storage, now: datetime) -> list[str]:
-    words = [f"the file has {size(storage.database_bytes)}"]
-    if storage.free_bytes_in_file:
-        words.append(f"{size(storage.free_bytes_in_file)} of it unused")
-    words.append(f"its log {size(storage.wal_bytes)}")
-    words.append(f"{size(storage.disk_free_bytes)} free on the disk")
-    sentences = [", ".join(words)]
-    if kept.rules is None:
-        return [*sentences, "the rules are of another version of Holdfast: nothing is deleted"]
-    sentences.append(f"kept: {kept.rules}{'' if kept.automatic else ' (only when somebody prunes)'}")
-    if kept.due:
-        jobs = f"{kept.due:,}+ jobs" if kept.more_due else plural(kept.due, "job")
-        sentences.append(f"to be deleted now: {jobs}")
-    elif kept.next_at is not None:
-        sentences.append(f"next to be deleted: job {kept.next_job_id}, {due(kept.next_at, now)}")
-    if kept.last_pruned_at is not None:
-        sentences.append(f"last pruned {age(kept.last_pruned_at, now)} ago: {plural(kept.last_pruned_jobs, 'job')}")
-    if kept.left_behind:
-        sentences.append(f"rows of {plural(kept.left_behind, 'deleted job')} are left: holdfast doctor --repair")
-    else:
-        sentences.append("deleting left nothing behind")
-    return sentences
+STATUS_ORDER = ("ready", "running", "scheduled", "blocked", "failed", "cancelled", "succeeded")
+MAX_NAMED = 3  # failing tasks in the summary
+MAX_LIMIT = 1000
+PIPE_ROWS = 10  # per table
+FRAME_LINES = 2  # the title, and the next prompt
+HOUR = 3600.0
+QueueTask = tuple[str, str | None]
+Number = Callable[[int], str]
 
 
-def kept_data(kept: RetentionStatus) -> dict[str, Any]:
-    return {
-        "rules": kept.rules,
-        "automatic": kept.automatic,
-        "due": kept.due,
-        "more_due": kept.more_due,
-        "next_job_id": kept.next_job_id,
-        "next_at": optional_iso(kept.next_at),
-        "last_pruned_at": optional_iso(kept.last_pruned_at),
-        "last_pruned_jobs": kept.last_pruned_jobs,
-        "left_behind": kept.left_behind,
-    }
+class StatsSection(NamedTuple):
+    """A title with a summary on one line, and a table."""
 
-
-ORDER = ("ready", "running", "scheduled", "blocked", "failed", "cancelled", "succeeded")
-MOST_NAMED = 3
-BAD_ATTEMPTS, BAD_SHARE = 5, 0.5  # from these on, a task fails over and over
-Row = Sequence[Cell | str]
-Place = tuple[str, str | None]
-
-
-class Answer(NamedTuple):
-    """One of the five: what is asked, what there is to say in a line, and the rest of it."""
-
-    question: str
+    title: str
     summary: Sequence[Cell | str]
     columns: Sequence[Column] = ()
     rows: Sequence[Row] = ()
-    noun: str = ""  # what the rows are
-    mark: str = ","  # between what there is to say
-
-
-def how_many(snapshot: Snapshot, number: Callable[[int], str]) -> Answer:
-    by_status = snapshot.counts.by_status
-    summary = [Cell(f"{by_status[name]:,} {name}", state(name).style) for name in ORDER if by_status.get(name)]
-    rows: list[Row] = [
-        [queue, place(task), *(Cell(number(counts.get(name, 0)), _style(name)) for name in ORDER)]
-        for (queue, task), counts in by_place(snapshot.counts.items)
-    ]
-    columns = [Column("QUEUE", least=7), Column("TASK", least=8)]
-    columns += [Column(name.upper(), right=True, spare=_SPARE.get(name, 0)) for name in ORDER]
-    return Answer("How many", summary or ["no jobs"], columns, rows, "row")
-
-
-_SPARE = {"cancelled": 3, "blocked": 2, "scheduled": 1}
-
-
-def _style(status: str) -> str:
-    return "red" if status == "failed" else ""
-
-
-def by_place(items: Sequence[Count]) -> list[tuple[Place, dict[str, int]]]:
-    """Counts of each state, by queue and task; what has most to do, first."""
-    places: dict[Place, dict[str, int]] = {}
-    for one in items:
-        here = places.setdefault((one.queue, one.task), {})
-        here[one.status] = here.get(one.status, 0) + (one.count or 0)
-    return sorted(places.items(), key=_busiest)
-
-
-def _busiest(item: tuple[Place, dict[str, int]]) -> tuple[int, int, int, str, str]:
-    (queue, task), counts = item
-    live = sum(count for status, count in counts.items() if status not in ("succeeded", "cancelled", "failed"))
-    return -live, -counts.get("failed", 0), -sum(counts.values()), queue, task or ""
-
-
-# --- 2 ---
-
-
-def stuck(snapshot: Snapshot) -> Answer:
-    columns = (
-        Column("JOB", right=True),
-        Column("TASK", least=8),
-        Column("QUEUE", least=6, spare=2),
-        Column("STATUS"),
-        Column("FOR", right=True),
-        Column("TRY", right=True, spare=3),
-        Column("WORKER", least=8),
-        Column("PID", right=True),
-        Column("HOST", least=6, spare=1),
-        Column("HEARTBEAT", right=True),
-    )
-    rows = [_stuck_row(one, snapshot.at) for one in snapshot.oldest]
-    return Answer("Stuck the longest", _workers(snapshot.workers), columns, rows, "job")
-
-
-def _stuck_row(one: OldestJob, now: datetime) -> Row:
-    worker = one.worker
-    row: list[Cell | str] = [
-        str(one.job_id),
-        place(one.task),
-        one.queue,
-        state(one.status),
-        span(int(one.age)),
-        str(one.attempt) if one.attempt else "",
-    ]
-    if worker is None:
-        return [*row, "", "", "", ""]
-    health = worker_state(worker)
-    name = Cell(worker.id, "" if health == "alive" else STATES[health])
-    return [*row, name, str(worker.pid), worker.host, f"{age(worker.heartbeat_at, now)} ago"]
-
-
-def _workers(workers: Sequence[WorkerHealth]) -> list[Cell | str]:
-    """Those that are there, and those that are not but left no word."""
-    found: dict[str, int] = {}
-    for one in workers:
-        if one.ended_at is None:
-            found[worker_state(one)] = found.get(worker_state(one), 0) + 1
-    if not found:
-        return [Cell("no worker is alive", "red")]
-    return [Cell(f"{plural(count, 'worker')} {name}", STATES[name]) for name, count in found.items()]
-
-
-# --- 3 ---
-
-
-def tried(snapshot: Snapshot, window: str, number: Callable[[int], str]) -> Answer:
-    columns = (
-        Column("TASK", least=8),
-        Column("QUEUE", least=6, spare=2),
-        Column("ENDED", right=True),
-        Column("1ST", right=True),
-        Column("2ND", right=True, spare=1),
-        Column("3RD+", right=True, spare=1),
-        Column("RETRIED", right=True),
-        Column("FAILED", right=True),
-        Column("FAILING", right=True),
-        Column("WAIT P95", right=True, spare=4),
-        Column("RUN P95", right=True, spare=3),
-    )
-    ordered = sorted(snapshot.attempts, key=lambda one: not keeps_failing(one))  # in its order otherwise
-    latencies = {(one.queue, one.task): one for one in snapshot.latency}
-    rows = [_tried_row(one, latencies.get((one.queue, one.task)), number) for one in ordered]
-    ended = sum(one.jobs for one in snapshot.attempts)
-    first = sum(one.by_attempt.get(1, 0) for one in snapshot.attempts)
-    bad = [one.task or one.queue for one in snapshot.attempts if keeps_failing(one)]
-    summary: list[Cell | str] = [Cell(f"{name} fails over and over", "red") for name in bad[:MOST_NAMED]]
-    summary.append(f"{plural(ended, 'job')} ended in the last {window}")
-    if ended:
-        summary.append(f"{percent(first, ended)} at the first attempt")
-    return Answer("Attempts", summary, columns, rows, "task")
-
-
-def keeps_failing(one: TaskAttempts) -> bool:
-    return one.retried + one.failed >= BAD_ATTEMPTS and one.failure_rate >= BAD_SHARE
-
-
-def _tried_row(one: TaskAttempts, latency: Latency | None, number: Callable[[int], str]) -> Row:
-    first, second = one.by_attempt.get(1, 0), one.by_attempt.get(2, 0)
-    bad = keeps_failing(one)
-    return [
-        Cell(place(one.task).text, "red" if bad else place(one.task).style),
-        one.queue,
-        number(one.jobs),
-        percent(first, one.jobs) if one.jobs else "",
-        percent(second, one.jobs) if one.jobs else "",
-        percent(one.jobs - first - second, one.jobs) if one.jobs else "",
-        number(one.retried),
-        Cell(number(one.failed), "red"),
-        Cell(percent(one.failure_rate, 1), "red" if bad else ""),
-        _seconds(None if latency is None else latency.wait.p95),
-        _seconds(None if latency is None else latency.run.p95),
-    ]
-
-
-def _seconds(value: float | None) -> str:
-    """Percentiles are right to an eighth: two digits are enough."""
-    if value is None:
-        return ""
-    if value < 0.001:
-        return "<1ms"
-    return f"{value * 1000:.2g}ms" if value < 0.0995 else f"{value:.2g}s" if value < 9.95 else span(int(value))
-
-
-# --- 4 ---
-
-
-def why(snapshot: Snapshot, number: Callable[[int], str]) -> Answer:
-    columns = (
-        Column("ERROR", least=16),
-        Column("COUNT", right=True),
-        Column("TASK", least=8),
-        Column("QUEUE", least=6, spare=1),
-        Column("FIRST SEEN", right=True),
-        Column("LAST SEEN", right=True),
-        Column("LAST JOB", right=True),
-    )
-    rows: list[Row] = [
-        [
-            Cell(one.error_code, "red"),
-            number(one.count),
-            place(one.task),
-            one.queue,
-            f"{age(one.first_seen, snapshot.at)} ago",
-            f"{age(one.last_seen, snapshot.at)} ago",
-            str(one.last_job_id),
-        ]
-        for one in snapshot.failures
-    ]
-    total = sum(one.count for one in snapshot.failures)
-    summary = (
-        [f"{plural(total, 'attempt')} failed, in {plural(len(rows), 'way')}"] if rows else ["nothing has failed"]
-    )
-    return Answer("Why they fail", summary, columns, rows, "kind")
-
-
-MOST = 1000
-IN_A_PIPE = 10  # rows of each table
-FRAME_LINES = 2  # the first one, and the next prompt
-HOUR = 3600.0
+    noun: str = ""  # what a row is
+    separator: str = ","  # between the parts of the summary
 
 
 @click.command(
@@ -291,48 +71,56 @@ HOUR = 3600.0
 )
 @click.option(
     "--since", type=duration, metavar="DURATION",
-    help="Attempts and failures of the last 15m, 6h, 2d, …  [default: attempts of the last hour, all failures]",
+    help="Only attempts and failures of the last 15m, 6h, 2d, …  [default: attempts of the last hour, all failures]",
 )  # fmt: skip
 @click.option(
-    "--limit", type=click.IntRange(1, MOST), metavar="N", help="Rows of each table.  [default: as there is room]"
-)
-@takes_database
-@json_option
+    "--limit", type=click.IntRange(1, MAX_LIMIT), metavar="N",
+    help="Rows per table.  [default: what fits the terminal; 10 in a pipe]",
+)  # fmt: skip
+@read_options
 def stats(database: DatabaseOption, since: float | None, limit: int | None, as_json: bool) -> None:
-    """Say how it is doing: five questions, five answers, one screen.
+    """Show the state of the queues on one screen.
 
-    How many jobs are there, in which state? What is stuck the longest, and on whom? Does a task fail over and over?
-    Why do they fail? How big is the file, and how long is it all kept?
+    \b
+    1  Jobs by state, queue and task, busiest first.
+    2  The oldest running, ready and blocked jobs, with their workers.
+    3  How many attempts jobs needed, how many attempts failed, and latencies.
+    4  Failures by error code, most frequent first.
+    5  Disk usage, retention, and what is pruned next.
+
+    1ST, 2ND and 3RD+ are the shares of jobs that finished with that attempt, FAIL% is the share of attempts that did
+    not succeed, WAIT P95 and RUN P95 are 95th percentiles. A task keeps failing if at least five attempts, and at
+    least half of them, did not succeed.
     """
     with database.open() as app:
-        snapshot = _look(app, since)
-        place = app.store.place
+        snapshot = _snapshot(app, since)
+        location = app.store.place
     if as_json:
-        document(_as_data(snapshot, since))
+        _print_json(snapshot, since)
         return
-    number = short_or_nothing if sys.stdout.isatty() else str
+    number = _short_or_blank if sys.stdout.isatty() else str
     window = span(HOUR if since is None else since)
-    answers = [how_many(snapshot, number), stuck(snapshot), tried(snapshot, window, number), why(snapshot, number)]
-    answers.append(Answer("On disk", in_words(snapshot.kept, snapshot.storage, snapshot.at), mark=";"))
-    layout = _layout(answers, limit)
-    lines([[Cell(place, "bold"), f"{local(snapshot.at)[:-4]} UTC"]])
-    for index, (answer, rows) in enumerate(zip(answers, layout.rows, strict=True)):
-        if layout.airy:
+    sections = [
+        _jobs_section(snapshot, number),
+        _oldest_section(snapshot),
+        _attempts_section(snapshot, window, number),
+        _failures_section(snapshot),
+        StatsSection("Storage", _storage_summary(snapshot.kept, snapshot.storage, snapshot.at), separator=";"),
+    ]
+    layout = _layout(sections, limit)
+    lines([[Cell(location, "bold"), f"{utc_text(snapshot.at)[:-4]} UTC"]])
+    for index, (section, rows) in enumerate(zip(sections, layout.rows, strict=True)):
+        if layout.spaced:
             say("")
-        lines([_heading(index + 1, answer)], wrap=True, gap=1)
+        lines([_heading(index + 1, section)], wrap=True, gap=1)
         if rows:
-            table(answer.columns, answer.rows[:rows])
-        left = len(answer.rows) - rows
+            table(section.columns, section.rows[:rows])
+        left = len(section.rows) - rows
         if left > 0:
-            lines([[Cell(f"… and {plural(left, f'more {answer.noun}')}", "dim")]])
+            lines([[Cell(f"… and {plural(left, f'more {section.noun}')}", "dim")]])
 
 
-def short_or_nothing(count: int) -> str:
-    """So that a column without any is left out on a terminal."""
-    return short(count) if count else ""
-
-
-def _look(app: Holdfast, since: float | None) -> Snapshot:
+def _snapshot(app: Holdfast, since: float | None) -> Snapshot:
     snapshot = app.observe.snapshot()
     if since is None:
         return snapshot
@@ -345,83 +133,205 @@ def _look(app: Holdfast, since: float | None) -> Snapshot:
     )
 
 
-# --- for people ---
+def _print_json(snapshot: Snapshot, since: float | None) -> None:
+    counts = snapshot.counts
+    names = ("oldest", "attempts", "failures", "workers", "latency", "storage")
+    document({
+        "at": snapshot.at,
+        "since": since,
+        "total": counts.total,
+        "by_status": counts.by_status,
+        "counts": counts.items,
+        **{name: getattr(snapshot, name) for name in names},
+        "retention": snapshot.kept,
+    })  # fmt: skip
 
 
-class Layout(NamedTuple):
-    """How many rows of each table there are, and whether there is room for empty lines."""
+# --- layout ---
+
+
+class StatsLayout(NamedTuple):
+    """The number of rows of each table, and whether empty lines separate the sections."""
 
     rows: list[int]
-    airy: bool = True
+    spaced: bool = True
 
 
-def _layout(answers: list[Answer], limit: int | None) -> Layout:
-    """On a terminal, such that all is seen at once."""
-    wants = [len(answer.rows) for answer in answers]
+def _layout(sections: list[StatsSection], limit: int | None) -> StatsLayout:
+    """Choose the rows of each table, such that everything fits on a terminal."""
+    wanted = [len(section.rows) for section in sections]
     if limit is not None:
-        return Layout([min(want, limit) for want in wants])
+        return StatsLayout([min(rows, limit) for rows in wanted])
     if not sys.stdout.isatty():
-        return Layout([min(want, IN_A_PIPE) for want in wants])
+        return StatsLayout([min(rows, PIPE_ROWS) for rows in wanted])
     width, height = shutil.get_terminal_size()
-    room = height - FRAME_LINES - sum(_lines_besides(index, answer, width) for index, answer in enumerate(answers))
-    airy = room - len(answers) >= min(sum(wants), 2 * len(answers))
-    return Layout(share_out(max(room - len(answers) * airy, len(answers)), wants), airy)
+    available = height - FRAME_LINES - sum(_fixed_lines(section, width) for section in sections)
+    spaced = available - len(sections) >= min(sum(wanted), 2 * len(sections))
+    return StatsLayout(share_lines(max(available - len(sections) * spaced, len(sections)), wanted), spaced)
 
 
-def _lines_besides(index: int, answer: Answer, width: int) -> int:
-    """Its heading, the names of its columns, and how many more there are."""
-    long = sum(len(cell.text) + 1 for cell in _heading(index, answer))
-    return -(-long // width) + 2 * bool(answer.rows)
+def _fixed_lines(section: StatsSection, width: int) -> int:
+    """Count the lines of a section besides its rows: heading, column titles, and `… and 3 more`."""
+    length = sum(len(cell.text) + 1 for cell in _heading(1, section))
+    return -(-length // width) + 2 * bool(section.rows)
 
 
-def _heading(number: int, answer: Answer) -> list[Cell]:
-    cells = [part if isinstance(part, Cell) else Cell(part) for part in answer.summary]
-    listed = [Cell(f"{cell.text}{answer.mark}", cell.style) for cell in cells[:-1]] + cells[-1:]
-    return [Cell(f"{number}  {answer.question}:", "bold"), *listed]
+def _heading(number: int, section: StatsSection) -> list[Cell]:
+    cells = [part if isinstance(part, Cell) else Cell(part) for part in section.summary]
+    separated = [Cell(f"{cell.text}{section.separator}", cell.style) for cell in cells[:-1]] + cells[-1:]
+    return [Cell(f"{number}  {section.title}:", "bold"), *separated]
 
 
-# --- for programs ---
+def _short_or_blank(count: int) -> str:
+    """Return nothing for 0, so that a terminal leaves out columns that have only zeros."""
+    return short(count) if count else ""
 
 
-def _as_data(snapshot: Snapshot, since: float | None) -> dict[str, Any]:
-    return {
-        "at": iso(snapshot.at),
-        "since": since,
-        "total": snapshot.counts.total,
-        "by_status": snapshot.counts.by_status,
-        "counts": snapshot.counts.items,
-        "oldest": [_oldest_data(one) for one in snapshot.oldest],
-        "attempts": [_attempts_data(one) for one in snapshot.attempts],
-        "failures": [failure_data(one, with_traceback=True) for one in snapshot.failures],
-        "workers": [worker_data(one) for one in snapshot.workers],
-        "latency": snapshot.latency,
-        "storage": snapshot.storage,
-        "retention": kept_data(snapshot.kept),
-    }
+# --- sections ---
 
 
-def _oldest_data(one: OldestJob) -> dict[str, Any]:
-    return {
-        "job_id": one.job_id,
-        "status": one.status,
-        "queue": one.queue,
-        "task": one.task,
-        "since": iso(one.since),
-        "age": one.age,
-        "attempt": one.attempt,
-        "worker": None if one.worker is None else worker_data(one.worker),
-    }
+def _jobs_section(snapshot: Snapshot, number: Number) -> StatsSection:
+    by_status = snapshot.counts.by_status
+    summary = [
+        Cell(f"{by_status[name]:,} {name}", status_cell(name).style) for name in STATUS_ORDER if by_status.get(name)
+    ]
+    rows: list[Row] = [
+        [
+            queue,
+            task_cell(task),
+            *(Cell(number(counts.get(name, 0)), "red" if name == "failed" else "") for name in STATUS_ORDER),
+        ]
+        for (queue, task), counts in _by_queue_and_task(snapshot.counts.items)
+    ]
+    spare = {"cancelled": 3, "blocked": 2, "scheduled": 1}
+    columns = [Column("QUEUE", least=7), Column("TASK", least=8)]
+    columns += [Column(name.upper(), right=True, spare=spare.get(name, 0)) for name in STATUS_ORDER]
+    return StatsSection("Jobs", summary or ["none"], columns, rows, "row")
 
 
-def _attempts_data(one: TaskAttempts) -> dict[str, Any]:
-    return {
-        "queue": one.queue,
-        "task": one.task,
-        "jobs": one.jobs,
-        "by_attempt": {str(attempt): count for attempt, count in one.by_attempt.items()},
-        "succeeded": one.succeeded,
-        "retried": one.retried,
-        "failed": one.failed,
-        "failure_rate": one.failure_rate,
-        "over_and_over": keeps_failing(one),
-    }
+def _by_queue_and_task(items: Sequence[Count]) -> list[tuple[QueueTask, dict[str, int]]]:
+    """Return the counts of each state by queue and task, those with most unfinished jobs first."""
+    groups: dict[QueueTask, dict[str, int]] = {}
+    for one in items:
+        counts = groups.setdefault((one.queue, one.task), {})
+        counts[one.status] = counts.get(one.status, 0) + (one.count or 0)
+
+    def order(item: tuple[QueueTask, dict[str, int]]) -> tuple[int, int, int, str, str]:
+        (queue, task), counts = item
+        unfinished = sum(counts.get(status, 0) for status in ("ready", "running", "scheduled", "blocked"))
+        return -unfinished, -counts.get("failed", 0), -sum(counts.values()), queue, task or ""
+
+    return sorted(groups.items(), key=order)
+
+
+def _oldest_section(snapshot: Snapshot) -> StatsSection:
+    columns = (
+        Column("JOB", right=True), Column("TASK", least=8), Column("QUEUE", least=6, spare=2), Column("STATUS"),
+        Column("AGE", right=True), Column("ATTEMPT", right=True, spare=3), Column("WORKER", least=8),
+        Column("PID", right=True), Column("HOST", least=6, spare=1), Column("HEARTBEAT", right=True),
+    )  # fmt: skip
+    rows = [_oldest_row(job, snapshot.at) for job in snapshot.oldest]
+    return StatsSection("Oldest unfinished", _worker_summary(snapshot.workers), columns, rows, "job")
+
+
+def _oldest_row(job: OldestJob, now: datetime) -> Row:
+    worker = job.worker
+    row: list[Cell | str] = [
+        str(job.job_id),
+        task_cell(job.task),
+        job.queue,
+        status_cell(job.status),
+        span(int(job.age)),
+        str(job.attempt) if job.attempt else "",
+    ]
+    if worker is None:
+        return [*row, "", "", "", ""]
+    name = Cell(worker.id, "" if worker.state == "alive" else STATE_STYLES[worker.state])
+    return [*row, name, str(worker.pid), worker.host, f"{age(worker.heartbeat_at, now)} ago"]
+
+
+def _worker_summary(workers: Sequence[WorkerHealth]) -> list[Cell | str]:
+    """Count the workers by state, without those that have ended."""
+    counts: dict[str, int] = {}
+    for worker in workers:
+        if worker.ended_at is None:
+            counts[worker.state] = counts.get(worker.state, 0) + 1
+    if not counts:
+        return [Cell("no worker is alive", "red")]
+    return [Cell(f"{plural(count, 'worker')} {state}", STATE_STYLES[state]) for state, count in counts.items()]
+
+
+def _attempts_section(snapshot: Snapshot, window: str, number: Number) -> StatsSection:
+    columns = (
+        Column("TASK", least=8), Column("QUEUE", least=6, spare=2), Column("FINISHED", right=True),
+        Column("1ST", right=True), Column("2ND", right=True, spare=1), Column("3RD+", right=True, spare=1),
+        Column("RETRIED", right=True), Column("FAILED", right=True), Column("FAIL%", right=True),
+        Column("WAIT P95", right=True, spare=4), Column("RUN P95", right=True, spare=3),
+    )  # fmt: skip
+    failing_first = sorted(snapshot.attempts, key=lambda one: not one.keeps_failing)
+    latencies = {(one.queue, one.task): one for one in snapshot.latency}
+    rows = [_attempts_row(one, latencies.get((one.queue, one.task)), number) for one in failing_first]
+    finished = sum(one.jobs for one in snapshot.attempts)
+    first = sum(one.by_attempt.get(1, 0) for one in snapshot.attempts)
+    failing = [one.task or one.queue for one in snapshot.attempts if one.keeps_failing]
+    summary: list[Cell | str] = [Cell(f"{name} keeps failing", "red") for name in failing[:MAX_NAMED]]
+    summary.append(f"{plural(finished, 'job')} finished in the last {window}")
+    if finished:
+        summary.append(f"{percent(first, finished)} on the first attempt")
+    return StatsSection("Attempts", summary, columns, rows, "task")
+
+
+def _attempts_row(one: TaskAttempts, latency: Latency | None, number: Number) -> Row:
+    first, second = one.by_attempt.get(1, 0), one.by_attempt.get(2, 0)
+    shares = [percent(jobs, one.jobs) if one.jobs else "" for jobs in (first, second, one.jobs - first - second)]
+    task = task_cell(one.task)
+    return [
+        Cell(task.text, "red" if one.keeps_failing else task.style),
+        one.queue,
+        number(one.jobs),
+        *shares,
+        number(one.retried),
+        Cell(number(one.failed), "red"),
+        Cell(percent(one.failure_rate, 1), "red" if one.keeps_failing else ""),
+        _seconds(None if latency is None else latency.wait.p95),
+        _seconds(None if latency is None else latency.run.p95),
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    """Format a percentile with two digits, since it comes from a histogram."""
+    if value is None:
+        return ""
+    if value < 0.001:
+        return "<1ms"
+    return f"{value * 1000:.2g}ms" if value < 0.0995 else f"{value:.2g}s" if value < 9.95 else span(int(value))
+
+
+def _failures_section(snapshot: Snapshot) -> StatsSection:
+    rows = [failure_row(failure, snapshot.at)[:-1] for failure in snapshot.failures]
+    total = sum(failure.count for failure in snapshot.failures)
+    errors = f"{plural(total, 'failed attempt')}, {plural(len(rows), 'distinct error')}"
+    return StatsSection("Failures", [errors if rows else "none"], FAILURE_COLUMNS[:-1], rows, "error")
+
+
+def _storage_summary(kept: RetentionStatus, storage: Storage, now: datetime) -> list[str]:
+    unused = f" ({size(storage.free_bytes_in_file)} unused)" if storage.free_bytes_in_file else ""
+    parts = [
+        f"database {size(storage.database_bytes)}{unused}, WAL {size(storage.wal_bytes)}, "
+        f"disk free {size(storage.disk_free_bytes)}"
+    ]
+    if kept.rules is None:
+        return [*parts, "retention rules of another version of Holdfast: nothing is pruned"]
+    parts.append(f"retention: {kept.rules}{'' if kept.automatic else ' (automatic pruning is off)'}")
+    if kept.due:
+        parts.append(f"due for pruning: {f'{kept.due:,}+ jobs' if kept.more_due else plural(kept.due, 'job')}")
+    elif kept.next_at is not None:
+        parts.append(f"next to prune: job {kept.next_job_id}, {due(kept.next_at, now)}")
+    if kept.last_pruned_at is not None:
+        parts.append(f"last pruned {age(kept.last_pruned_at, now)} ago: {plural(kept.last_pruned_jobs, 'job')}")
+    if kept.left_behind:
+        orphaned = plural(kept.left_behind, "deleted job")
+        parts.append(f"orphaned rows of {orphaned}: run holdfast doctor --repair")
+    else:
+        parts.append("no orphaned rows")
+    return parts

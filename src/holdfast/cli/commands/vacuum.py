@@ -1,4 +1,4 @@
-"""`holdfast vacuum`: give space back to the system."""
+"""`holdfast vacuum`: return free space to the file system."""
 
 from __future__ import annotations
 
@@ -8,54 +8,53 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
+from ...serialize import to_data
 from ...text import size
-from ..options import AuditOptions, DatabaseOption, example, signed, takes_database
-from ..output import document, json_option, progress_bar, say
+from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..output import document, progress_bar, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @click.command(epilog=example("holdfast vacuum --db app.db", "holdfast vacuum --full --db app.db"))
-@click.option("--full", is_flag=True, help="Write the whole file anew: no worker may be at work, and it takes room.")
-@click.option("--hurry", is_flag=True, help="Without pauses in which others have the database.")
-@signed
-@takes_database
-@json_option
-def vacuum(database: DatabaseOption, full: bool, hurry: bool, signature: AuditOptions, as_json: bool) -> None:
-    """Give the space that deleted jobs have left back to the system.
+@click.option("--full", is_flag=True, help="Rewrite the whole file. Stop all workers first.")
+@click.option("--hurry", is_flag=True, help="Do not pause between steps to let other processes write.")
+@change_options
+def vacuum(database: DatabaseOption, full: bool, hurry: bool, audit: AuditOptions, as_json: bool) -> None:
+    """Return the space of deleted jobs to the file system.
 
-    In small steps, while others work. With --full the whole file is written anew, which makes it as small as it can
-    be; until that has ended nobody else can write, and it takes up to twice the size of the file in free space.
+    Works in small steps while other processes use the database. With --full, SQLite rewrites the whole file, which
+    makes it as small as possible: no other process can write meanwhile, and the disk needs free space of up to twice
+    the size of the file.
     """
     with database.open() as app, _progress(full, as_json) as progress:
-        report = app.vacuum(full=full, hurry=hurry, progress=progress, **signature)
+        report = app.vacuum(full=full, hurry=hurry, progress=progress, **audit)
     if as_json:
-        document({"action": "vacuum", **msgspec.structs.asdict(report)})
+        document({"action": "vacuum", **to_data(report)})
         return
     freed = report.before_bytes - report.after_bytes
     if report.held_bytes:
-        held = f"{size(report.held_bytes)} of it are given back as soon as nobody has a read transaction open"
-        say(f"The file has {size(report.after_bytes)} still: {held}. See holdfast doctor.")
+        held = f"{size(report.held_bytes)} are returned once all open read transactions end; see holdfast doctor"
+        say(f"The file size is still {size(report.after_bytes)}: {held}.")
     elif freed > 0:
         say(f"The file shrank from {size(report.before_bytes)} to {size(report.after_bytes)}.")
     else:
-        say(f"There was nothing to give back: the file has {size(report.after_bytes)}.")
+        say(f"No free space to return: the file size is {size(report.after_bytes)}.")
     if report.free_bytes:
-        say(f"{size(report.free_bytes)} in it are free, and are used by the next jobs.")
+        say(f"{size(report.free_bytes)} in the file are free and will be reused.")
 
 
 @contextmanager
 def _progress(full: bool, as_json: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar, on a terminal; of what cannot be measured, that it goes on."""
+    """Show a progress bar on a terminal, or a spinner where the total is unknown."""
     if as_json or not sys.stderr.isatty():
         yield None
         return
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    what = "Writing the file anew" if full else "Shrinking"
+    what = "Rewriting the file" if full else "Vacuuming"
     with progress_bar(SpinnerColumn(), TextColumn(what), BarColumn(), TimeElapsedColumn()) as bar:
-        one = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(one, completed=done, total=total or None)
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)

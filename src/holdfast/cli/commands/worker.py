@@ -1,6 +1,6 @@
-"""`holdfast worker`: the options of the process that runs tasks."""
+"""`holdfast worker`: run tasks."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,83 +26,56 @@ if TYPE_CHECKING:
     "-q",
     metavar="NAMES",
     shell_complete=complete_queues,
-    help="Only these, such as mail=4,default: of mail at most 4 at once.  [default: all]",
+    help="Only these queues; mail=4,default runs at most 4 jobs of mail at once.  [default: all]",
 )
 @click.option(
     "--concurrency", "-c", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
-    help="How many jobs each process runs at once.",
+    help="Jobs that each process runs at once.",
 )  # fmt: skip
 @click.option(
     "--processes", "-p", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-    help="How many processes run jobs.",
+    help="Number of worker processes.",
 )  # fmt: skip
-@click.option("--pool", type=click.IntRange(min=1), metavar="N", help='Processes for tasks with pool="process".')
+@click.option(
+    "--pool", type=click.IntRange(min=1), metavar="N", help='Child processes for tasks with pool="process".'
+)
 @click.option(
     "--grace", type=duration, default="30s", show_default=True, metavar="DURATION",
-    help="How long running jobs may go on after a signal to stop.",
+    help="Time that running jobs get to finish after SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option(
     "--lease", type=duration, default="60s", show_default=True, metavar="DURATION",
-    help="How long a job is held for a worker that is not heard of.",
+    help="Time after which a job of a silent worker is given to another.",
 )  # fmt: skip
-@click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
-@click.option("--reload", is_flag=True, help="Start again when a source file changes. For development.")
+@click.option("--until-idle", is_flag=True, help="Exit when no job is left to run.")
+@click.option("--reload", is_flag=True, help="Restart when a source file changes, for development.")
 @click.option(
     "--log", type=click.Choice(["text", "json", "quiet"]), default="text", show_default=True,
-    help="What is written to standard error.",
+    help="Format of the log on standard error; quiet logs only warnings.",
 )  # fmt: skip
-@click.option("--max-jobs", type=click.IntRange(min=1), metavar="N", help="Replace a process after so many jobs.")
+@click.option("--max-jobs", type=click.IntRange(min=1), metavar="N", help="Replace a process after N jobs.")
 @click.option(
-    "--max-memory", type=size, metavar="SIZE", help="Replace a process that has grown to this, such as 512M."
+    "--max-memory", type=size, metavar="SIZE", help="Replace a process that uses more memory, such as 512M."
 )
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
-    help="Serve metrics for Prometheus here, from the first process.",
+    help="Serve Prometheus metrics on this port, from the first process; 0 picks a free port.",
 )  # fmt: skip
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="Where the metrics can be reached; 0.0.0.0 for anyone who can reach this machine.",
+    help="Address to serve metrics on; 0.0.0.0 for all interfaces.",
 )  # fmt: skip
 @click.pass_context
-def worker(
-    ctx: click.Context,
-    app: str,
-    queues: str | None,
-    concurrency: int,
-    processes: int,
-    pool: int | None,
-    grace: float,
-    lease: float,
-    until_idle: bool,
-    reload: bool,
-    log: str,
-    max_jobs: int | None,
-    max_memory: int | None,
-    metrics_port: int | None,
-    metrics_host: str,
-) -> None:
-    """Run the tasks of APP: module:app, a module with one app in it, or a file such as ./tasks.py.
+def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
+    """Run the tasks of an app.
 
-    The first signal to stop (Ctrl-C) lets running jobs end, the second does not wait for them.
+    APP is module:app, a module with one app in it, or a file such as ./tasks.py. After the first SIGTERM or Ctrl-C,
+    running jobs may finish. The second one exits at once, and unfinished jobs run again.
     """
     from ...supervisor.worker_command import WorkerSettings, run_worker
 
-    settings = WorkerSettings(
-        queues=queues,
-        concurrency=concurrency,
-        processes=processes,
-        pool=pool,
-        grace=grace,
-        lease=lease,
-        until_idle=until_idle,
-        reload=reload,
-        log=log,
-        max_jobs=max_jobs,
-        max_memory=max_memory,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-    )
-    ctx.exit(run_worker(app, settings, None if metrics_port is None else _metrics()))
+    serve = None if options["metrics_port"] is None else _metrics()
+    ctx.exit(run_worker(app, WorkerSettings(**options), serve))
 
 
 def _metrics() -> "ServeMetrics":

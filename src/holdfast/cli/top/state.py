@@ -1,4 +1,4 @@
-"""What `holdfast top` knows besides the data: what is selected, filtered, asked; and what a key does to it. Pure."""
+"""The state of `holdfast top` (selection, filter, open question), and how keys change it. Pure."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ..output import clean
 
 if TYPE_CHECKING:
-    from .data import FailureLine, Glance, QueueLine
+    from .data import FailureLine, QueueLine, TopData
 
 
 PAGE = 10
-LONGEST_FILTER = 100
+MAX_FILTER = 100
 MOVES = {
     "up": -1, "k": -1, "down": 1, "j": 1, "page-up": -PAGE, "page-down": PAGE, "home": -(10**9), "g": -(10**9),
     "end": 10**9, "G": 10**9,
 }  # fmt: skip
 UNFINISHED = ("blocked", "scheduled", "ready", "running")
-NO = "Nothing was done."
+DECLINED = "Nothing was changed."
+FAILURE_GONE = "The failure is no longer listed."
 Kind = Literal["queue", "job", "failure"]
 Mode = Literal["watch", "filter", "ask", "help", "detail"]
 
 
 class Item(NamedTuple):
-    """A row that can be selected, by what stays the same when the screen is refreshed."""
+    """A row that can be selected. kind and name stay the same when the data is read again."""
 
     kind: Kind
     name: Any
 
 
-class Deed(NamedTuple):
-    """What is to be done if the answer is yes."""
+class PendingAction(NamedTuple):
+    """An action that waits for confirmation."""
 
     verb: Literal["retry", "retry all", "cancel", "pause", "resume"]
     question: str
@@ -44,34 +45,34 @@ def failure_name(one: FailureLine) -> tuple[str, str, str | None, str | None]:
     return one.info.error_code, one.info.queue, one.info.task, one.info.fingerprint
 
 
-def items(glance: Glance) -> list[Item]:
-    """All rows that can be selected, as they stand on the screen."""
+def items(data: TopData) -> list[Item]:
+    """Return all rows that can be selected, in screen order."""
     return [
-        *(Item("queue", one.name) for one in glance.queues),
-        *(Item("job", one.id) for one in glance.running),
-        *(Item("failure", failure_name(one)) for one in glance.failures),
+        *(Item("queue", one.name) for one in data.queues),
+        *(Item("job", one.id) for one in data.running),
+        *(Item("failure", failure_name(one)) for one in data.failures),
     ]
 
 
-class Board:
-    def __init__(self, wanted: str = "") -> None:
-        self.wanted = wanted
+class TopState:
+    def __init__(self, pattern: str = "") -> None:
+        self.pattern = pattern
         self.mode: Mode = "watch"
         self.typed = ""
         self.message = ""
-        self.question: Deed | None = None
-        self.agreed: Deed | None = None
-        """What is to be done now; whoever does it takes it away."""
+        self.question: PendingAction | None = None
+        self.confirmed: PendingAction | None = None
+        """An action to run now; the main loop resets it."""
         self.detail: Item | None = None
-        """What is to be shown in full."""
+        """The row that is shown in full."""
         self.scroll = 0
         self.quit = False
         self.selected: Item | None = None
         self._index = 0
 
-    def follow(self, glance: Glance) -> None:
-        """Keep the selection on its row; if that is gone, on the one that took its place."""
-        found = items(glance)
+    def follow(self, data: TopData) -> None:
+        """Keep the selected row selected; if it is gone, select the row in its place."""
+        found = items(data)
         if self.selected in found:
             self._index = found.index(self.selected)
         elif found:
@@ -80,22 +81,22 @@ class Board:
         else:
             self.selected = None
 
-    def press(self, key: str, glance: Glance) -> None:
+    def press(self, key: str, data: TopData) -> None:
         if self.mode == "filter":
-            self._type(key)
+            self._press_in_filter(key)
         elif self.mode == "ask":
-            self._answer(key)
+            self._press_in_question(key)
         elif self.mode == "watch":
             self.message = ""
-            self._watch(key, glance)
+            self._press_on_main(key, data)
         else:
-            self._leave(key)
+            self._press_on_page(key)
 
-    # --- a line is typed, or a question answered ---
+    # --- modes with their own keys ---
 
-    def _type(self, key: str) -> None:
+    def _press_in_filter(self, key: str) -> None:
         if key == "enter":
-            self.wanted, self.mode = self.typed.strip(), "watch"
+            self.pattern, self.mode = self.typed.strip(), "watch"
         elif key == "escape":
             self.mode = "watch"
         elif key == "backspace":
@@ -103,120 +104,120 @@ class Board:
         elif key == "clear":
             self.typed = ""
         elif len(key) == 1 or key == "space":
-            self.typed = (self.typed + (" " if key == "space" else key))[:LONGEST_FILTER]
+            self.typed = (self.typed + (" " if key == "space" else key))[:MAX_FILTER]
 
-    def _answer(self, key: str) -> None:
-        self.agreed, self.message = (self.question, "") if key in ("y", "Y") else (None, NO)
+    def _press_in_question(self, key: str) -> None:
+        self.confirmed, self.message = (self.question, "") if key in ("y", "Y") else (None, DECLINED)
         self.question, self.mode = None, "watch"
 
-    def _leave(self, key: str) -> None:
-        """A page with text: it scrolls, and any other key leaves it."""
+    def _press_on_page(self, key: str) -> None:
+        """Scroll a page of text; any other key closes it."""
         if key in MOVES:
             self.scroll = max(0, self.scroll + MOVES[key])
             return
         self.mode, self.detail, self.scroll = "watch", None, 0
         self.quit = key == "q"
 
-    # --- otherwise ---
+    # --- the main screen ---
 
-    def _watch(self, key: str, glance: Glance) -> None:
+    def _press_on_main(self, key: str, data: TopData) -> None:
         if key in ("q", "end-of-input"):
             self.quit = True
         elif key in MOVES:
-            self._move(MOVES[key], glance)
+            self._move(MOVES[key], data)
         elif key in ("tab", "back-tab"):
-            self._next_section(glance, -1 if key == "back-tab" else 1)
+            self._next_section(data, -1 if key == "back-tab" else 1)
         elif key == "/":
-            self.mode, self.typed = "filter", self.wanted
+            self.mode, self.typed = "filter", self.pattern
         elif key == "escape":
-            self.wanted = ""
+            self.pattern = ""
         elif key in ("?", "h"):
             self.mode = "help"
         elif key == "enter":
-            self._show()
+            self._show_detail()
         elif key in ("r", "R", "c", "p"):
-            self._propose(key, glance)
+            self._ask(key, data)
 
-    def _move(self, by: int, glance: Glance) -> None:
-        found = items(glance)
+    def _move(self, by: int, data: TopData) -> None:
+        found = items(data)
         if found:
             self._index = min(max(0, self._index + by), len(found) - 1)
             self.selected = found[self._index]
 
-    def _next_section(self, glance: Glance, step: int) -> None:
-        found = items(glance)
+    def _next_section(self, data: TopData, step: int) -> None:
+        found = items(data)
         kinds = list(dict.fromkeys(one.kind for one in found))
         if self.selected is not None and len(kinds) > 1:
             kind = kinds[(kinds.index(self.selected.kind) + step) % len(kinds)]
             self._index = [one.kind for one in found].index(kind)
             self.selected = found[self._index]
 
-    def _show(self) -> None:
+    def _show_detail(self) -> None:
         if self.selected is None or self.selected.kind == "queue":
-            self.message = "Select a job or a failure to read more of it."
+            self.message = "Select a job or a failure to show its details."
         else:
             self.mode, self.detail, self.scroll = "detail", self.selected, 0
 
-    def _propose(self, key: str, glance: Glance) -> None:
-        found = _deed(key, self.selected, glance)
-        if isinstance(found, Deed):
-            self.question, self.mode = found, "ask"
+    def _ask(self, key: str, data: TopData) -> None:
+        action = _action(key, self.selected, data)
+        if isinstance(action, PendingAction):
+            self.question, self.mode = action, "ask"
         else:
-            self.message = found
+            self.message = action
 
 
-def _deed(key: str, selected: Item | None, glance: Glance) -> Deed | str:
-    """What the key would do to what is selected, or why it does nothing."""
+def _action(key: str, selected: Item | None, data: TopData) -> PendingAction | str:
+    """Return the action of the key on the selected row, or a message why there is none."""
     if selected is None:
         return "Nothing is selected."
     if key == "p":
-        return _pausing(selected, glance)
+        return _pause_action(selected, data)
     if selected.kind == "queue":
-        return "Select a job to cancel it." if key == "c" else "Select a failure to try it again."
+        return "Select a job to cancel it." if key == "c" else "Select a failure to retry it."
     if selected.kind == "job":
-        job = next((job for job in glance.running if job.id == selected.name), None)
+        job = next((job for job in data.running if job.id == selected.name), None)
         if job is None or key != "c":
-            return f"Job {selected.name} is running: there is nothing to retry."
-        return Deed("cancel", f"Cancel job {job.id} ({_named(job.task)}), which is running?", job.id)
-    failure = next((one for one in glance.failures if failure_name(one) == selected.name), None)
-    return "That failure is gone." if failure is None else _mending(key, failure)
+            return f"Job {selected.name} is running: nothing to retry."
+        return PendingAction("cancel", f"Cancel job {job.id} ({_task_name(job.task)}), which is running?", job.id)
+    failure = next((one for one in data.failures if failure_name(one) == selected.name), None)
+    return FAILURE_GONE if failure is None else _failure_action(key, failure)
 
 
-def _mending(key: str, failure: FailureLine) -> Deed | str:
+def _failure_action(key: str, failure: FailureLine) -> PendingAction | str:
     info, status = failure
     if key == "R":
-        where = f"{_named(info.task)} on {clean(info.queue)}"
-        question = f" of {where} with {clean(info.error_code)}?"  # behind how many there are
-        return Deed("retry all", question, queue=info.queue, task=info.task, error_code=info.error_code)
-    job = f"job {info.last_job_id} ({_named(info.task)})"
+        where = f"{_task_name(info.task)} on {clean(info.queue)}"
+        question = f" of {where} with {clean(info.error_code)}?"  # the main loop adds the count in front
+        return PendingAction("retry all", question, queue=info.queue, task=info.task, error_code=info.error_code)
+    job = f"job {info.last_job_id} ({_task_name(info.task)})"
     if status is None:
-        return f"J{job[1:]} is gone."
+        return f"J{job[1:]} was deleted."
     if key == "c":
         if status not in UNFINISHED:
-            return f"J{job[1:]} has ended, as {status}: there is nothing to cancel."
-        return Deed("cancel", f"Cancel {job}, which is {status}?", info.last_job_id)
+            return f"J{job[1:]} is already {status}: nothing to cancel."
+        return PendingAction("cancel", f"Cancel {job}, which is {status}?", info.last_job_id)
     if status not in ("failed", "cancelled"):
-        return f"J{job[1:]} is {status} by now: there is nothing to retry."
-    return Deed("retry", f"Retry {job}, which is {status}?", info.last_job_id)
+        return f"J{job[1:]} is {status} now: nothing to retry."
+    return PendingAction("retry", f"Retry {job}, which is {status}?", info.last_job_id)
 
 
-def _pausing(selected: Item, glance: Glance) -> Deed | str:
-    name = _queue_of(selected, glance)
-    queue: QueueLine | None = next((one for one in glance.queues if one.name == name), None)
+def _pause_action(selected: Item, data: TopData) -> PendingAction | str:
+    name = _queue_of(selected, data)
+    queue: QueueLine | None = next((one for one in data.queues if one.name == name), None)
     if queue is None:
-        return "That queue is gone."
+        return "The queue no longer exists."
     if queue.paused:
-        return Deed("resume", f"Resume the queue {clean(queue.name)}?", queue=queue.name)
-    return Deed("pause", f"Pause the queue {clean(queue.name)}? What runs goes on.", queue=queue.name)
+        return PendingAction("resume", f"Resume the queue {clean(queue.name)}?", queue=queue.name)
+    return PendingAction("pause", f"Pause the queue {clean(queue.name)}? Running jobs continue.", queue=queue.name)
 
 
-def _queue_of(selected: Item, glance: Glance) -> str | None:
+def _queue_of(selected: Item, data: TopData) -> str | None:
     if selected.kind == "queue":
         return str(selected.name)
     if selected.kind == "failure":
         return str(selected.name[1])
-    return next((job.queue for job in glance.running if job.id == selected.name), None)
+    return next((job.queue for job in data.running if job.id == selected.name), None)
 
 
-def _named(task: str | None) -> str:
+def _task_name(task: str | None) -> str:
     return "message" if task is None else clean(task)

@@ -1,6 +1,6 @@
-"""A terminal of our own for a while: its other screen, its keys one by one, and as it was before when we leave.
+"""The terminal in full-screen mode: alternate screen, single keys, and its former mode restored at the end.
 
-However that is: an error, a signal, Ctrl-Z and back. Signals set a flag and wake the loop, and do nothing else.
+It is restored after an error, a signal and Ctrl-Z too. Signal handlers only set a flag and wake the main loop.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ SEQUENCES = {
     "[5~": "page-up", "[6~": "page-down", "[Z": "back-tab", "[3~": "delete",
 }  # fmt: skip
 _SEQUENCE = re.compile(r"\[[0-?]*[ -/]*[@-~]|O[ -~]")
-_BEGUN = re.compile(r"\[[0-?]*[ -/]*|O?")
+_INCOMPLETE = re.compile(r"\[[0-?]*[ -/]*|O?")
 
 
 class Keys:
-    """Keys are names such as "up", or the character itself. A sequence that comes in pieces is put together."""
+    """Decodes input to keys: names such as "up", or the character itself. Keeps incomplete escape sequences."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._held = ""
+        self._pending = ""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an Escape has come, which may be a key or the beginning of one. `flush` takes it for a key."""
-        return bool(self._held)
+        """Whether an Escape was read that is a key of its own or starts a sequence."""
+        return bool(self._pending)
 
     def feed(self, data: bytes) -> list[str]:
-        text, self._held = self._held + self._decode(data), ""
+        text, self._pending = self._pending + self._decode(data), ""
         found: list[str] = []
         while text:
             if not text.startswith(ESCAPE):
@@ -61,8 +61,8 @@ class Keys:
             elif whole := _SEQUENCE.match(text, 1):
                 found += [SEQUENCES[whole[0]]] if whole[0] in SEQUENCES else []
                 text = text[whole.end() :]
-            elif _BEGUN.fullmatch(text, 1):
-                self._held = text
+            elif _INCOMPLETE.fullmatch(text, 1):
+                self._pending = text
                 break
             else:
                 found.append("escape")
@@ -70,9 +70,9 @@ class Keys:
         return found
 
     def flush(self) -> list[str]:
-        """Nothing more has come: it was the key."""
-        held, self._held = self._held, ""
-        return ["escape"] if held else []
+        """Return a pending Escape as a key, when no more input has come."""
+        pending, self._pending = self._pending, ""
+        return ["escape"] if pending else []
 
 
 def _plain(character: str) -> list[str]:
@@ -82,22 +82,22 @@ def _plain(character: str) -> list[str]:
 
 
 Line = Sequence[Cell]
-ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # the other screen, no cursor, no wrapping
+ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"  # alternate screen, no cursor, no wrapping
 LEAVE = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 CLEAR = "\x1b[2J"
 CURSOR = {True: "\x1b[?25h", False: "\x1b[?25l"}
-ESCAPE_SECONDS = 0.05  # after which an Escape was the key, and not the beginning of another
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ESCAPE_SECONDS = 0.05  # without more input, after which Escape is a key of its own
+END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Screen:
     """`with Screen() as screen:`, and in it `screen.draw(lines)` and `screen.keys(timeout)`."""
 
     def __init__(self) -> None:
-        self.ended: int | None = None
-        """The signal that asks to end."""
+        self.signal: int | None = None
+        """The signal that asked the program to end."""
         self.is_plain = "utf" not in (sys.stdout.encoding or "").lower()
-        """Whether it has no characters beyond ASCII."""
+        """Whether the encoding is limited to ASCII."""
         self._input, self._output = sys.stdin.fileno(), sys.stdout.fileno()
         self._keys = Keys()
         self._shown: list[Line] = []
@@ -105,47 +105,47 @@ class Screen:
         self._resized = self._suspended = self._continued = False
         self._console: Console | None = None
 
-    # --- coming and going ---
+    # --- mode ---
 
     def __enter__(self) -> Self:
         self._woken, self._waker = os.pipe()
-        for end in (self._woken, self._waker):
-            os.set_blocking(end, False)
-        self._before: dict[int, Any] = {}
+        for pipe in (self._woken, self._waker):
+            os.set_blocking(pipe, False)
+        self._handlers: dict[int, Any] = {}
         self._modes = termios.tcgetattr(self._input)
         try:
-            for number in (*ENDINGS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
-                self._before[number] = signal.signal(number, self._on_signal)
+            for number in (*END_SIGNALS, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
+                self._handlers[number] = signal.signal(number, self._on_signal)
             self._wakeup = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-            self._take()
+            self._enter()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        self._leave()
         if hasattr(self, "_wakeup"):
             signal.set_wakeup_fd(self._wakeup)
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        for end in (self._woken, self._waker):
-            os.close(end)
+        for pipe in (self._woken, self._waker):
+            os.close(pipe)
 
-    def _take(self) -> None:
+    def _enter(self) -> None:
         tty.setcbreak(self._input, termios.TCSADRAIN)  # Ctrl-C and Ctrl-Z stay signals
         self._write(ENTER)
         self._shown = []
 
-    def _give_back(self) -> None:
-        with suppress(OSError, termios.error):  # the terminal may be gone
+    def _leave(self) -> None:
+        with suppress(OSError, termios.error):  # the terminal may be closed
             self._write(LEAVE)
         with suppress(OSError, termios.error):
             termios.tcsetattr(self._input, termios.TCSAFLUSH, self._modes)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if number in ENDINGS:
-            self.ended = number
+        if number in END_SIGNALS:
+            self.signal = number
         elif number == signal.SIGTSTP:
             self._suspended = True
         elif number == signal.SIGCONT:
@@ -154,9 +154,9 @@ class Screen:
             self._resized = True
 
     def _suspend(self) -> None:
-        """As any program does on Ctrl-Z; it comes back where it was."""
+        """Restore the terminal and stop the process, as any program does on Ctrl-Z."""
         self._suspended = False
-        self._give_back()
+        self._leave()
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, handler)
@@ -165,12 +165,12 @@ class Screen:
     # --- keys ---
 
     def wake(self) -> None:
-        """From any thread: let `keys` return."""
-        with suppress(OSError):  # it is full, so somebody has; or closed, since we leave
+        """Make `keys` return. Can be called from any thread."""
+        with suppress(OSError):  # full: a wake-up is pending already; closed: the program ends
             os.write(self._waker, b"\0")
 
     def keys(self, timeout: float) -> list[str]:
-        """What was pressed. Returns at once for a key, a signal or a wake-up, else when the time is over."""
+        """Wait for keys and return them. Returns early, with none, for a signal or a wake-up."""
         deadline = monotonic() + timeout
         found: list[str] = []
         while not found:
@@ -186,11 +186,11 @@ class Screen:
                 break
             if not ready and monotonic() >= deadline:
                 break
-        if self._suspended and self.ended is None:
+        if self._suspended and self.signal is None:
             self._suspend()
-        if self._continued:  # whoever had the terminal meanwhile may have left it otherwise
+        if self._continued:  # another program may have changed the mode of the terminal
             self._continued = False
-            self._take()
+            self._enter()
         return found
 
     def _read(self) -> list[str]:
@@ -198,14 +198,14 @@ class Screen:
             data = os.read(self._input, 1024)
         except OSError:
             data = b""
-        if not data:  # nobody is there any more
-            self.ended = self.ended or signal.SIGHUP
+        if not data:  # the terminal was closed
+            self.signal = self.signal or signal.SIGHUP
         return self._keys.feed(data)
 
     # --- drawing ---
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """Return the current number of columns and lines."""
         try:
             columns, height = os.get_terminal_size(self._output)
         except OSError:
@@ -213,26 +213,26 @@ class Screen:
         return columns or 80, height or 24
 
     def draw(self, lines: Sequence[Line], cursor: tuple[int, int] | None = None) -> None:
-        """From the top. Only lines that differ from what is shown are written, all at once."""
+        """Draw the lines. Writes only those that have changed, in one write."""
         size = self.size()
         parts = []
         if self._resized or size != self._size:
             self._resized, self._size, self._shown = False, size, []
             parts.append(CLEAR)
         columns, height = size
-        wanted = [list(line) for line in lines[:height]]
-        for row in range(max(len(wanted), len(self._shown))):
-            new = wanted[row] if row < len(wanted) else []
+        new_lines = [list(line) for line in lines[:height]]
+        for row in range(max(len(new_lines), len(self._shown))):
+            new = new_lines[row] if row < len(new_lines) else []
             if row >= len(self._shown) or new != self._shown[row]:
-                # Erased before it is written: at the end of a full line, the cursor is still on its last character.
+                # Erase first: after a full line, the cursor is still on its last character.
                 parts.append(f"\x1b[{row + 1};1H\x1b[0m\x1b[K{self._ansi(new, columns)}")
         if parts or cursor is not None:
-            place = "" if cursor is None else f"\x1b[{cursor[0] + 1};{cursor[1] + 1}H"
-            self._write("".join(parts) + place + CURSOR[cursor is not None])
-        self._shown = list(wanted)
+            position = "" if cursor is None else f"\x1b[{cursor[0] + 1};{cursor[1] + 1}H"
+            self._write("".join(parts) + position + CURSOR[cursor is not None])
+        self._shown = list(new_lines)
 
     def redraw(self) -> None:
-        """All of it, the next time: something else has written on the screen."""
+        """Draw all lines the next time, since another program may have written to the screen."""
         self._resized = True
 
     def _ansi(self, line: Line, columns: int) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast top`: all that happens, as it happens, and keys to do something about it."""
+"""`holdfast top`: a live view with keys to retry, cancel and pause."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from ...errors import HoldfastError, JobNotFound, StoreError
-from ..bulk import count
+from ..bulk import count, count_text
 from ..errors import Exit
-from ..options import AuditOptions, DatabaseOption, complete_queues, example, signed, takes_database
-from ..output import Cell, clean, clean_lines, local, plural
-from .data import Glance, take_glance
-from .state import Board, Deed, Item, failure_name
+from ..options import AuditOptions, DatabaseOption, audit_options, complete_queues, database_options, example
+from ..output import Cell, clean, clean_lines, plural, utc_text
+from .data import TopData, read_data
+from .state import FAILURE_GONE, Item, PendingAction, TopState, failure_name
 from .view import HELP, draw, page
 
 if TYPE_CHECKING:
@@ -29,158 +29,160 @@ if TYPE_CHECKING:
     from .terminal import Screen
 
 
-LEAST_SECONDS = 0.25  # between looks, however much happens
-REST = 9  # times as long as a look took, it rests: a large database does not wear down a processor
-MOST_SECONDS = 5.0  # a look, even if nothing seems to happen: a worker may have died
-TICK_SECONDS = 1.0  # ages grow
-BUSY_SECONDS = 3.0  # others write: give up, rather than freeze
+MIN_REFRESH_SECONDS = 0.25  # between two reads
+MAX_REFRESH_SECONDS = 5.0  # without a commit: a worker may have died
+REST_FACTOR = 9  # pause 9 times as long as the last read took, to limit the load of a large database
+TICK_SECONDS = 1.0  # between two drawings, since ages grow
+BUSY_SECONDS = 3.0  # give up when the database is locked for longer
 FOREVER_SECONDS = 3600.0
-FAREWELL_SECONDS = 2.0
+JOIN_SECONDS = 2.0
 
 
 @click.command(epilog=example("holdfast top --db app.db", "holdfast top --filter mail --db app.db"))
 @click.option(
-    "--filter", "wanted", default="", metavar="TEXT", shell_complete=complete_queues,
-    help="Only what has this in the name of its queue or task.",
+    "--filter", "pattern", default="", metavar="TEXT", shell_complete=complete_queues,
+    help="Show only queues and tasks whose name contains this.",
 )  # fmt: skip
-@signed
-@takes_database
+@audit_options
+@database_options
 @click.pass_context
-def top(ctx: click.Context, database: DatabaseOption, wanted: str, signature: AuditOptions) -> None:
-    """Watch it live: throughput, queues, running jobs, failures, workers.
+def top(ctx: click.Context, database: DatabaseOption, pattern: str, audit: AuditOptions) -> None:
+    """Show queues, running jobs, failures and workers live.
 
-    Keys: q quits, ? tells all others. To retry, cancel or pause asks first.
+    Keys: q quits, ? lists all keys. To retry, cancel or pause, it asks for confirmation. The screen is updated when a
+    process commits, at most four times a second. Needs a terminal; otherwise use stats.
     """
     _require_terminal()
     from .terminal import Screen
 
     with database.open() as app:
-        first = take_glance(app, wanted)  # what cannot be read is told before the screen is taken
+        data = read_data(app, pattern)  # before the screen switches, so that an error stays visible
         with Screen() as screen:
-            _Top(app, screen, Board(wanted), signature).run(first)
-    if screen.ended == signal.SIGINT:
+            _Top(app, screen, TopState(pattern), audit).run(data)
+    if screen.signal == signal.SIGINT:
         raise KeyboardInterrupt
-    if screen.ended is not None:
+    if screen.signal is not None:
         ctx.exit(Exit.TERMINATED)
 
 
 def _require_terminal() -> None:
     for stream, name in ((sys.stdout, "standard output"), (sys.stdin, "standard input")):
         if not stream.isatty():
-            raise click.UsageError(f"top needs a terminal, and {name} is none: use holdfast stats")
+            raise click.UsageError(f"top needs a terminal, but {name} is not a terminal: use holdfast stats")
     if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
-        raise click.UsageError("top needs a terminal that can move its cursor, and TERM says no: use holdfast stats")
+        raise click.UsageError("top needs a terminal that can move its cursor, check TERM: use holdfast stats")
 
 
 class _Top:
-    """Looks, draws, and waits for a key or a commit; and again."""
+    """The main loop: read, draw, wait for a key or a commit."""
 
-    def __init__(self, app: Holdfast, screen: Screen, board: Board, signature: AuditOptions) -> None:
-        self._app, self._screen, self._board, self._signature = app, screen, board, signature
+    def __init__(self, app: Holdfast, screen: Screen, state: TopState, audit: AuditOptions) -> None:
+        self._app, self._screen, self._state, self._audit = app, screen, state, audit
         self._text: list[Cell] = []
 
-    def run(self, glance: Glance) -> None:
-        board, screen = self._board, self._screen
-        board.follow(glance)
-        earliest = monotonic() + LEAST_SECONDS
-        latest, shown = earliest + MOST_SECONDS, board.wanted
-        with _Lookout(self._app.store, screen.wake) as lookout:
-            while screen.ended is None and not board.quit:
+    def run(self, data: TopData) -> None:
+        state, screen = self._state, self._screen
+        state.follow(data)
+        earliest = monotonic() + MIN_REFRESH_SECONDS
+        latest, shown = earliest + MAX_REFRESH_SECONDS, state.pattern
+        with _CommitWatch(self._app.store, screen.wake) as watch:
+            while screen.signal is None and not state.quit:
                 now = monotonic()
-                if board.wanted != shown or now >= latest or (lookout.news and now >= earliest):
-                    lookout.arm()
-                    glance, shown = take_glance(self._app, board.wanted), board.wanted
-                    board.follow(glance)
+                if state.pattern != shown or now >= latest or (watch.has_commit and now >= earliest):
+                    watch.arm()
+                    data, shown = read_data(self._app, state.pattern), state.pattern
+                    state.follow(data)
                     took = monotonic() - now
-                    earliest = monotonic() + max(LEAST_SECONDS, REST * took)
-                    latest = earliest + MOST_SECONDS
-                self._draw(glance)
-                wait = min(TICK_SECONDS, (earliest if lookout.news else latest) - monotonic())
+                    earliest = monotonic() + max(MIN_REFRESH_SECONDS, REST_FACTOR * took)
+                    latest = earliest + MAX_REFRESH_SECONDS
+                self._draw(data)
+                wait = min(TICK_SECONDS, (earliest if watch.has_commit else latest) - monotonic())
                 for key in screen.keys(max(0.0, wait)):
-                    self._press(key, glance)
+                    self._press(key, data)
                     latest = 0.0 if self._act() else latest
 
-    def _press(self, key: str, glance: Glance) -> None:
+    def _press(self, key: str, data: TopData) -> None:
         if key == "redraw":
             self._screen.redraw()
             return
-        before = self._board.detail
-        self._board.press(key, glance)
-        if self._board.detail is not None and self._board.detail != before:
-            self._text = self._read(self._board.detail, glance)
-        asked = self._board.question
-        if asked is not None and asked.verb == "retry all":
-            found = count(self._app, _failed_so(asked))
-            some = f"{'' if found.is_complete else 'at least '}{plural(found.count, 'failed job')}"
-            self._board.question = asked._replace(question=f"Retry {some}{asked.question}")
+        before = self._state.detail
+        self._state.press(key, data)
+        if self._state.detail is not None and self._state.detail != before:
+            self._text = self._details(self._state.detail, data)
+        action = self._state.question
+        if action is not None and action.verb == "retry all":
+            jobs = count_text(count(self._app, _filters(action)), "failed job")
+            self._state.question = action._replace(question=f"Retry {jobs}{action.question}")
 
-    def _draw(self, glance: Glance) -> None:
-        board, size, plain = self._board, self._screen.size(), self._screen.is_plain
-        if board.mode == "help":
+    def _draw(self, data: TopData) -> None:
+        state, size, plain = self._state, self._screen.size(), self._screen.is_plain
+        if state.mode == "help":
             text = [Cell(line) for line in HELP.split("\n")]
-            self._screen.draw(page("Keys", text, board, size))
+            self._screen.draw(page("Keys", text, state, size))
             return
-        if board.mode == "detail":
-            self._screen.draw(page("More", self._text, board, size))
+        if state.mode == "detail":
+            self._screen.draw(page("Details", self._text, state, size))
             return
-        lines = draw(glance, board, self._app.store.place, size, datetime.now(UTC), plain=plain)
+        lines = draw(data, state, self._app.store.place, size, datetime.now(UTC), plain=plain)
         cursor = None
-        if board.mode == "filter":
+        if state.mode == "filter":
             from rich.cells import cell_len
 
             cursor = (len(lines) - 1, sum(cell_len(cell.text) for cell in lines[-1]))
         self._screen.draw(lines, cursor)
 
-    # --- doing something ---
+    # --- actions ---
 
     def _act(self) -> bool:
-        """What was agreed to. Whether anything was."""
-        deed, self._board.agreed = self._board.agreed, None
-        if deed is None:
+        """Run the confirmed action. Return whether there was one."""
+        action, self._state.confirmed = self._state.confirmed, None
+        if action is None:
             return False
         try:
             with self._app.store.hurried(BUSY_SECONDS):
-                self._board.message = self._do(deed)
+                self._state.message = self._run(action)
         except HoldfastError as error:
-            self._board.message = clean(str(error))
+            self._state.message = clean(str(error))
         return True
 
-    def _do(self, deed: Deed) -> str:
-        jobs, signature = self._app.jobs, self._signature
-        if deed.verb == "retry":
-            done = jobs.retry(deed.job_id, **signature)
-            return f"Job {deed.job_id} {'is retried.' if done else 'has changed meanwhile: nothing was done.'}"
-        if deed.verb == "cancel":
-            done = jobs.cancel(deed.job_id, **signature)
-            return f"Job {deed.job_id} {'is cancelled.' if done else 'had ended already: nothing was done.'}"
-        if deed.verb == "retry all":
-            return f"{plural(jobs.retry(**signature, **_failed_so(deed)), 'job')} retried."
-        queue = self._app.queue(deed.queue)
-        if deed.verb == "pause":
-            return f"{clean(deed.queue)} {'is' if queue.pause(**signature) else 'was'} paused."
-        return f"{clean(deed.queue)} {'is resumed' if queue.resume(**signature) else 'was not paused'}."
+    def _run(self, action: PendingAction) -> str:
+        jobs, audit = self._app.jobs, self._audit
+        if action.verb == "retry":
+            done = jobs.retry(action.job_id, **audit)
+            return (
+                f"Job {action.job_id} {'was retried.' if done else 'has changed in the meantime: nothing was done.'}"
+            )
+        if action.verb == "cancel":
+            done = jobs.cancel(action.job_id, **audit)
+            return f"Job {action.job_id} {'was cancelled.' if done else 'is already finished: nothing was done.'}"
+        if action.verb == "retry all":
+            return f"{plural(jobs.retry(**audit, **_filters(action)), 'job')} retried."
+        queue = self._app.queue(action.queue)
+        if action.verb == "pause":
+            return f"{clean(action.queue)} {'paused' if queue.pause(**audit) else 'was already paused'}."
+        return f"{clean(action.queue)} {'resumed' if queue.resume(**audit) else 'was not paused'}."
 
-    # --- reading more ---
+    # --- details ---
 
-    def _read(self, item: Item, glance: Glance) -> list[Cell]:
-        """Why the job is where it is; of a failure, its traceback too."""
+    def _details(self, item: Item, data: TopData) -> list[Cell]:
+        """Explain the job; for a failure, also show the traceback."""
         if item.kind == "job":
-            return self._explained(item.name)
-        failure = next((one.info for one in glance.failures if failure_name(one) == item.name), None)
+            return self._explain(item.name)
+        failure = next((one.info for one in data.failures if failure_name(one) == item.name), None)
         if failure is None:
-            return [Cell("That failure is gone.")]
+            return [Cell(FAILURE_GONE)]
         found = [
             Cell(f"{clean(failure.error_code)}, {plural(failure.count, 'time')}", "bold red"),
-            Cell(f"first seen {local(failure.first_seen)} UTC, last seen {local(failure.last_seen)} UTC"),
+            Cell(f"first seen {utc_text(failure.first_seen)} UTC, last seen {utc_text(failure.last_seen)} UTC"),
             Cell(""),
-            *self._explained(failure.last_job_id),
+            *self._explain(failure.last_job_id),
             Cell(""),
         ]
-        kept = self._app.store.jobs.traceback(failure.fingerprint) if failure.fingerprint else None
-        text = clean_lines(kept.rstrip()) if kept else "No traceback is kept."
+        stored = self._app.store.jobs.traceback(failure.fingerprint) if failure.fingerprint else None
+        text = clean_lines(stored.rstrip()) if stored else "No traceback stored."
         return [*found, *(Cell(line) for line in text.split("\n"))]
 
-    def _explained(self, job_id: int) -> list[Cell]:
+    def _explain(self, job_id: int) -> list[Cell]:
         from textwrap import wrap
 
         width = max(20, self._screen.size()[0] - 2)
@@ -191,23 +193,23 @@ class _Top:
         return [Cell(line) for text in (found.reason, found.advice) for line in wrap(clean(text), width)]
 
 
-def _failed_so(deed: Deed) -> Filters:
-    filters: Filters = {"status": "failed", "queue": deed.queue, "error_code": deed.error_code}
-    if deed.task is not None:
-        filters["task"] = deed.task
+def _filters(action: PendingAction) -> Filters:
+    filters: Filters = {"status": "failed", "queue": action.queue, "error_code": action.error_code}
+    if action.task is not None:
+        filters["task"] = action.task
     return filters
 
 
-class _Lookout:
-    """A thread that waits for commits, one at a time: after each it rests until it is armed again."""
+class _CommitWatch:
+    """A thread that waits for one commit, and after it until `arm` is called again."""
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
         self._store, self._wake = store, wake
         self._armed = threading.Event()
         self._closed = False
         self._seen = 0
-        self.news = False
-        """Whether anyone has committed since it was armed."""
+        self.has_commit = False
+        """Whether a process has committed since `arm`."""
         self._thread = threading.Thread(target=self._watch, name="holdfast-top", daemon=True)
 
     def __enter__(self) -> Self:
@@ -219,11 +221,11 @@ class _Lookout:
         self._closed = True
         self._armed.set()
         self._store.wake_waiting()
-        self._thread.join(FAREWELL_SECONDS)
+        self._thread.join(JOIN_SECONDS)
 
     def arm(self) -> None:
-        """Before a look, so that nothing is missed that is committed after it."""
-        self._seen, self.news = self._store.commits_seen(), False
+        """Call this before a read, so that no later commit is missed."""
+        self._seen, self.has_commit = self._store.commits_seen(), False
         self._armed.set()
 
     def _watch(self) -> None:
@@ -232,16 +234,16 @@ class _Lookout:
             self._armed.clear()
             try:
                 self._wait()
-            except StoreError:  # the next look meets it, and tells
-                self.news = True
-            if self.news:
+            except StoreError:  # the next read raises it again in the main thread
+                self.has_commit = True
+            if self.has_commit:
                 self._wake()
 
     def _wait(self) -> None:
-        """It returns at times for nothing."""
+        """Wait for a commit. wait_for_commit may return without one."""
         while not self._closed and not self._armed.is_set():
             seen = self._seen
             self._store.wait_for_commit(seen, FOREVER_SECONDS)
             if self._store.commits_seen() != seen:
-                self.news = not self._armed.is_set()
+                self.has_commit = not self._armed.is_set()
                 return
