@@ -151,7 +151,7 @@ def test_a_bad_code_is_refused_by_classify(table: ErrorTable, code: Any) -> None
 
 @pytest.mark.parametrize("thing", ["OwnError", int, OwnError(), None])
 def test_only_an_exception_type_can_be_classified(table: ErrorTable, thing: Any) -> None:
-    with pytest.raises(InvalidInput, match="exception type"):
+    with pytest.raises(InvalidInput, match="exception class"):
         table.classify(thing, "INTERNAL:X")
 
 

@@ -171,7 +171,7 @@ def test_one_that_has_ended_is_code_1(jobs: dict[str, int], app: Holdfast, on: R
         (["complete", 1, "--result", "NaN"], "--result: this is no JSON"),
         (["complete", "x"], "'x' is not a job id"),
         (["fail", 1], "Missing argument 'CODE'"),
-        (["fail", 1, "rejected"], "error code 'rejected' is not CATEGORY:SUBCATEGORY in capitals"),
+        (["fail", 1, "rejected"], "an error code must be CATEGORY or CATEGORY:SUBCATEGORY in capitals"),
         (["complete", 2], "2 is a message: receive it from the queue 'inbox'"),
     ],
 )

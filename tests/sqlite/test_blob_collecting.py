@@ -13,7 +13,7 @@ import pytest
 
 from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from holdfast import Holdfast
-from holdfast.store.blob_store import FileBlobs, Vault
+from holdfast.store.blob_store import FileBlobs, CheckedBlobs
 from holdfast.store.sqlite import blobs
 from shift import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks
@@ -69,7 +69,7 @@ def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
 
     job = app.task(name="work")(lambda: None).enqueue()
     (claimed,) = claim_tasks(app.store, None, ["work"], 1, 30 * SECOND, "w")
-    kept = app.store.jobs.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
+    kept = app.store.jobs.offload(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
     app.jobs.cancel(job.id)
     assert app.store.jobs.settle_and_claim([kept], []).lost == [kept]
     assert len(blob_files(url)) == 1 and collect(app) == 1 and blob_files(url) == []
@@ -123,7 +123,7 @@ def test_it_stops_at_the_limit_and_goes_on_next_time(app: Holdfast, url: str) ->
 
 def test_the_lock_is_held_for_a_moment_only(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
     """A blob store far away takes long to delete: others write in between."""
-    monkeypatch.setattr(blobs, "LONGEST_LOCK_SECONDS", -1)
+    monkeypatch.setattr(blobs, "MAX_LOCK_SECONDS", -1)
     app = open_app(blobs=MemoryBlobs())
     app.queue("inbox").send_many([large(LARGE + n) for n in range(1, 6)])
     app.queue("inbox").purge()
@@ -144,7 +144,7 @@ def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Hol
     app.queue("inbox").send(large())
     app.queue("inbox").purge()
     steps: list[str] = []
-    run, delete = app.store.database.run, Vault.delete  # type: ignore[attr-defined]
+    run, delete = app.store.database.run, CheckedBlobs.delete  # type: ignore[attr-defined]
 
     def watch(work: Any, **how: Any) -> Any:
         done = run(work, **how)
@@ -152,7 +152,7 @@ def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Hol
         return done
 
     monkeypatch.setattr(app.store.database, "run", watch)  # type: ignore[attr-defined]
-    monkeypatch.setattr(Vault, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
+    monkeypatch.setattr(CheckedBlobs, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
     collect(app)
     assert steps[:3] == ["flushed", "deleted", "written"]
 
@@ -196,7 +196,7 @@ def test_many_sent_at_that_moment_are_not_half_stored(
     monkeypatch.setattr(FileBlobs, "put", lambda *given: (put(*given), collect(collector)))
     from holdfast.errors import StoreError
 
-    with pytest.raises(StoreError, match="do it again"):
+    with pytest.raises(StoreError, match="try again"):
         app.queue("inbox").send_many(["small", large()])
     assert app.queue("inbox").stats().total == 0
     monkeypatch.undo()
@@ -302,12 +302,12 @@ def test_pruning_takes_them_along_and_archives_what_they_hold(app: Holdfast, clo
 def test_every_look_at_who_refers_to_what_is_by_index(app: Holdfast, url: str) -> None:
     with closing(sqlite3.connect(url)) as conn:
         for name in (
-            "refer_args",
-            "refer_result",
+            "set_args_blob",
+            "set_result_blob",
             "reuse_blob",
             "is_unused_blob",
-            "let_all_go",
-            "not_referred_to",
+            "mark_orphans_unused",
+            "unreferenced_blobs",
             "unused_blobs",
             "note_unused_blobs",
             "any_unused_blob",

@@ -50,7 +50,7 @@ def test_the_folder_is_made_when_it_is_needed(app: Holdfast, url: str) -> None:
 
 def test_a_worker_lists_no_folders_where_there_are_none(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Any] = []
-    monkeypatch.setattr(FileBlobs, "unchanged_for", lambda self, seconds, place: iter(listed.append(place) or ()))
+    monkeypatch.setattr(FileBlobs, "older_than", lambda self, seconds, place: iter(listed.append(place) or ()))
     app.task(name="job")(lambda: None).enqueue()
     at_work(app)
     assert listed == []

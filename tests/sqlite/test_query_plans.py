@@ -93,8 +93,8 @@ HOT = [
     "event_failures",
     "removed_jobs",
     "delete_events_of_removed",
-    "let_go_of_args",
-    "let_go_of_results",
+    "mark_args_unused",
+    "mark_results_unused",
 ]
 
 

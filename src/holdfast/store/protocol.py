@@ -217,11 +217,11 @@ class JobStore(Protocol):
 
     # --- large payloads ---
 
-    def fetch(self, name: str) -> bytes:
+    def read_blob(self, name: str) -> bytes:
         """Read a large payload. Raises BlobMissing or BlobDamaged; BlobError where that cannot be told now."""
         ...
 
-    def keep_apart(self, settlement: Settlement) -> Settlement:
+    def offload(self, settlement: Settlement) -> Settlement:
         """Put a large result, or the large payload of a continuation, into the blob store, before it is settled."""
         ...
 

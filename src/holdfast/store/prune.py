@@ -79,7 +79,7 @@ class WorkflowPart(Protocol):
 
 
 class BlobPart(Protocol):
-    def fetch(self, name: str) -> bytes:
+    def read_blob(self, name: str) -> bytes:
         """Read a large payload. Raises BlobMissing."""
         ...
 
@@ -116,7 +116,7 @@ class Prune:
         self._db, self._sql, self._clock = db, sql, clock
         self._lock, self._workflows, self._blobs = lock, workflows, blobs
         self._unfolded = 0  # deleted jobs whose events are left
-        reading = Weigh(db, sql, blobs.fetch)
+        reading = Weigh(db, sql, blobs.read_blob)
         self.export, self.weigh, self.weigh_rest = reading.export, reading.weigh, reading.weigh_rest
 
     # --- a run ---

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...blobs import ListedBlobs
+from ...blobs import ListableBlobStore
 from ...clock import SECOND, Clock
 from ...errors import HoldfastError, StoreBusy, StoreError
 from ...model.diagnosis import (
@@ -32,7 +32,7 @@ from ...model.diagnosis import (
 )
 from ...model.stats import WaitingJob
 from ...model.worker import Attendance
-from ..blob_store import Vault
+from ..blob_store import CheckedBlobs
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
 from .database import Database
@@ -70,7 +70,7 @@ class Look:
         sql: Statements,
         path: Path,
         clock: Clock,
-        kept: ListedBlobs | None = None,
+        kept: ListableBlobStore | None = None,
     ) -> None:
         """kept: what keeps large payloads, if that can be asked."""
         self._connection, self._sql, self._path, self._clock, self._kept = connection, sql, path, clock, kept
@@ -212,7 +212,7 @@ class Look:
         )
 
     def _blobs(self, found: Examination) -> BlobReferences | None:
-        from .blobs import look_at_blobs
+        from .blobs import check_blobs
 
         kept_by = self._connection.execute(self._sql.get_meta, ("blob_store",)).fetchone()
         if kept_by is None:
@@ -221,7 +221,7 @@ class Look:
             found.unanswered.append(Question("large payloads", "elsewhere", str(kept_by[0])))
             return None
         most = -1 if found.deep else MOST_BLOBS
-        return look_at_blobs(self._connection, self._sql, self._kept, most, self._deadline)
+        return check_blobs(self._connection, self._sql, self._kept, most, self._deadline)
 
     def _integrity(self, found: Examination) -> Integrity | None:
         size = found.surroundings.database_bytes + found.surroundings.log_bytes
@@ -321,7 +321,7 @@ class Patient:
         require_file(self.path)
         return self._look(lambda look, _: look.vitals(since_minute, queues))
 
-    def _look(self, use: Callable[[Look, bool], T], kept: ListedBlobs | None = None) -> T:
+    def _look(self, use: Callable[[Look, bool], T], kept: ListableBlobStore | None = None) -> T:
         require_usable_sqlite()
         # A connection that may not write would leave a log and its index behind, if there are none. Without them
         # nobody has the database open, and it can be read as a file that does not change.
@@ -360,8 +360,8 @@ def _open(path: Path, at_rest: bool) -> sqlite3.Connection:
 
 
 class Examining:
-    def __init__(self, db: Database, vault: Vault) -> None:
-        self._db, self._sql, self._clock, self._vault = db, db.sql, db.clock, vault
+    def __init__(self, db: Database, blobs: CheckedBlobs) -> None:
+        self._db, self._sql, self._clock, self._blobs = db, db.sql, db.clock, blobs
 
     def examine(self, deep: bool = False) -> Examination:
         """What is not as it should be. Nothing is written. deep: all rows are looked at, however long it takes."""
@@ -370,7 +370,7 @@ class Examining:
 
         def work(connection: sqlite3.Connection) -> Examination:
             found = blank(options.path, options.prefix, options.min_free_bytes, self._clock, deep, holders)
-            look = Look(connection, self._sql, options.path, self._clock, self._vault.listed)
+            look = Look(connection, self._sql, options.path, self._clock, self._blobs.listable)
             look.examine(found, is_open=True)
             return found
 

@@ -44,7 +44,7 @@ class Operate:
         again = criteria if action == "delete" else replace(criteria, ids=None)
         clause, wanted = where(again, self._db.options.prefix)
         changed, name = 0, None
-        if result is not None and self._blobs.vault.is_large(result):
+        if result is not None and self._blobs.store.is_large(result):
             result, name = PLACEHOLDER, self._blobs.put(result)
         judged = set[int]()
         for ids in self._batches(criteria):
@@ -63,7 +63,7 @@ class Operate:
         if changed and action in ("delete", "purge"):
             self._workflows.forget_events()
         if name is not None and not changed:
-            self._db.run(lambda connection: connection.execute(self._sql.let_go, (name,)).rowcount)
+            self._db.run(lambda connection: connection.execute(self._sql.mark_unused, (name,)).rowcount)
         return changed
 
     def _batches(self, criteria: Criteria) -> Iterator[list[int]]:
@@ -80,7 +80,7 @@ class Operate:
             now = self._clock.now()
             given = values | {"now": now, "run_at": now + values["delay"]}
             if action in ("requeue", "complete"):
-                connection.execute(self._sql.let_go_of_results, given)
+                connection.execute(self._sql.mark_results_unused, given)
             changed = self._requeue_waiting(connection, statement, given) if action == "requeue" else 0
             if values["result_blob"] is not None:
                 self._blobs.require_blob(connection, values["result_blob"])

@@ -108,7 +108,7 @@ class SqliteSchedules:
                 connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
             return [job_id for job_id in found if job_id is not None]
 
-        is_large = bool(plan.moments) and self._blobs.vault.is_large(schedule.args)
+        is_large = bool(plan.moments) and self._blobs.store.is_large(schedule.args)
         name = self._blobs.put(schedule.args, reserve=True) if is_large else None
         self._db.require_space(0 if name is not None else len(schedule.args) * len(plan.moments))
         return self._db.run(work, durable=bool(plan.moments), wakes=True)

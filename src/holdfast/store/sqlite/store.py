@@ -5,7 +5,7 @@ from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ..blob_store import FileBlobs, Vault
+from ..blob_store import FileBlobs, CheckedBlobs
 from ..prune import Prune
 from ..statistics import Statistics
 from .blobs import Blobs
@@ -58,8 +58,10 @@ class SqliteStore:
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self.clock = clock
         self.database = db = Database(options, clock, random, token)
-        vault = Vault(options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes)
-        blobs = Blobs(db, vault)
+        checked_blobs = CheckedBlobs(
+            options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
+        )
+        blobs = Blobs(db, checked_blobs)
         statistics = Statistics(db, db.sql, clock)
         workflows = Workflows(db, blobs, statistics)
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
@@ -82,7 +84,7 @@ class SqliteStore:
         observing = Observing(db, statistics)
         self.statistics = _Statistics(observing)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
-        self.file = File(db, Examining(db, vault), Mending(db, statistics))
+        self.file = File(db, Examining(db, checked_blobs), Mending(db, statistics))
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
@@ -128,7 +130,7 @@ class _Jobs:
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
-        self.keep_apart, self.fetch = blobs.keep_apart, blobs.fetch
+        self.offload, self.read_blob = blobs.offload, blobs.read_blob
 
 
 class _Workers:

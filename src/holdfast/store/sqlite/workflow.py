@@ -305,7 +305,7 @@ class Workflows:
         connection.execute("SAVEPOINT calling_back")
         job_id = None
         try:
-            job_id = self.insert_new(connection, self._blobs.apart_if_possible(_read_callback(callback))).id
+            job_id = self.insert_new(connection, self._blobs.offload_args_if_possible(_read_callback(callback))).id
         except (msgspec.DecodeError, sqlite3.IntegrityError) as error:
             connection.execute("ROLLBACK TO calling_back")
             log.error("batch %d has ended, and its callback cannot be enqueued: %s", batch, error)
