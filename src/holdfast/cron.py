@@ -130,8 +130,8 @@ def plan(schedule: ScheduleRecord, now: int) -> DueOccurrences:
     """Return the occurrences to enqueue now, and the state of the schedule after that."""
     cron = Cron(schedule.cron, schedule.tz)
     if schedule.handled_at > now:
-        # The clock was set back. Occurrences that have fired are recorded by their time and do not fire again. Continue
-        # from now: otherwise a clock that was years ahead would silence the schedule for years.
+        # The clock was set back. Occurrences that have fired are recorded by their time and do not fire again.
+        # Continue from now: otherwise a clock that was years ahead would silence the schedule for years.
         return DueOccurrences([], now, cron.after(now))
     newest = cron.newest(schedule.handled_at, now, 1)
     return DueOccurrences(due(schedule, now), newest[0] if newest else schedule.handled_at, cron.after(now))

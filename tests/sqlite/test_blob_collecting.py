@@ -13,7 +13,7 @@ import pytest
 
 from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from holdfast import Holdfast
-from holdfast.store.blob_store import FileBlobs, CheckedBlobs
+from holdfast.store.blob_store import CheckedBlobs, FileBlobs
 from holdfast.store.sqlite import blobs
 from shift import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks

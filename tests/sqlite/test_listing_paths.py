@@ -16,29 +16,28 @@ from holdfast.app.jobs import page_of
 from holdfast.model.job import Counted, Criteria
 from holdfast.store import statistics
 from holdfast.store.sqlite import listing, listing_plan
-from holdfast.store.sqlite.listing_plan import Path as AccessPath
-from holdfast.store.sqlite.listing_plan import Union
+from holdfast.store.sqlite.listing_plan import AccessPath, UnionScan
 
 # With some hundred jobs the usual bounds are never reached. With these, one way or another is taken.
 BOUNDS: dict[str, dict[str, int]] = {
     "as they are": {},
-    "by small parts": {"SHORT_WALK": 1, "SMALL": 100},
-    "by ranges": {"SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 5, "MOST_LOOKUPS": 20, "LONG_WALK": 30},
-    "by sorting": {"SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 100, "MOST_RANGES": 2, "MOST_LOOKUPS": 20},
-    "by counts": {"SHORT_WALK": 1, "SMALL": 1, "MOST_SORTED": 1, "MOST_RANGES": 1, "LONG_WALK": 7, "MOST_LOOKUPS": 9},
-    "by id": {"SHORT_WALK": 1, "SMALL": 0, "MOST_SORTED": 0, "MOST_RANGES": 0, "LONG_WALK": 25, "MOST_UNFOLDED": -1},
-    "by zones": {"ZONE_IDS": 16, "MOST_PARTS": 3, "SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 60, "LONG_WALK": 30},
-    "by many zones": {"ZONE_IDS": 4, "MOST_PARTS": 500, "SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 60, "STEP": 10},
+    "by small parts": {"SHORT_SCAN": 1, "SMALL": 100},
+    "by ranges": {"SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 5, "MAX_LOOKUPS": 20, "LONG_SCAN": 30},
+    "by sorting": {"SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 100, "MAX_RANGES": 2, "MAX_LOOKUPS": 20},
+    "by counts": {"SHORT_SCAN": 1, "SMALL": 1, "MAX_SORTED": 1, "MAX_RANGES": 1, "LONG_SCAN": 7, "MAX_LOOKUPS": 9},
+    "by id": {"SHORT_SCAN": 1, "SMALL": 0, "MAX_SORTED": 0, "MAX_RANGES": 0, "LONG_SCAN": 25, "MAX_UNFOLDED": -1},
+    "by zones": {"ZONE_IDS": 16, "MAX_PARTS": 3, "SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 60, "LONG_SCAN": 30},
+    "by many zones": {"ZONE_IDS": 4, "MAX_PARTS": 500, "SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 60, "STEP": 10},
     "by counts and zones": {
         "ZONE_IDS": 16,
-        "MOST_PARTS": 9,
-        "SHORT_WALK": 1,
+        "MAX_PARTS": 9,
+        "SHORT_SCAN": 1,
         "SMALL": 1,
-        "MOST_SORTED": 60,
-        "MOST_RANGES": 1,
-        "LONG_WALK": 7,
+        "MAX_SORTED": 60,
+        "MAX_RANGES": 1,
+        "LONG_SCAN": 7,
     },
-    "in short steps": {"STEP": 10, "LONG_WALK": 17, "SMALL": 2, "MOST_SORTED_IN_STEPS": 20, "MOST_RANGES": 4},
+    "in short steps": {"STEP": 10, "LONG_SCAN": 17, "SMALL": 2, "MAX_SORTED_IN_STEPS": 20, "MAX_RANGES": 4},
 }
 SEEDS = range(a_part(3, 40))
 
@@ -114,7 +113,7 @@ def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: R
         criteria = some_criteria(crowd, rows)
         expected = len(fitting(rows, criteria))
         assert app.store.jobs.count(criteria) == Counted(expected), criteria
-        some = app.store.jobs.count(criteria, most=1)
+        some = app.store.jobs.count(criteria, max_scanned=1)
         assert some.count == expected if some.is_complete else some.count <= expected
         if not criteria.chain_status:
             assert app.store.jobs.count(criteria, deletable=True) == Counted(deletable(rows, edges, criteria)), (
@@ -141,10 +140,10 @@ def test_a_deletion_deletes_as_many_as_were_counted(app: Holdfast, url: str, cro
 
 
 EXPECTED = {
-    "by small parts": {"path IdSource", "path Ranges", "path Given"},
-    "by ranges": {"path Ranges", "path Continued", "path NoneType"},
-    "by sorting": {"path IdSource", "path NoneType"},
-    "by counts": {"path_by_counts Ranges", "path_by_counts NoneType"},
+    "by small parts": {"path SortedScan", "path RangeScan", "path GivenIds"},
+    "by ranges": {"path RangeScan", "path ChainRootScan", "path NoneType"},
+    "by sorting": {"path SortedScan", "path NoneType"},
+    "by counts": {"path_by_counts RangeScan", "path_by_counts NoneType"},
     "by id": {"path NoneType", "path_by_counts NoneType"},
 }
 
@@ -167,23 +166,23 @@ def test_with_these_bounds_these_ways_are_taken(
 
 
 def _watch(monkeypatch: pytest.MonkeyPatch, method: str, taken: set[str]) -> None:
-    original = getattr(listing_plan.ListPlan, method)
+    original = getattr(listing_plan.ListPlanner, method)
 
-    def watched(self: listing_plan.ListPlan, *args: Any) -> AccessPath | None:
+    def watched(self: listing_plan.ListPlanner, *args: Any) -> AccessPath | None:
         path: AccessPath | None = original(self, *args)
-        parts = path._paths if isinstance(path, Union) else [path]
+        parts = path._paths if isinstance(path, UnionScan) else [path]
         taken.update(f"{method} {type(part).__name__}" for part in parts)
         return path
 
-    monkeypatch.setattr(listing_plan.ListPlan, method, watched)
+    monkeypatch.setattr(listing_plan.ListPlanner, method, watched)
 
 
 def test_names_that_do_not_come_back_from_the_database_are_found_by_id(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing_plan, "SMALL", 0)
-    monkeypatch.setattr(listing_plan, "MOST_SORTED", 0)
-    monkeypatch.setattr(listing, "SHORT_WALK", 1)
+    monkeypatch.setattr(listing_plan, "MAX_SORTED", 0)
+    monkeypatch.setattr(listing, "SHORT_SCAN", 1)
     with closing(sqlite3.connect(url, isolation_level=None)) as connection:
         for queue in (b"a\xff", b"a\0b", b"fine"):
             connection.execute(
@@ -216,7 +215,7 @@ def test_jobs_of_a_time_are_looked_for_only_where_they_are(
 ) -> None:
     if folded:
         app.store.statistics.fold()
-    for bound in ("SHORT_WALK", "LONG_WALK"):
+    for bound in ("SHORT_SCAN", "LONG_SCAN"):
         monkeypatch.setattr(listing, bound, 1)
 
     def listed(**times: int) -> list[int]:

@@ -74,7 +74,7 @@ HOT = [
     "fail_outside",
     "delete",
     "chains_among",
-    "delete_fitting_chain",
+    "delete_matching_chain",
     "chain",
     "chain_end",
     "jobs_of_chain",

@@ -22,7 +22,7 @@ from ...errors import BlobCollected, BlobError, PayloadTooLarge, StoreError
 from ...failure import Failure
 from ...model.diagnosis import BlobReferences
 from ...model.job import NewJob, Settlement
-from ..blob_store import FileBlobs, CheckedBlobs
+from ..blob_store import CheckedBlobs, FileBlobs
 from ..statements import Statements, as_json
 from .database import Database
 
@@ -163,7 +163,7 @@ class Blobs:
             raise BlobCollected(f"the blob {name} was deleted concurrently: nothing was stored, try again")
 
     def _was_collected(self, connection: sqlite3.Connection, name: str) -> bool:
-        """Return whether a blob that was just put has been deleted. Otherwise it is safe until this transaction ends."""
+        """Return whether a blob that was just put has been deleted. If not, it is safe until the transaction ends."""
         if not self._kind_is_stored:
             connection.execute(self._sql.store_blob_kind, (self.store.kind,))
         if connection.execute(self._sql.is_unused_blob, (name,)).fetchone() is None:

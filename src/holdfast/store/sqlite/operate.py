@@ -99,7 +99,7 @@ class Operate:
         self, connection: sqlite3.Connection, clause: str, values: dict[str, Any], judged: set[int]
     ) -> int:
         """A chain goes as a whole, and is looked at once, however many batches its jobs are in."""
-        statement, deleted = self._sql.delete_fitting_chain.replace("{where}", clause), 0
+        statement, deleted = self._sql.delete_matching_chain.replace("{where}", clause), 0
         for (chain,) in connection.execute(self._sql.chains_among, values).fetchall():
             if chain not in judged:
                 judged.add(chain)

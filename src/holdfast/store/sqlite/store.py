@@ -5,7 +5,7 @@ from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ..blob_store import FileBlobs, CheckedBlobs
+from ..blob_store import CheckedBlobs, FileBlobs
 from ..prune import Prune
 from ..statistics import Statistics
 from .blobs import Blobs

@@ -175,7 +175,7 @@ DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch))
 SELECT DISTINCT coalesce(job.chain_id, job.id) FROM json_each(:batch) AS asked
 CROSS JOIN {p}jobs AS job ON job.id = asked.value WHERE job.continued OR job.chain_id IS NOT NULL
 
--- name: delete_fitting_chain
+-- name: delete_matching_chain
 -- any state but running -> gone, all jobs of a chain, if all of them fit and no unfinished job waits for it
 DELETE FROM {p}jobs WHERE id IN (SELECT id FROM {p}jobs WHERE id = :chain OR chain_id = :chain)
   AND NOT EXISTS (SELECT 1 FROM {p}jobs AS part
