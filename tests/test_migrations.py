@@ -111,7 +111,7 @@ def test_a_migration_that_fails_leaves_the_old_version_whole(
     apply(connection, folder)
     before = dump(connection)
     write(folder, "0002_bad", FAILING[why])
-    with pytest.raises(MigrationFailed, match=r"0002_bad.*as it was"):
+    with pytest.raises(MigrationFailed, match=r"0002_bad.*the database is unchanged"):
         apply(connection, folder)
     assert not connection.in_transaction
     assert dump(connection) == before
@@ -305,7 +305,7 @@ def test_a_table_that_is_in_the_way_is_told_and_left_alone(url: str) -> None:
     other.execute("INSERT INTO holdfast_jobs VALUES ('mine')")
     other.commit()
     before = dump(other)
-    with told(MigrationFailed, "holdfast_jobs", "as it was"):
+    with told(MigrationFailed, "holdfast_jobs", "unchanged"):
         Holdfast(url)
     assert dump(other) == before
     with Holdfast(url, prefix="other_") as app:

@@ -80,7 +80,7 @@ def steps(app: Holdfast, work: Callable[[], Any], every: int = 100) -> int:
         nonlocal count
         count += every
 
-    with app.store.reading():
+    with app.store.snapshot():
         connection = app.store.database._this_thread.reader
         connection.set_progress_handler(step, every)
         try:

@@ -129,7 +129,7 @@ def test_it_is_not_written_anew_without_room(app: Holdfast, full: Path, monkeypa
 def test_writing_it_anew_can_be_interrupted_and_nothing_has_happened(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "STEPS_OF_VACUUM", 100)
+    monkeypatch.setattr(file, "VACUUM_STEPS", 100)
     app.prune()
 
     def stop(*_: int) -> None:

@@ -239,7 +239,7 @@ class Queue(Generic[T]):
 
     def stats(self) -> QueueStats:
         store = self._app.store
-        with store.reading():
+        with store.snapshot():
             counts = store.statistics.counts(self.name)
             waiting = store.statistics.oldest(-1, ("ready",), self.name)
         return queue_stats(self.name, counts, waiting, self._app.clock.now())

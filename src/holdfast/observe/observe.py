@@ -92,7 +92,7 @@ def look(store: Store, rules: Retention | None, now: int) -> Kept:
         next_at=None if upcoming is None else as_datetime(upcoming[0]),
         last_pruned_at=None if last.last_at is None else as_datetime(last.last_at),
         last_pruned_jobs=sum(last.last_counts.get(status, 0) for status in ENDED),
-        left_behind=store.file.left_behind(),
+        left_behind=store.file.count_orphaned(),
     )
 
 
@@ -149,7 +149,7 @@ class Observe:
 
     def snapshot(self) -> Snapshot:
         """The five answers at once, all of one moment; what is about a time, of the last hour."""
-        with self._store.reading():
+        with self._store.snapshot():
             workers = self.workers()
             rolled = self._rolled(HOUR)
             return Snapshot(

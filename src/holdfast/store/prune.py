@@ -185,7 +185,7 @@ class Prune:
             return
         detail = found | msgspec.json.decode(run.note or "{}") | ({"interrupted": True} if interrupted else {})
         values = {"now": self._clock.now(), "event": "pruned", "actor": run.actor, "detail": as_json(detail)}
-        connection.execute(self._sql.note, values)
+        connection.execute(self._sql.log_event, values)
 
     def _do(self, token: str, counts: dict[str, int], do: Callable[[Any], Pruned]) -> Pruned | None:
         """Run it in one transaction with the sum of what the run has deleted."""

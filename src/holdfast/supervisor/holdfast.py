@@ -126,7 +126,7 @@ class Holdfast(App):
             self.store, validate.flag(full, "full"), validate.flag(hurry, "hurry"), progress or (lambda *_: None)
         )
         detail = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
-        self.store.file.note("vacuumed", who, detail | ({"reason": why} if why else {}))
+        self.store.file.log_event("vacuumed", who, detail | ({"reason": why} if why else {}))
         return report
 
     def worker(

@@ -153,7 +153,7 @@ def _followers(app: App, job_id: int) -> list[int]:
         batch = None if record.batch_id is None else app.store.workflows.batch(record.batch_id)
         called = [] if batch is None else [batch.done_job_id, batch.success_job_id]
         last = app.store.workflows.chain(record.chain, last_only=True)
-        waiting = app.store.workflows.waiting_for(record.chain, -1, ended=True).found
+        waiting = app.store.workflows.waiting_for(record.chain, -1, include_finished=True).found
         for one in [*last, *(app.store.jobs.get(id) for id in called if id is not None), *waiting]:
             if one is None or one.id == job_id:
                 continue

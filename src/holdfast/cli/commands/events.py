@@ -132,7 +132,7 @@ def events(
         show = _Printer(app, as_json)
         cursor = _past(app, show, wanted, after, limit)
         if follow:
-            with _Reader(app.store.wake_waiting) as reader:
+            with _Reader(app.store.wake_waiters) as reader:
                 _follow(app, show, wanted, cursor, reader)
     if not show.count:
         note("No events that fit." if wanted.is_narrow else "No events.")

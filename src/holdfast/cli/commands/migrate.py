@@ -39,5 +39,5 @@ def _migrate(database: DatabaseOption, create: bool, signature: AuditOptions) ->
     except SchemaOutdated:
         pass
     with database.open(migrate=True) as app:
-        app.store.file.note("migrated", who, {"created": created} | ({"reason": why} if why else {}))
+        app.store.file.log_event("migrated", who, {"created": created} | ({"reason": why} if why else {}))
     return True

@@ -305,7 +305,7 @@ def stats(database: DatabaseOption, since: float | None, limit: int | None, as_j
     """
     with database.open() as app:
         snapshot = _look(app, since)
-        place = app.store.place
+        place = app.store.location
     if as_json:
         document(_as_data(snapshot, since))
         return

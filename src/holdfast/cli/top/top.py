@@ -123,7 +123,7 @@ class _Top:
         if board.mode == "detail":
             self._screen.draw(page("More", self._text, board, size))
             return
-        lines = draw(glance, board, self._app.store.place, size, datetime.now(UTC), plain=plain)
+        lines = draw(glance, board, self._app.store.location, size, datetime.now(UTC), plain=plain)
         cursor = None
         if board.mode == "filter":
             from rich.cells import cell_len
@@ -139,7 +139,7 @@ class _Top:
         if deed is None:
             return False
         try:
-            with self._app.store.hurried(BUSY_SECONDS):
+            with self._app.store.busy_timeout(BUSY_SECONDS):
                 self._board.message = self._do(deed)
         except HoldfastError as error:
             self._board.message = clean(str(error))
@@ -218,7 +218,7 @@ class _Lookout:
     def __exit__(self, *_: object) -> None:
         self._closed = True
         self._armed.set()
-        self._store.wake_waiting()
+        self._store.wake_waiters()
         self._thread.join(FAREWELL_SECONDS)
 
     def arm(self) -> None:

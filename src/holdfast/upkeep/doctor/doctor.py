@@ -134,5 +134,7 @@ def _do(store: Store, repair: Repair, step: _Step, made: list[str]) -> int:
     finally:
         if count:
             detail = {"what": step.what, "count": count} | ({"names": made} if step.what == "schema" else {})
-            store.file.note("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
+            store.file.log_event(
+                "repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {})
+            )
     return count
