@@ -1,4 +1,4 @@
-"""Everything put together: the app and what runs its jobs."""
+"""`Holdfast`, which puts app, workers, upkeep and observation together, and the worker processes."""
 
 from typing import TYPE_CHECKING
 
