@@ -177,7 +177,7 @@ def test_senseless_options_are_refused(app: Holdfast, options: Any) -> None:
 
 
 def test_what_is_no_app_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="drain takes an app"):
+    with pytest.raises(InvalidInput, match="drain: app must be a Holdfast"):
         drain(lambda: None)  # type: ignore[arg-type]
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_snoozes_for_ever_is_named(app: Holdfast) -> None:
     poll = app.task(name="poll")(lambda: Snooze(60))
     app.task(name="other")(lambda: None).enqueue()
     job = poll.enqueue()
-    with pytest.raises(NeverIdle, match=rf"job {job.id} of poll was run \d+ times, and snoozed the last time"):
+    with pytest.raises(NeverIdle, match=rf"job {job.id} of poll ran \d+ times and snoozed the last time"):
         drain(app, limit=20)
     assert app.jobs.count(status="running") == 0
 
@@ -205,7 +205,7 @@ def test_a_handler_that_enqueues_itself_for_ever_is_named(app: Holdfast) -> None
         again.enqueue()
 
     again.enqueue()
-    with pytest.raises(NeverIdle, match="21 jobs of again were run, up to job 21"):
+    with pytest.raises(NeverIdle, match="21 jobs of again ran, up to job 21"):
         drain(app, limit=20)
 
 

@@ -33,17 +33,19 @@ def mail(app: Holdfast) -> Task[..., Any]:
 def test_a_task_that_was_enqueued(mail: Task[..., Any]) -> None:
     job = mail.enqueue("ada")
     assert [one.id for one in assert_enqueued(mail)] == [job.id]
-    with pytest.raises(AssertionError, match="a job of send_mail should not have been enqueued"):
+    with pytest.raises(AssertionError, match="expected no job of send_mail, found 1"):
         refute_enqueued(mail)
 
 
 def test_a_task_that_was_not(mail: Task[..., Any], app: Holdfast) -> None:
     refute_enqueued(mail)
     assert enqueued(mail) == []
-    with pytest.raises(AssertionError, match="no job of send_mail was enqueued; nothing was"):
+    with pytest.raises(AssertionError, match="no job of send_mail was enqueued; found no jobs at all"):
         assert_enqueued(mail)
     app.task(name="other")(lambda: None).enqueue_many([{}, {}])
-    with pytest.raises(AssertionError, match="no job of send_mail was enqueued; what there is: 2 of other"):
+    with pytest.raises(
+        AssertionError, match="no job of send_mail was enqueued; found jobs of other tasks: 2 of other"
+    ):
         assert_enqueued(mail)
 
 
@@ -123,9 +125,9 @@ def test_how_many(mail: Task[..., Any]) -> None:
     mail.enqueue_many([{"to": "ada"}, {"to": "eve"}, {"to": "ada"}])
     assert len(assert_enqueued(mail, "ada", count=2)) == 2
     assert_enqueued(mail, "bob", count=0)
-    with pytest.raises(AssertionError, match="2 and not 3 jobs of send_mail with to='ada' were enqueued"):
+    with pytest.raises(AssertionError, match="expected 3 jobs of send_mail with to='ada', found 2"):
         assert_enqueued(mail, "ada", count=3)
-    with pytest.raises(AssertionError, match="1 and not 0 jobs"):
+    with pytest.raises(AssertionError, match=r"expected 0 jobs of .*, found 1"):
         assert_enqueued(mail, "eve", count=0)
 
 
@@ -164,10 +166,10 @@ def test_more_than_a_page_of_jobs(app: Holdfast) -> None:
         ((), {"quue": "mail"}, "did you mean 'queue'"),
         ((), {"subjct": "hi"}, "did you mean 'subject'"),
         ((), {"ctx": None}, "unknown argument or option 'ctx'"),
-        (("ada", "hi", "x"), {}, "takes 2 arguments by position, not 3"),
-        (("ada",), {"to": "ada"}, "'to' was given twice"),
+        (("ada", "hi", "x"), {}, "takes at most 2 positional arguments, got 3"),
+        (("ada",), {"to": "ada"}, "two values for the argument 'to'"),
         ((), {"delay": "soon"}, "delay is a number"),
-        ((), {"delay": (1, 2, 3)}, "two ends of a range"),
+        ((), {"delay": (1, 2, 3)}, "the ends of a range"),
         ((), {"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
         ((), {"status": "done"}, "unknown status"),
         ((), {"count": -1}, "count is 0 to"),
@@ -182,7 +184,7 @@ def test_a_mistake_in_the_assertion_is_no_failed_assertion(
 
 
 def test_what_is_no_task_is_refused(app: Holdfast) -> None:
-    with pytest.raises(InvalidInput, match=r"takes a task, task\.using"):
+    with pytest.raises(InvalidInput, match=r"must be a task, task\.using"):
         assert_enqueued(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidArguments, match="an app takes 0 arguments"):
         enqueued(app, "ada")
@@ -190,7 +192,7 @@ def test_what_is_no_task_is_refused(app: Holdfast) -> None:
         refute_enqueued(app, count=3)
 
 
-def test_a_failure_shows_the_nearest_first_as_a_diff(mail: Task[..., Any], app: Holdfast) -> None:
+def test_a_failure_shows_the_closest_jobs_first_as_a_diff(mail: Task[..., Any], app: Holdfast) -> None:
     mail.enqueue("bob", "hello")
     mail.enqueue("eve", "hello", price=Money(3))
     mail.using(queue="urgent").enqueue("ada", "hello")
@@ -199,7 +201,7 @@ def test_a_failure_shows_the_nearest_first_as_a_diff(mail: Task[..., Any], app: 
         assert_enqueued(mail, "ada", subject="bye", queue="urgent")
     expected = """
         no job of send_mail with to='ada', subject='bye', queue='urgent' was enqueued.
-        There are 3, the nearest first (- expected, + found):
+        Found 3 other jobs, closest match first (- expected, + found):
 
         job 3, ready on urgent, attempt 0 of 5
             to='ada'
@@ -246,7 +248,7 @@ def test_damaged_payloads_are_shown_and_do_not_match(
     app.store.jobs.insert(NewJob(queue="mail", task="send_mail", args=payload))
     with pytest.raises(AssertionError) as caught:
         assert_enqueued(mail, "ada")
-    assert shown in str(caught.value) and "  + to=nothing" in str(caught.value)
+    assert shown in str(caught.value) and "  + to=(missing)" in str(caught.value)
 
 
 def test_a_value_whose_repr_raises_does_not_hide_the_failure(mail: Task[..., Any]) -> None:

@@ -61,7 +61,7 @@ def test_a_handler_that_enqueues_itself_for_ever_is_named(app: Holdfast, raise_e
 
     with inline(app, limit=50, raise_errors=raise_errors), pytest.raises(NeverIdle) as caught:
         again.enqueue()
-    assert "50 jobs of again were run, up to job 50" in str(caught.value)
+    assert "50 jobs of again ran, up to job 50" in str(caught.value)
     assert app.jobs.count(status="succeeded") == 50
     assert app.jobs.count(status="running") == 0
 

@@ -129,5 +129,5 @@ def test_all_threads_see_it(app: Holdfast) -> None:
 
 
 def test_what_is_no_app_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="takes an app"), on_temporary_database(5):  # type: ignore[type-var]
+    with pytest.raises(InvalidInput, match="must be a Holdfast"), on_temporary_database(5):  # type: ignore[type-var]
         pass

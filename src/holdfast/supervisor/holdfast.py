@@ -62,8 +62,8 @@ class Holdfast(App):
         found = self._rules()
         if found is None:
             raise InvalidInput(
-                "the retention policy in this database was written by another version of Holdfast, and this one cannot "
-                "read it: pass retention=Retention(…)"
+                "the retention policy in this database was written by another version of Holdfast, and this one "
+                "cannot read it: pass retention=Retention(…)"
             )
         return found
 
