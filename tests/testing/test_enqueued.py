@@ -186,7 +186,7 @@ def test_a_mistake_in_the_assertion_is_no_failed_assertion(
 def test_what_is_no_task_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match=r"must be a task, task\.using"):
         assert_enqueued(lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArguments, match="an app takes 0 arguments"):
+    with pytest.raises(InvalidArguments, match="an app takes at most 0 positional arguments"):
         enqueued(app, "ada")
     with pytest.raises(InvalidInput, match="unknown argument or option 'count'"):
         refute_enqueued(app, count=3)
