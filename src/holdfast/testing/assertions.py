@@ -23,6 +23,7 @@ from ..failure import shorten
 from ..model.job import Criteria
 from ..text import plural
 
+MAX_JOBS_SHOWN = 5
 MAX_VALUE_LENGTH = 300
 Target = App | Task[..., Any] | BoundTask[..., Any]
 _plain = decoder(Any)
@@ -198,9 +199,6 @@ def show(value: Any) -> str:
         return shorten(repr(value), MAX_VALUE_LENGTH)
     except Exception:  # noqa: BLE001  the caller's own __repr__
         return f"a {type(value).__qualname__}"
-
-
-MAX_JOBS_SHOWN = 5
 
 
 def enqueued(what: Target, /, *args: Any, **match: Any) -> list[Job[Any]]:

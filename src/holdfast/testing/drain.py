@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ..app.task import Seconds
     from ..worker.scheduler import Scheduler
 
+WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
+LATER = Criteria(status=("scheduled", "blocked"), messages=False)
+ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if this is intended"
+
 
 def store_declared(app: App) -> None:
     """Store the schedules of `@app.cron`, as a worker does at its start."""
@@ -40,11 +44,6 @@ def _scheduler(app: App) -> Scheduler:
     from ..worker.scheduler import Scheduler
 
     return Scheduler(app.store, app.clock, app.tasks, app.schedules.declared.values())
-
-
-WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
-LATER = Criteria(status=("scheduled", "blocked"), messages=False)
-ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if this is intended"
 
 
 class Drained(Sequence[Ran]):

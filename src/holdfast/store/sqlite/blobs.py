@@ -26,6 +26,10 @@ from ..blob_store import CheckedBlobs, FileBlobs
 from ..statements import Statements, as_json
 from .database import Database
 
+GONE_SECONDS = 7 * 24 * 3600  # for how long the names of deleted blobs are remembered
+MAX_SCANNED = 5000  # names, each time orphans are searched
+DELETE_BATCH = 100
+MAX_LOCK_SECONDS = 0.02
 PAGE = 500  # names
 ORPHAN_SECONDS = 3600.0  # before that, the process that put the blob may still insert its job
 
@@ -73,12 +77,6 @@ def _old_files_in(folder: Path, before: float) -> Iterator[str]:
             with suppress(FileNotFoundError):
                 if is_name(entry.name) and entry.stat(follow_symlinks=False).st_mtime < before:
                     yield entry.name
-
-
-GONE_SECONDS = 7 * 24 * 3600  # for how long the names of deleted blobs are remembered
-MAX_SCANNED = 5000  # names, each time orphans are searched
-DELETE_BATCH = 100
-MAX_LOCK_SECONDS = 0.02
 
 
 class Blobs:

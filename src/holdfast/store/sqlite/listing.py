@@ -22,6 +22,13 @@ from .database import Database
 from .listing_plan import AccessPath, IdRange, JobIndexes, ListPlanner
 from .read import COLUMNS
 
+SHORT_SCAN = 1_000  # jobs, before an index is chosen
+LONG_SCAN = 20_000  # jobs, if no index helps
+MAX_LOOKUPS = 5_000  # jobs that an index yields, each looked up by id
+STEP = 20_000  # jobs in one read, to find all that match
+MAX_SORTED_IN_STEPS = 200_000  # as listing_plan.MAX_SORTED, to find all that match
+MAX_PARTS = 4  # ranges of ids that are searched one after the other
+
 _FIELDS = ("queue", "task", "key", "error_code")
 _RANGES = {
     "created_from": "created_at >= :created_from",
@@ -72,14 +79,6 @@ def _chain_status(prefix: str) -> str:
     """The status of a chain, by its first job: the status of its last job."""
     last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
     return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
-
-
-SHORT_SCAN = 1_000  # jobs, before an index is chosen
-LONG_SCAN = 20_000  # jobs, if no index helps
-MAX_LOOKUPS = 5_000  # jobs that an index yields, each looked up by id
-STEP = 20_000  # jobs in one read, to find all that match
-MAX_SORTED_IN_STEPS = 200_000  # as listing_plan.MAX_SORTED, to find all that match
-MAX_PARTS = 4  # ranges of ids that are searched one after the other
 
 
 class ScanStep(NamedTuple):

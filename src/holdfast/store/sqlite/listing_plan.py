@@ -15,6 +15,13 @@ from ...model.stats import Count
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
 
+SMALL = 5_000  # a path of at most this many jobs is taken without further search
+MAX_SORTED = 50_000  # entries of an index that is not in the order of ids, for one page
+MAX_RANGES = 1_000  # each costs a few lookups, to find it and its first job
+MAX_COUNTED_PAIRS = 5_000  # ranges that are known from the counts, which saves the lookups to find them
+MAX_UNFOLDED = 20_000  # events: with more of them, reading the counts costs too much
+QueueTask = tuple[str, str | None]  # the task of a message is None
+
 FIRST_CHUNK = 8  # ids of a range; each further chunk is longer
 MAX_CHUNK = 1024
 MIN_ID, MAX_ID = -(2**63), 2**63 - 1
@@ -289,14 +296,6 @@ def _is(status: Status) -> str:
     return f"status = '{status.value}'"
 
 
-SMALL = 5_000  # a path of at bound this many jobs is taken without further search
-MAX_SORTED = 50_000  # entries of an index that is not in the order of ids, for one page
-MAX_RANGES = 1_000  # each costs a few lookups, to find it and its first job
-MAX_COUNTED_PAIRS = 5_000  # ranges that are known from the counts, which saves the lookups to find them
-MAX_UNFOLDED = 20_000  # events: with more of them, reading the counts costs too much
-QueueTask = tuple[str, str | None]  # the task of a message is None
-
-
 class ListPlanner:
     """Plans one search, on a connection that is in a read transaction."""
 
@@ -451,7 +450,7 @@ class ListPlanner:
             return None
         total = sum(one.count or 0 for one in counts)
         if 2 * sum(one.count or 0 for one in counts if (one.queue, one.task) in pairs) > total:
-            return None  # bound queues and tasks have such jobs
+            return None  # most queues and tasks have such jobs
         indexes = {by_status.get(status, self._indexes.queue_task) for status in self._statuses}
         if not indexes or not indexes <= {by_status[Status.FAILED], by_status[Status.BLOCKED]}:
             indexes = {self._indexes.queue_task}

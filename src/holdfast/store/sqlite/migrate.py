@@ -16,7 +16,7 @@ from .engine.errors import Patience, is_busy
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
 UNRELEASED = "0001_initial"  # the first migration of the versions before the first release
-
+_COMMENT = re.compile(r"--[^\n]*")
 # The wall clock in microseconds. SQLite before 3.42 has a resolution of milliseconds.
 NOW = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
 
@@ -128,9 +128,6 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
     if with_prefix(statement, ""):
         yield statement
-
-
-_COMMENT = re.compile(r"--[^\n]*")
 
 
 class SchemaObject(NamedTuple):

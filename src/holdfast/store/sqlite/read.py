@@ -12,6 +12,10 @@ from ...model.stats import EventRecord
 from ..statements import Statements
 from .database import Database
 
+MAX_WAIT_SECONDS = 1.0
+COLUMNS = ", ".join(
+    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+)
 EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
 
 # Events whose old and new status are always the same, and are therefore not shown.
@@ -69,12 +73,6 @@ def read_detail(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:  # inserted by plain SQL
         return {"text": text}
-
-
-MAX_WAIT_SECONDS = 1.0
-COLUMNS = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
-)
 
 
 def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:

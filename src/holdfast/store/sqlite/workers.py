@@ -19,6 +19,9 @@ from .database import Database
 from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, presence
 from .workflow import Workflows
 
+log = logging.getLogger("holdfast.worker")
+RECOVERY_ROWS = 1000
+ENDED_WORKERS_KEPT = 100
 MAX_RUNNING_READ = 20_000
 ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
 
@@ -56,11 +59,6 @@ def _as_worker(id: str, pid: int, host: str, queues: str | None, tasks: str, *re
 
 def _texts(stored: str | None) -> tuple[str, ...] | None:
     return None if stored is None else tuple(msgspec.json.decode(stored, type=list[str]))
-
-
-log = logging.getLogger("holdfast.worker")
-RECOVERY_ROWS = 1000
-ENDED_WORKERS_KEPT = 100
 
 
 class Workers:
