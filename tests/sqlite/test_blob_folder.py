@@ -1,4 +1,4 @@
-"""The folder of large payloads, where somebody else has made it: the doctor says who can get at them."""
+"""The doctor checks who can read the folder of large payloads."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Whatever the filters, and by whatever index: a listing has every job that fits once, in order, and no other."""
+"""For all filters and access paths, a listing has every matching job once, in order, and no other."""
 
 import sqlite3
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def pages(app: Holdfast, criteria: Criteria, limit: int, cursor: str | None, bac
     raise AssertionError("the pages never end")
 
 
-def test_pages_have_every_job_that_fits_once(app: Holdfast, url: str, crowd: Random) -> None:
+def test_pages_have_every_matching_job_once(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     for _ in range(a_part(20, 200)):
         criteria = some_criteria(crowd, rows)
@@ -91,7 +91,7 @@ def test_pages_have_every_job_that_fits_once(app: Holdfast, url: str, crowd: Ran
         assert pages(app, criteria, limit, f"newer-{middle}", backwards=True) == newer, criteria
 
 
-def test_a_search_that_was_stopped_leads_back_as_well(app: Holdfast, url: str, crowd: Random) -> None:
+def test_a_stopped_search_can_be_paged_backwards(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     for _ in range(a_part(20, 200)):
         criteria = some_criteria(crowd, rows)
@@ -105,7 +105,7 @@ def test_a_search_that_was_stopped_leads_back_as_well(app: Holdfast, url: str, c
         assert [*back, *(record.id for record in page)] == seen == expected[: len(seen)], criteria
 
 
-def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: Random) -> None:
+def test_counts_equal_the_number_of_matching_jobs(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     with closing(sqlite3.connect(url)) as connection:
         edges = connection.execute("SELECT job_id, chain_id FROM holdfast_blockers").fetchall()
@@ -121,7 +121,7 @@ def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: R
             )
 
 
-def test_an_action_reaches_every_job_that_fits(app: Holdfast, url: str, crowd: Random) -> None:
+def test_an_action_reaches_every_matching_job(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     criteria = some_criteria(crowd, rows)
     expected = set(fitting(rows, criteria))
@@ -149,7 +149,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_with_these_bounds_these_ways_are_taken(
+def test_each_set_of_bounds_takes_its_access_paths(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     set_bounds(monkeypatch, name)
@@ -177,7 +177,7 @@ def _watch(monkeypatch: pytest.MonkeyPatch, method: str, taken: set[str]) -> Non
     monkeypatch.setattr(listing_plan.ListPlanner, method, watched)
 
 
-def test_names_that_do_not_come_back_from_the_database_are_found_by_id(
+def test_jobs_with_names_that_cannot_be_read_back_are_found_by_id(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing_plan, "SMALL", 0)
@@ -210,7 +210,7 @@ HOUR = 3_600_000_000
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_jobs_of_a_time_are_looked_for_only_where_they_are(
+def test_a_search_by_time_reads_only_matching_zones(
     app: Holdfast, spread: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch, folded: bool
 ) -> None:
     if folded:
@@ -229,7 +229,7 @@ def test_jobs_of_a_time_are_looked_for_only_where_they_are(
     assert listed(created_from=HOUR * 2000) == []
 
 
-def test_a_time_that_was_changed_by_hand_is_found_too(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
+def test_a_time_that_plain_sql_changed_is_found(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
     app.store.statistics.fold()
     spread("UPDATE holdfast_jobs SET created_at = ? WHERE id = 10001", HOUR * 1500)
     spread("UPDATE holdfast_jobs SET history = 0 WHERE id = 1")
@@ -241,7 +241,7 @@ def test_a_time_that_was_changed_by_hand_is_found_too(app: Holdfast, spread: Cal
     assert app.store.jobs.count(late) == Counted(2)
 
 
-def test_zones_are_forgotten_with_their_jobs(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
+def test_zones_are_deleted_with_their_jobs(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
     app.store.statistics.fold()
     assert spread("SELECT zone FROM holdfast_zones") == [(0,), (1,), (2,), (3,)]
     app.jobs.delete(created_before=datetime.fromtimestamp(1002 * 3600, UTC))

@@ -134,7 +134,7 @@ CURSORS = [None, Cursor(20_000), Cursor(20_000, newer=True)]
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", CRITERIA)
-def test_a_page_is_found_by_a_bounded_effort(crowd: Holdfast, name: str) -> None:
+def test_a_page_takes_a_bounded_number_of_steps(crowd: Holdfast, name: str) -> None:
     taken = [steps(crowd, lambda: crowd.store.jobs.list(CRITERIA[name], 21, cursor)) for cursor in CURSORS]  # noqa: B023
     assert max(taken) < MOST_STEPS, taken
 
@@ -144,7 +144,7 @@ COMPLETE = [name for name in CRITERIA if not re.search("tag and state|another st
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", COMPLETE)
-def test_what_one_filter_or_two_ask_for_is_found_at_once(crowd: Holdfast, name: str) -> None:
+def test_one_or_two_filters_need_no_second_page(crowd: Holdfast, name: str) -> None:
     """What stops before its end is the exception."""
     stopped = [
         cursor for cursor in CURSORS if crowd.store.jobs.list(CRITERIA[name], 21, cursor).looked_at is not None
@@ -152,7 +152,7 @@ def test_what_one_filter_or_two_ask_for_is_found_at_once(crowd: Holdfast, name: 
     assert stopped == []
 
 
-def test_a_walk_over_all_jobs_takes_more(crowd: Holdfast) -> None:
+def test_a_scan_of_all_jobs_takes_more_steps(crowd: Holdfast) -> None:
     def walk() -> None:
         crowd.store.database.rows("SELECT count(*) FROM holdfast_jobs NOT INDEXED WHERE status = 'new'")
 
@@ -162,7 +162,7 @@ def test_a_walk_over_all_jobs_takes_more(crowd: Holdfast) -> None:
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", ["succeeded", "failed", "in a queue", "failed messages", "of a task"])
 @pytest.mark.parametrize("deletable", [False, True])
-def test_counts_by_place_and_state_look_at_no_job(crowd: Holdfast, name: str, deletable: bool) -> None:
+def test_counts_by_queue_task_and_status_read_no_job(crowd: Holdfast, name: str, deletable: bool) -> None:
     assert steps(crowd, lambda: crowd.store.jobs.count(CRITERIA[name], deletable)) < 20_000
 
 
@@ -235,7 +235,7 @@ def test_a_range_is_read_in_its_order(
 
 
 @pytest.mark.parametrize("name", ["place", "ready", "blocked", "failed"])
-def test_the_ranges_are_found_step_by_step(
+def test_the_ranges_are_found_by_a_skip_scan(
     app: Holdfast, conn: sqlite3.Connection, indexes: JobIndexes, name: str
 ) -> None:
     sql = app.store.database.sql
@@ -264,7 +264,7 @@ CLAUSES = [
 
 @pytest.mark.parametrize("clause", CLAUSES)
 @pytest.mark.parametrize("name", ["scan_ids", "scan_end", "matching", "records"])
-def test_jobs_are_looked_at_by_id(app: Holdfast, conn: sqlite3.Connection, name: str, clause: str) -> None:
+def test_jobs_are_scanned_by_id(app: Holdfast, conn: sqlite3.Connection, name: str, clause: str) -> None:
     statement = getattr(app.store.database.sql, name).replace("{where}", clause).replace("{columns}", "*")
     lines = explain(conn, IdRange().fill(statement))
     assert all("SEARCH holdfast_jobs USING INTEGER PRIMARY KEY" in line for line in on_tables(lines)), lines
@@ -280,7 +280,7 @@ def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection
     assert re.search(r"^SEARCH .*(job_id=\? AND tag=\?|tag=\? AND job_id=\?)", line)
 
 
-def test_every_index_of_a_path_is_looked_at() -> None:
+def test_every_index_of_an_access_path_is_tested() -> None:
     text = Path(listing.__file__).with_name("listing_plan.py").read_text(encoding="utf-8")
     named = set(re.findall(r'\{self\._jobs\}(\w+)"', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
     assert named <= {*ORDERS, *PARTS, "place"}

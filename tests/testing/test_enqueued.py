@@ -30,14 +30,14 @@ def mail(app: Holdfast) -> Task[..., Any]:
     return send_mail
 
 
-def test_a_task_that_was_enqueued(mail: Task[..., Any]) -> None:
+def test_an_enqueued_task_is_found(mail: Task[..., Any]) -> None:
     job = mail.enqueue("ada")
     assert [one.id for one in assert_enqueued(mail)] == [job.id]
     with pytest.raises(AssertionError, match="expected no job of send_mail, found 1"):
         refute_enqueued(mail)
 
 
-def test_a_task_that_was_not(mail: Task[..., Any], app: Holdfast) -> None:
+def test_a_task_that_was_not_enqueued_fails_the_assertion(mail: Task[..., Any], app: Holdfast) -> None:
     refute_enqueued(mail)
     assert enqueued(mail) == []
     with pytest.raises(AssertionError, match="no job of send_mail was enqueued; found no jobs at all"):
@@ -49,7 +49,7 @@ def test_a_task_that_was_not(mail: Task[..., Any], app: Holdfast) -> None:
         assert_enqueued(mail)
 
 
-def test_arguments_by_position_and_by_name_and_only_some(mail: Task[..., Any]) -> None:
+def test_some_arguments_by_position_and_by_name(mail: Task[..., Any]) -> None:
     mail.enqueue("ada", subject="ho")
     assert_enqueued(mail, "ada")
     assert_enqueued(mail, "ada", "ho")
@@ -58,7 +58,7 @@ def test_arguments_by_position_and_by_name_and_only_some(mail: Task[..., Any]) -
     refute_enqueued(mail, "ada", "hi")
 
 
-def test_an_argument_that_was_left_out_has_its_default(mail: Task[..., Any]) -> None:
+def test_an_omitted_argument_has_its_default(mail: Task[..., Any]) -> None:
     mail.enqueue("ada")
     assert_enqueued(mail, subject="hi", price=None)
     refute_enqueued(mail, subject="ho")
@@ -92,7 +92,7 @@ def test_options_by_name_and_by_using(mail: Task[..., Any]) -> None:
         refute_enqueued(mail.using(**options), "ada")  # type: ignore[arg-type]
 
 
-def test_what_says_nothing_of_the_job_does_not_count(mail: Task[..., Any]) -> None:
+def test_options_that_are_not_stored_are_ignored(mail: Task[..., Any]) -> None:
     mail.using(key="k").enqueue("ada")
     assert_enqueued(mail.using(key="k", key_window=60, on_conflict="replace"), "ada")
 
@@ -113,7 +113,7 @@ def test_delays_and_times_exact_or_as_a_range(mail: Task[..., Any], clock: FakeC
     refute_enqueued(mail, run_at=(due + timedelta(seconds=1), due + timedelta(seconds=2)))
 
 
-def test_whatever_became_of_it(mail: Task[..., Any], app: Holdfast) -> None:
+def test_jobs_in_any_status_match(mail: Task[..., Any], app: Holdfast) -> None:
     mail.enqueue("ada")
     drain(app)
     assert_enqueued(mail, "ada", status="succeeded")
@@ -121,7 +121,7 @@ def test_whatever_became_of_it(mail: Task[..., Any], app: Holdfast) -> None:
     refute_enqueued(mail, status="ready")
 
 
-def test_how_many(mail: Task[..., Any]) -> None:
+def test_count_is_the_exact_number(mail: Task[..., Any]) -> None:
     mail.enqueue_many([{"to": "ada"}, {"to": "eve"}, {"to": "ada"}])
     assert len(assert_enqueued(mail, "ada", count=2)) == 2
     assert_enqueued(mail, "bob", count=0)
@@ -141,7 +141,7 @@ def test_all_tasks_of_an_app(mail: Task[..., Any], app: Holdfast) -> None:
         refute_enqueued(app, queue="default")
 
 
-def test_a_parameter_with_the_name_of_an_option_is_meant(app: Holdfast) -> None:
+def test_a_name_means_the_parameter_rather_than_the_option(app: Holdfast) -> None:
     @app.task
     def work(queue: str, count: int = 1) -> None: ...
 
@@ -175,7 +175,7 @@ def test_more_than_a_page_of_jobs(app: Holdfast) -> None:
         ((), {"count": -1}, "count is 0 to"),
     ],
 )
-def test_a_mistake_in_the_assertion_is_no_failed_assertion(
+def test_a_mistake_in_the_assertion_is_not_an_assertion_error(
     mail: Task[..., Any], args: Any, match: Any, problem: str
 ) -> None:
     mail.enqueue("ada")
@@ -183,7 +183,7 @@ def test_a_mistake_in_the_assertion_is_no_failed_assertion(
         assert_enqueued(mail, *args, **match)
 
 
-def test_what_is_no_task_is_refused(app: Holdfast) -> None:
+def test_a_value_that_is_not_a_task_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match=r"must be a task, task\.using"):
         assert_enqueued(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidArguments, match="an app takes at most 0 positional arguments"):
@@ -229,7 +229,7 @@ def test_a_failure_shows_the_closest_jobs_first_as_a_diff(mail: Task[..., Any], 
     assert str(caught.value) == dedent(expected).strip()
 
 
-def test_times_are_shown_so_that_one_can_read_them(mail: Task[..., Any]) -> None:
+def test_times_are_readable_in_a_failure(mail: Task[..., Any]) -> None:
     mail.using(delay=60).enqueue("ada")
     noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
     with pytest.raises(AssertionError) as caught:
@@ -261,7 +261,9 @@ def test_a_value_whose_repr_raises_does_not_hide_the_failure(mail: Task[..., Any
         assert_enqueued(mail, Odd())
 
 
-def test_the_app_of_the_task_is_looked_at(mail: Task[..., Any], open_app: Callable[..., Holdfast]) -> None:
+def test_the_database_of_the_tasks_own_app_is_searched(
+    mail: Task[..., Any], open_app: Callable[..., Holdfast]
+) -> None:
     mail.enqueue("ada")
     same = open_app().task(name="send_mail")(lambda to: None)
     assert_enqueued(same, "ada")
