@@ -68,7 +68,7 @@ def test_a_key_that_is_taken_stores_nothing_and_says_so(app: Holdfast, on: Run) 
         ("{'a': 1}", "no JSON"),
         ('{"a": 1', "no JSON"),
         ("[" * 65 + "]" * 65, "64 levels"),
-        ('"' + "x" * 64 * 1024 * 1024 + '"', "may have 67,108,864"),
+        ('"' + "x" * 64 * 1024 * 1024 + '"', "at most 67,108,864"),
     ],
 )
 def test_what_is_no_json_is_refused_with_a_reason(app: Holdfast, on: Run, text: str, complaint: str) -> None:
