@@ -176,7 +176,7 @@ def _oldest(app: Holdfast, filters: Filters) -> Answer:
 def _dry_run(app: Holdfast, filters: Filters) -> Answer:
     """Count what a bulk delete would delete, as `holdfast delete --dry-run` does."""
     wanted = criteria(filters)
-    return Answer(*_timed(lambda: app.store.jobs.count(wanted, deletable=True, most=DRY_RUN_JOBS).count))
+    return Answer(*_timed(lambda: app.store.jobs.count(wanted, deletable=True, max_scanned=DRY_RUN_JOBS).count))
 
 
 def _timed(action: Callable[[], T]) -> tuple[float, T]:

@@ -20,7 +20,7 @@ from holdfast.model.worker import WorkerRecord
 app = Holdfast({path!r})
 now = app.clock.now()
 tasks, host = ('known',), socket.gethostname()
-app.store.workers.enlist(WorkerRecord('w' * 16, os.getpid(), host, {queues!r}, tasks, 10, 60_000_000, now, now))
+app.store.workers.register(WorkerRecord('w' * 16, os.getpid(), host, {queues!r}, tasks, 10, 60_000_000, now, now))
 app.store.jobs.settle_and_claim((), [ClaimRequest(tasks, {claims}, 60_000_000, 'w' * 16)])
 """
 

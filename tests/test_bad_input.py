@@ -240,7 +240,7 @@ def test_a_bad_error_code_is_refused(app: Holdfast, bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", [ValueError("an instance"), "ValueError", int, None, msgspec])
 def test_classify_takes_exception_types_only(app: Holdfast, bad: Any) -> None:
-    with told(InvalidInput, "exception type"):
+    with told(InvalidInput, "exception class"):
         app.classify(bad, "INTERNAL:X")
 
 

@@ -107,7 +107,7 @@ def test_a_job_error_made_without_its_parents_init_is_still_a_failure(table: Err
     assert check_code(table.failure(caught(Careless())).code)
 
 
-def test_classify_gives_a_type_a_code_of_ones_own(table: ErrorTable) -> None:
+def test_classify_sets_the_code_of_a_type(table: ErrorTable) -> None:
     table.classify(OwnError, "DEPENDENCY:OWN")
     assert table.code_for(OwnError()) == "DEPENDENCY:OWN"
 
@@ -124,12 +124,12 @@ def test_classify_reaches_subclasses_until_one_is_classified_itself(table: Error
     assert table.code_for(OwnError()) == "DEPENDENCY:OWN"
 
 
-def test_classify_may_overrule_the_built_in_table(table: ErrorTable) -> None:
+def test_classify_can_override_the_built_in_codes(table: ErrorTable) -> None:
     table.classify(KeyError, "INTERNAL:BUG")
     assert (table.code_for(KeyError()), table.code_for(IndexError())) == ("INTERNAL:BUG", "INVALID_INPUT:LOOKUP")
 
 
-def test_one_apps_table_is_not_anothers(tmp_path: Path) -> None:
+def test_each_app_has_its_own_codes(tmp_path: Path) -> None:
     with Holdfast(tmp_path / "a.db") as one, Holdfast(tmp_path / "b.db") as other:
         one.classify(OwnError, "DEPENDENCY:OWN")
         assert one.error_table.code_for(OwnError()) == "DEPENDENCY:OWN"
@@ -151,7 +151,7 @@ def test_a_bad_code_is_refused_by_classify(table: ErrorTable, code: Any) -> None
 
 @pytest.mark.parametrize("thing", ["OwnError", int, OwnError(), None])
 def test_only_an_exception_type_can_be_classified(table: ErrorTable, thing: Any) -> None:
-    with pytest.raises(InvalidInput, match="exception type"):
+    with pytest.raises(InvalidInput, match="exception class"):
         table.classify(thing, "INTERNAL:X")
 
 
@@ -170,7 +170,7 @@ def test_a_detail_has_at_most_500_characters(table: ErrorTable, error: BaseExcep
     assert detail.endswith("x…")
 
 
-def test_a_detail_of_just_500_characters_is_whole() -> None:
+def test_a_detail_of_exactly_500_characters_is_not_cut() -> None:
     assert shorten("ä" * 500) == "ä" * 500
 
 
@@ -233,7 +233,7 @@ def test_another_type_is_another_fingerprint(table: ErrorTable) -> None:
     assert len(prints) == 2
 
 
-def test_a_traceback_shows_the_way_and_its_causes_but_no_locals(table: ErrorTable) -> None:
+def test_a_traceback_shows_frames_and_causes_but_no_locals(table: ErrorTable) -> None:
     def charge(card: str) -> None:
         try:
             raise KeyError("gateway")

@@ -1,4 +1,4 @@
-"""Migrations: each in one transaction, recorded by name and time, by several processes at once if need be."""
+"""Migrations: each in one transaction, recorded by name and time, safe with several processes."""
 
 import sqlite3
 import subprocess
@@ -105,13 +105,13 @@ FAILING: dict[str, str] = {
 
 
 @pytest.mark.parametrize("why", FAILING)
-def test_a_migration_that_fails_leaves_the_old_version_whole(
+def test_a_failed_migration_leaves_the_old_version_intact(
     connection: sqlite3.Connection, folder: Path, why: str
 ) -> None:
     apply(connection, folder)
     before = dump(connection)
     write(folder, "0002_bad", FAILING[why])
-    with pytest.raises(MigrationFailed, match=r"0002_bad.*as it was"):
+    with pytest.raises(MigrationFailed, match=r"0002_bad.*the database is unchanged"):
         apply(connection, folder)
     assert not connection.in_transaction
     assert dump(connection) == before
@@ -119,7 +119,7 @@ def test_a_migration_that_fails_leaves_the_old_version_whole(
     assert apply(connection, folder) == ["0002_bad"]
 
 
-def test_what_came_before_a_migration_that_fails_is_kept(connection: sqlite3.Connection, folder: Path) -> None:
+def test_migrations_before_a_failed_one_are_kept(connection: sqlite3.Connection, folder: Path) -> None:
     write(folder, "0002_good", "CREATE TABLE {p}two (y);")
     write(folder, "0003_bad", "CREATE GARBAGE;")
     with told(MigrationFailed, "0003_bad"):
@@ -173,7 +173,7 @@ def test_a_database_of_a_version_that_was_never_released_is_refused_and_not_chan
     other.close()
 
 
-def test_an_app_of_a_newer_version_migrates_what_is_there(url: str, request: pytest.FixtureRequest) -> None:
+def test_an_app_of_a_newer_version_migrates_existing_data(url: str, request: pytest.FixtureRequest) -> None:
     with Holdfast(url) as app:
         app.queue("inbox").send("x")
     request.getfixturevalue("newer_version")
@@ -187,7 +187,7 @@ def test_an_app_of_a_newer_version_migrates_what_is_there(url: str, request: pyt
     other.close()
 
 
-def test_an_empty_database_is_not_migrated_against_orders(url: str) -> None:
+def test_an_empty_database_is_not_migrated_with_migrate_false(url: str) -> None:
     sqlite3.connect(url).close()
     with told(SchemaOutdated, "found 0", "need", "migrate"):
         Holdfast(url, migrate=False)
@@ -196,13 +196,13 @@ def test_an_empty_database_is_not_migrated_against_orders(url: str) -> None:
     other.close()
 
 
-def test_a_missing_database_is_not_made_against_orders(tmp_path: Path) -> None:
+def test_a_missing_database_is_not_created_with_migrate_false(tmp_path: Path) -> None:
     with told(DatabaseMissing, "does not exist", "migrate"):
         Holdfast(tmp_path / "app.db", migrate=False)
     assert [file.name for file in tmp_path.iterdir() if file.stat().st_size] == []
 
 
-def test_an_older_database_is_not_migrated_against_orders(connection: sqlite3.Connection, folder: Path) -> None:
+def test_an_older_database_is_not_migrated_with_migrate_false(connection: sqlite3.Connection, folder: Path) -> None:
     apply(connection, folder)
     Migrations(connection, "t_", folder=folder).require_current()
     write(folder, "0002_second", "CREATE TABLE {p}two (y);")
@@ -228,7 +228,7 @@ with Holdfast(sys.argv[1], prefix=sys.argv[2]) as app:
 
 
 @pytest.mark.parametrize("number", [2, 8])
-def test_processes_that_open_a_new_file_at_once_do_not_fail(url: str, number: int) -> None:
+def test_several_processes_can_open_a_new_file_at_the_same_time(url: str, number: int) -> None:
     command = [sys.executable, "-c", OPENS_AT_THE_SIGNAL, url]
     pipe: dict[str, Any] = {
         "stdin": subprocess.PIPE,
@@ -299,13 +299,13 @@ def test_a_database_with_tables_and_settings_of_its_own_is_only_added_to(url: st
     other.close()
 
 
-def test_a_table_that_is_in_the_way_is_told_and_left_alone(url: str) -> None:
+def test_a_conflicting_table_is_reported_and_left_alone(url: str) -> None:
     other = sqlite3.connect(url)
     other.execute("CREATE TABLE holdfast_jobs (mine TEXT)")
     other.execute("INSERT INTO holdfast_jobs VALUES ('mine')")
     other.commit()
     before = dump(other)
-    with told(MigrationFailed, "holdfast_jobs", "as it was"):
+    with told(MigrationFailed, "holdfast_jobs", "unchanged"):
         Holdfast(url)
     assert dump(other) == before
     with Holdfast(url, prefix="other_") as app:
@@ -324,7 +324,7 @@ def test_a_database_whose_text_is_not_utf_8_is_refused_and_left_alone(url: str) 
     other.close()
 
 
-def test_a_migrations_table_of_somebody_else_is_told_and_left_alone(url: str) -> None:
+def test_a_foreign_migrations_table_is_reported_and_left_alone(url: str) -> None:
     other = sqlite3.connect(url)
     other.execute("CREATE TABLE holdfast_migrations (version INTEGER)")
     before = dump(other)
@@ -334,7 +334,7 @@ def test_a_migrations_table_of_somebody_else_is_told_and_left_alone(url: str) ->
     other.close()
 
 
-def test_a_database_of_somebody_else_is_not_changed_against_orders(url: str) -> None:
+def test_a_foreign_database_is_not_changed_with_migrate_false(url: str) -> None:
     theirs = sqlite3.connect(url)
     theirs.execute("CREATE TABLE theirs (id INTEGER)")
     theirs.close()

@@ -1,4 +1,4 @@
-"""Retry policies are pure functions from the failed attempt to seconds; chance comes in as a value."""
+"""Retry policies are pure functions from the failed attempt to seconds; the random numbers are an argument."""
 
 import math
 from collections.abc import Callable
@@ -41,23 +41,23 @@ def test_jitter_shortens_by_up_to_its_fraction() -> None:
     assert policy(1, MOST) == pytest.approx(75, abs=0.01)
 
 
-def test_without_jitter_chance_changes_nothing() -> None:
+def test_without_jitter_the_delay_is_not_random() -> None:
     policy = backoff(base=10, factor=3, jitter=0)
     assert first(policy, random=LEAST) == first(policy, random=MOST) == [10, 30, 90, 270, 810]
 
 
-def test_the_same_chance_gives_the_same_delays() -> None:
+def test_the_same_random_numbers_give_the_same_delays() -> None:
     assert first(backoff(), random=Random(7)) == first(backoff(), random=Random(7))
 
 
-def test_jitter_keeps_jobs_from_coming_back_together() -> None:
+def test_jitter_spreads_jobs_that_failed_together() -> None:
     chance = Random(7)
     assert len({backoff()(1, chance) for _ in range(50)}) == 50
 
 
 @pytest.mark.parametrize("attempt", [1_000, 1_000_000])
 @pytest.mark.parametrize("base", [10, 0.5])
-def test_backoff_bears_any_number_of_attempts(base: float, attempt: int) -> None:
+def test_backoff_accepts_any_number_of_attempts(base: float, attempt: int) -> None:
     assert backoff(base=base, factor=2, cap=300, jitter=0)(attempt, LEAST) == 300
 
 
@@ -96,7 +96,7 @@ def test_a_list_gives_one_delay_per_attempt_and_repeats_its_last() -> None:
         lambda: delays([1, 10**12]),
     ],
 )
-def test_a_policy_without_sense_is_refused(make: Callable[[], RetryPolicy]) -> None:
+def test_an_invalid_policy_is_refused(make: Callable[[], RetryPolicy]) -> None:
     with pytest.raises(InvalidInput, match="retry policy"):
         make()
 
@@ -131,11 +131,11 @@ def test_a_task_refuses_anything_else(given: Any) -> None:
 @pytest.mark.parametrize(
     ("returned", "delay"), [(-5, 0), (math.inf, MAX_DELAY_SECONDS), (10**12, MAX_DELAY_SECONDS), (True, 1)]
 )
-def test_what_a_callable_returns_is_kept_in_bounds(returned: float, delay: float) -> None:
+def test_the_delay_of_a_callable_is_clamped(returned: float, delay: float) -> None:
     assert retry_policy(lambda attempt: returned)(1, LEAST) == delay
 
 
-def test_a_callable_that_returns_no_number_still_gives_a_delay() -> None:
+def test_a_callable_that_does_not_return_a_number_still_gives_a_delay() -> None:
     delay = retry_policy(lambda attempt: math.nan)(1, LEAST)
     assert 0 <= delay <= MAX_DELAY_SECONDS
 

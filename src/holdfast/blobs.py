@@ -1,4 +1,4 @@
-"""Large payloads and results, kept by reference: what keeps them, and how they are named. Pure: no I/O."""
+"""The interface of a blob store, which holds large payloads and results, and how blobs are named. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -13,47 +13,50 @@ from .failure import shorten
 
 LARGE_BYTES = 64 * 1024
 LARGEST_INLINE_BYTES = 1024 * 1024
-PLACEHOLDER = "null"  # stands in the row instead
+PLACEHOLDER = "null"  # stored in the row in place of the payload or result
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobStore(Protocol):
-    """Keeps bytes by name. Its methods are called from several threads, and from several processes at a time."""
+    """Stores bytes by name. Its methods are called from several threads and several processes at a time."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep it. When this returns it survives whatever the database survives.
+        """Store the data. Once this returns, it must be as durable as the database.
 
-        The name is the SHA-256 of the data, so what has the name already is the same.
+        The name is the SHA-256 of the data, so a blob of the same name has the same content.
         """
         ...
 
     def get(self, name: str) -> bytes:
-        """Raises BlobMissing, or another LookupError, where there is none."""
+        """Return the data. Raises BlobMissing or another LookupError if there is no such blob."""
         ...
 
     def delete(self, name: str) -> None:
-        """Nothing refers to it any more. No error where there is none."""
+        """Delete the blob, which no job refers to any more. Does nothing if there is no such blob."""
         ...
 
 
 @runtime_checkable
-class ListedBlobs(BlobStore, Protocol):
-    """One that can say what it has: so what a crash left there is found, and what is missing without reading it."""
+class ListableBlobStore(BlobStore, Protocol):
+    """A blob store that can list its blobs.
+
+    Holdfast then deletes blobs that a crash left without a job, and finds missing ones without reading them.
+    """
 
     @property
-    def places(self) -> int:
-        """So many parts it has, from 0, each of which is listed by itself."""
+    def partitions(self) -> int:
+        """The number of partitions. Each of them, from 0, is listed separately."""
         ...
 
     def has(self, name: str) -> bool: ...
 
-    def unchanged_for(self, seconds: float, place: int) -> Iterator[str]:
-        """The names in one part, of those that nobody has put for so long."""
+    def older_than(self, seconds: float, partition: int) -> Iterator[str]:
+        """List the names in one partition that were last put more than `seconds` ago."""
         ...
 
 
 class BlobReference(Struct, frozen=True):
-    """What a job refers to."""
+    """A blob that a job refers to, as its payload or its result."""
 
     name: str
     job_id: int
@@ -61,7 +64,7 @@ class BlobReference(Struct, frozen=True):
 
 
 def name_of(data: bytes) -> str:
-    import hashlib  # here, since few programs need it
+    import hashlib  # imported here: few programs need it
 
     return hashlib.sha256(data).hexdigest()
 
@@ -71,12 +74,12 @@ def is_name(name: Any) -> bool:
 
 
 def require_name(name: Any) -> str:
-    """What a row has as a name came from anybody who can write to the database."""
+    """Check a name read from the database, where plain SQL may have stored anything."""
     if not is_name(name):
-        raise BlobMissing(f"{shorten(repr(name), 100)} is not the name of a blob: somebody wrote it by hand")
+        raise BlobMissing(f"{shorten(repr(name), 100)} is not the name of a blob: the row was edited by hand")
     return str(name)
 
 
 def is_reference(inline: bytes | None, name: str | None) -> bool:
-    """Whether the name counts: what somebody has put in its place by hand does, and the name does not."""
+    """Return whether the row refers to a blob. If plain SQL replaced the placeholder, the inline value counts."""
     return name is not None and inline == PLACEHOLDER.encode()

@@ -1,4 +1,4 @@
-"""Time as Holdfast sees it: a wall clock for schedules, a boot clock for leases, both in microseconds."""
+"""A wall clock for schedules and a boot clock for leases, both in microseconds."""
 
 import sys
 import time
@@ -13,15 +13,15 @@ _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 class Clock(Protocol):
     def now(self) -> int:
-        """Wall clock, microseconds since 1970 UTC. May jump."""
+        """Return the wall clock: microseconds since 1970 UTC. It may jump."""
         ...
 
     def boot_now(self) -> int:
-        """Microseconds since this machine started, sleep included. Never jumps."""
+        """Return the microseconds since this machine booted, sleep included. Never jumps."""
         ...
 
     def boot_id(self) -> str:
-        """Changes with every start of the machine, and never otherwise."""
+        """Return an id that changes with every boot of the machine, and never otherwise."""
         ...
 
 
@@ -44,7 +44,7 @@ def _read_boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib is slow to import
             return file.read().strip()
     except OSError:
-        # Elsewhere than on Linux and macOS the minute in which the machine started must do.
+        # On other systems, the minute in which the machine booted serves as the id.
         return _macos_boot_id() or f"started-{round((time.time() - time.monotonic()) / 60)}"
 
 
@@ -53,9 +53,9 @@ def _macos_boot_id() -> str | None:
         return None
     import ctypes
 
-    answer, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-    failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", answer, ctypes.byref(size), None, 0)
-    return None if failed else answer.value.decode()
+    value, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+    failed = ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", value, ctypes.byref(size), None, 0)
+    return None if failed else value.value.decode()
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,12 +64,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def as_datetime(microseconds: int) -> datetime:
     try:
         return EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:  # put there by hand
+    except OverflowError:  # stored by hand, outside the calendar
         return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def with_datetimes(detail: dict[str, Any]) -> dict[str, Any]:
-    """The detail of an event, with its moments as such: what ends in `_at`, and is a number."""
+    """Return the detail of an event with its timestamps, the numbers named `…_at`, as datetimes."""
     return {
         name: as_datetime(value) if name.endswith("_at") and type(value) is int else value
         for name, value in detail.items()
@@ -77,5 +77,5 @@ def with_datetimes(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_microseconds(moment: datetime) -> int:
-    """Of an aware datetime."""
+    """Convert an aware datetime to microseconds since 1970 UTC."""
     return (moment - EPOCH) // timedelta(microseconds=1)

@@ -1,7 +1,7 @@
-"""Payloads as JSON: from values to text that a person can read, and back into the same types.
+"""Encode payloads and results as readable JSON, and decode them into the annotated types.
 
-Encoding is strict about what JSON cannot say (NaN, lone surrogates) and about size and depth, so that what was
-accepted here can be decoded anywhere.
+Encoding rejects values that JSON cannot represent (NaN, lone surrogates) and limits size and depth, so that every
+accepted payload can be decoded anywhere.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 64
 PIECE_BYTES = 256 * 1024
-_SQUARE = bytes.maketrans(b"{}", b"[]")
-_DEEPER = b"[" * (MAX_DEPTH + 1)
+_TO_SQUARE = bytes.maketrans(b"{}", b"[]")
+_TOO_DEEP = b"[" * (MAX_DEPTH + 1)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
-# Apart, since a pattern that begins with a letter is searched for faster than a choice of two.
+# Two patterns rather than one alternation: a pattern with a literal prefix is searched faster.
 _find_time_without_offset = re.compile(rb'T\d\d:\d\d:\d\d(?:\.\d+)?"').search
 _find_number_as_key = re.compile(rb'"-?\d+(?:\.\d+)?":').search
 
 
 def _pure_path() -> type[PurePath]:
-    from pathlib import PurePath  # here, since it takes long to import and few payloads hold a path
+    from pathlib import PurePath  # imported here: slow to import, and few payloads hold a path
 
     return PurePath
 
@@ -45,8 +45,10 @@ def _encode_hook(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):  # a pydantic model
         return value.model_dump(mode="json")
-    if value is None or isinstance(value, (tuple, list, dict, frozenset)):  # as a value it would not come here
-        raise InvalidPayload(f"a key of type {type(value).__qualname__} cannot be stored as JSON: use text")
+    if value is None or isinstance(
+        value, (tuple, list, dict, frozenset)
+    ):  # as a value it needs no hook, so it is a key
+        raise InvalidPayload(f"a key of type {type(value).__qualname__} cannot be stored as JSON: use a str")
     raise InvalidPayload(
         f"a value of type {type(value).__qualname__} cannot be stored as JSON: "
         "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
@@ -56,7 +58,7 @@ def _encode_hook(value: Any) -> Any:
 def _decode_hook(wanted: type, value: Any) -> Any:
     if issubclass(wanted, _pure_path()):
         return wanted(value)
-    return wanted.model_validate(value)  # type: ignore[attr-defined]  # see _refuse_unreadable
+    return wanted.model_validate(value)  # type: ignore[attr-defined]  # checked by _require_decodable
 
 
 def _check_hook(wanted: type, value: Any) -> Any:
@@ -69,24 +71,25 @@ _encode_any = msgspec.json.Encoder(enc_hook=_encode_hook).encode
 
 
 def encode(value: Any) -> bytes:
-    """The value as JSON, or InvalidPayload."""
+    """Return the value as JSON. Raises InvalidPayload if that would lose something."""
     try:
         data = _encode_any(value)
     except InvalidPayload:
         raise
     except UnicodeEncodeError:
-        raise InvalidPayload("a text in the payload is not valid UTF-8: it holds a lone surrogate") from None
+        raise InvalidPayload("a str in the payload is not valid UTF-8: it has a lone surrogate") from None
     except RecursionError:
         raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels, or refers to itself") from None
     except Exception as error:
         raise InvalidPayload(f"the payload cannot be stored as JSON: {shorten(str(error))}") from error
-    if isinstance(value, msgspec.Raw):  # it is taken as it is
+    if isinstance(value, msgspec.Raw):  # msgspec copies it unchecked
         _require_json(data)
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(
-            f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}: store it elsewhere and pass a reference"
+            f"the payload must have at most {MAX_BYTES:,} bytes, got {len(data):,}: "
+            "store the data elsewhere and pass a reference"
         )
-    # Whether it looks as if the value had NaN (written as null), a naive datetime, twin keys, or great depth.
+    # A cheap test for what needs a closer look: NaN (encoded as null), naive datetimes, colliding keys, great depth.
     if (
         b"null" in data
         or _find_time_without_offset(data) is not None
@@ -98,28 +101,28 @@ def encode(value: Any) -> bytes:
 
 
 def checker(wanted: Any) -> Callable[[Any], None]:
-    """A function that raises msgspec.ValidationError for a value which is not of the wanted type.
+    """Return a function that raises msgspec.ValidationError for a value that is not of the wanted type.
 
-    JSON alone would let bytes pass for a str, which is what they are written as.
+    The JSON alone does not show this: bytes are encoded as a JSON string and would pass as a str.
     """
     from datetime import date, time, timedelta
     from decimal import Decimal
     from uuid import UUID
 
-    as_they_are = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+    keep_as_is = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
     def check(value: Any) -> None:
-        msgspec.convert(value, wanted, builtin_types=as_they_are, dec_hook=_check_hook)
+        msgspec.convert(value, wanted, builtin_types=keep_as_is, dec_hook=_check_hook)
 
     return check
 
 
-def _refuse_unreadable(wanted: Any) -> None:
-    """Raise TypeError where the type, or one inside it, cannot be made from JSON."""
-    found = [msgspec.inspect.type_info(wanted)]
+def _require_decodable(wanted: Any) -> None:
+    """Raise TypeError if the type, or a type inside it, cannot be decoded from JSON."""
+    pending = [msgspec.inspect.type_info(wanted)]
     seen: list[Any] = []
-    while found:
-        one = found.pop()
+    while pending:
+        one = pending.pop()
         if one in seen:
             continue
         seen.append(one)
@@ -127,23 +130,23 @@ def _refuse_unreadable(wanted: Any) -> None:
             isinstance(one.cls, type) and (issubclass(one.cls, _pure_path()) or hasattr(one.cls, "model_validate"))
         ):
             raise TypeError(f"values of type {getattr(one.cls, '__qualname__', one.cls)} cannot be read from JSON")
-        found.extend(_parts_of(one))
+        pending.extend(_inner_types(one))
 
 
-def _parts_of(one: Any) -> list[Any]:
-    parts: list[Any] = []
+def _inner_types(one: Any) -> list[Any]:
+    inner: list[Any] = []
     for name in one.__struct_fields__ if isinstance(one, msgspec.Struct) else ():
         value = getattr(one, name)
-        parts += [
-            part
-            for part in (value if isinstance(value, tuple) else (value,))
-            if isinstance(part, (msgspec.inspect.Type, msgspec.inspect.Field))
+        inner += [
+            one_type
+            for one_type in (value if isinstance(value, tuple) else (value,))
+            if isinstance(one_type, (msgspec.inspect.Type, msgspec.inspect.Field))
         ]
-    return parts
+    return inner
 
 
 def encode_result(value: Any) -> bytes:
-    """The same for what a job is to have as its result, and says so."""
+    """Encode the result of a job. Errors say "result" instead of "payload"."""
     try:
         return encode(value)
     except InvalidPayload as error:
@@ -151,14 +154,17 @@ def encode_result(value: Any) -> bytes:
 
 
 def decoder(wanted: Any) -> Callable[[bytes], Any]:
-    """A function from JSON to the wanted type. It raises msgspec.DecodeError or msgspec.ValidationError."""
+    """Return a function that decodes JSON to the wanted type.
+
+    It raises msgspec.DecodeError or msgspec.ValidationError.
+    """
     if wanted is not Any:
-        _refuse_unreadable(wanted)
+        _require_decodable(wanted)
     decode = msgspec.json.Decoder(wanted, dec_hook=_decode_hook).decode
 
     def limited(data: bytes) -> Any:
-        if len(data) > MAX_BYTES:  # a row that was written by hand
-            raise msgspec.DecodeError(f"the payload has {len(data):,} bytes and may have {MAX_BYTES:,}")
+        if len(data) > MAX_BYTES:  # stored by plain SQL
+            raise msgspec.DecodeError(f"the payload must have at most {MAX_BYTES:,} bytes, got {len(data):,}")
         if len(data) > 2 * MAX_DEPTH and _is_too_deep(data):
             raise msgspec.DecodeError(f"the payload is nested deeper than {MAX_DEPTH} levels")
         try:
@@ -172,25 +178,28 @@ def decoder(wanted: Any) -> Callable[[bytes], Any]:
 
 
 def _is_too_deep(data: bytes) -> bool:
-    """How deep msgspec itself goes depends on the version of Python."""
+    """Return whether the JSON is nested deeper than MAX_DEPTH.
+
+    msgspec's own limit depends on the Python version.
+    """
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
-    left = b"".join(_outside_strings(data)).translate(_SQUARE, _NO_BRACKETS)
-    for _ in range(MAX_DEPTH):  # each time, the innermost level goes
-        if not left or _DEEPER in left:
+    left = b"".join(_outside_strings(data)).translate(_TO_SQUARE, _NO_BRACKETS)
+    for _ in range(MAX_DEPTH):  # each pass removes the innermost level
+        if not left or _TOO_DEEP in left:
             return bool(left)
         left = left.replace(b"[]", b"")
-    return b"[]" in left or _DEEPER in left
+    return b"[]" in left or _TOO_DEEP in left
 
 
 def _outside_strings(data: bytes) -> Iterator[bytes]:
-    """In pieces, since it may be large. Each byte is looked at a few times, whatever it is."""
+    """Yield the parts of the JSON outside strings, in pieces, since it may be large. Linear time for any input."""
     data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    inside = 0
+    inside_string = 0
     for start in range(0, len(data), PIECE_BYTES):
         parts = data[start : start + PIECE_BYTES].split(b'"')
-        yield b"".join(parts[inside::2])
-        inside = (inside + len(parts) - 1) % 2
+        yield b"".join(parts[inside_string::2])
+        inside_string = (inside_string + len(parts) - 1) % 2
 
 
 def is_json(data: bytes) -> bool:
@@ -203,11 +212,11 @@ def is_json(data: bytes) -> bool:
 
 def _require_json(data: bytes) -> None:
     if not is_json(data):
-        raise InvalidPayload("the payload is a msgspec.Raw that holds no JSON, or is not UTF-8")
+        raise InvalidPayload("the payload is a msgspec.Raw that is not valid JSON, or not UTF-8")
 
 
 def _inspect(value: Any) -> None:
-    """Walk the value level by level and name what JSON would lose."""
+    """Walk the value level by level and raise InvalidPayload for anything that JSON would lose."""
     level = [msgspec.to_builtins(value, enc_hook=_inspect_hook, builtin_types=(datetime,))]
     depth = 0
     while level:
@@ -217,9 +226,9 @@ def _inspect(value: Any) -> None:
             if isinstance(item, (dict, list, tuple)):
                 if depth > MAX_DEPTH:
                     raise InvalidPayload(f"the payload is nested deeper than {MAX_DEPTH} levels: flatten it")
-                below.extend(item)  # of a dict, the keys
+                below.extend(item)  # the keys, if it is a dict
                 if isinstance(item, dict):
-                    _refuse_twins(item)
+                    _refuse_colliding_keys(item)
                     below.extend(item.values())
             else:
                 _refuse_lossy(item)
@@ -230,19 +239,18 @@ def _inspect_hook(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else _encode_hook(value)
 
 
-def _refuse_twins(item: dict[Any, Any]) -> None:
-    texts = {str(key) for key in item}
-    if len(texts) < len(item):
-        raise InvalidPayload("two keys of the payload are the same in JSON, such as 1 and '1': use texts that differ")
+def _refuse_colliding_keys(item: dict[Any, Any]) -> None:
+    if len({str(key) for key in item}) < len(item):
+        raise InvalidPayload("two keys of the payload are the same in JSON, such as 1 and '1': use distinct strings")
 
 
 def _refuse_lossy(item: Any) -> None:
     if isinstance(item, float) and not math.isfinite(item):
-        raise InvalidPayload(f"the payload holds {item}, which JSON cannot express: pass None or text")
+        raise InvalidPayload(f"the payload holds {item}, which JSON cannot represent: pass None or a str")
     if isinstance(item, datetime) and item.utcoffset() is None:
         raise InvalidPayload(
-            f"the payload holds the naive datetime {item.isoformat()}, which means another moment on "
-            "another machine: give it a time zone, such as datetime.now(timezone.utc)"
+            f"the payload holds the naive datetime {item.isoformat()}, which is ambiguous "
+            "on another machine: give it a time zone, such as datetime.now(timezone.utc)"
         )
 
 

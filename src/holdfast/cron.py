@@ -1,7 +1,7 @@
-"""When a cron expression fires, and which of its occurrences are due. Times are microseconds UTC.
+"""Compute when a cron expression fires and which of its occurrences are due. Times are microseconds UTC.
 
-The calendar is cronsim's, and so is what happens when clocks change: a fixed time that does not exist that day fires
-right after the gap, one that comes twice fires once, and a wildcard (`*/10`) follows the time that really passes.
+Calendar and daylight saving rules are cronsim's: a fixed time that a clock change skips fires right after the gap, a
+fixed time that occurs twice fires once, and a wildcard (`*/10`) follows elapsed time.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from .failure import shorten
 from .model.schedule import DueOccurrences, ScheduleRecord
 
 GRACE = 60 * SECOND
-"""How late an occurrence may be for a schedule that skips those it has missed."""
+"""With `missed="skip"`, an occurrence that is later than this is skipped."""
 NEVER = 253_402_300_799_999_999
-"""The last microsecond of the year 9999, where the calendar ends."""
+"""The last microsecond of the year 9999, where Python's calendar ends."""
 ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -40,13 +40,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = 24 * 3600 * SECOND
 
-# Two days from the ends of the calendar, so that every time zone has a name for the moment.
+# Two days from the ends of the calendar, so that the time can be converted to every time zone.
 _FIRST, _LAST = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND, NEVER - 2 * _DAY
 _YEAR_2000 = 946_684_800 * SECOND
 
 
 class Cron:
-    """An expression in its time zone. Raises InvalidInput where either is wrong."""
+    """A cron expression in a time zone. Raises InvalidInput if either is invalid."""
 
     def __init__(self, expression: str, tz: str = "UTC") -> None:
         self._zone = _zone(tz)
@@ -59,17 +59,17 @@ class Cron:
             ) from None
 
     def after(self, moment: int) -> int:
-        """The next occurrence; NEVER if there is none within fifty years."""
+        """Return the next occurrence, or NEVER if there is none within fifty years."""
         return next(self._forwards(moment), NEVER)
 
     def latest(self, moment: int) -> int | None:
-        """The newest occurrence at or before the moment, if there is one within fifty years."""
+        """Return the last occurrence at or before this time, or None if there is none within fifty years."""
         return next(iter(self.newest(_FIRST, moment, 1)), None)
 
     def newest(self, after: int, until: int, limit: int) -> list[int]:
-        """The last `limit` occurrences after one moment and up to another, oldest first.
+        """Return the last `limit` occurrences in `(after, until]`, oldest first.
 
-        The work is bounded by the limit, however long the time in between.
+        The work is bounded by the limit, not by the length of the period.
         """
         after, until, back = max(after, _FIRST), min(until, _LAST), limit
         while after < until:
@@ -81,12 +81,12 @@ class Cron:
         return []
 
     def _begin(self, after: int, until: int, number: int) -> int:
-        """A guess at the moment, not before `after`, that has so many occurrences up to `until`.
+        """Estimate a time, not before `after`, from which there are `number` occurrences up to `until`.
 
-        By the calendar alone: going back through a time zone, cronsim 2.8 never ends where a day ends in a gap. Only
-        going forward tells what really fires.
+        The estimate ignores the time zone: cronsim 2.8 does not terminate when it iterates backwards over a day that
+        ends in a gap. Only iterating forwards gives the occurrences that really fire.
         """
-        with suppress(OverflowError, ValueError):  # where the calendar ends
+        with suppress(OverflowError, ValueError):  # the end of the calendar
             earliest = self._local(after - 2 * _DAY).replace(tzinfo=None)
             latest = self._local(until).replace(tzinfo=None) + timedelta(seconds=1)
             back = takewhile(lambda found: found > earliest, CronSim(self._fields, latest, reverse=True))
@@ -96,10 +96,10 @@ class Cron:
         return after
 
     def _forwards(self, after: int) -> Iterator[int]:
-        with suppress(OverflowError, ValueError):  # where the calendar ends
+        with suppress(OverflowError, ValueError):  # the end of the calendar
             for found in CronSim(self._fields, self._local(after)):
                 moment = _microseconds(found)
-                if moment > after:  # in an hour that comes twice cronsim begins with the first of the two
+                if moment > after:  # in an hour that occurs twice, cronsim starts from the first
                     yield moment
 
     def _local(self, moment: int) -> datetime:
@@ -108,7 +108,7 @@ class Cron:
 
 
 def checked(expression: Any, tz: Any) -> Cron:
-    """As `Cron`, and it must fire some day."""
+    """Return the Cron. Raises InvalidInput if it never fires."""
     cron = Cron(expression, tz)
     if cron.after(_YEAR_2000) == NEVER:
         raise InvalidInput(f"cron expression {_shown(expression)} never fires: there is no such day; {_EXAMPLE}")
@@ -116,22 +116,22 @@ def checked(expression: Any, tz: Any) -> Cron:
 
 
 def due(schedule: ScheduleRecord, now: int) -> list[int]:
-    """The occurrences to enqueue now, oldest first: what is new since `handled_at`, as far as `missed` lets it."""
+    """Return the occurrences to enqueue now, oldest first: those since `handled_at` that `missed` allows."""
     cron = Cron(schedule.cron, schedule.tz)
     if schedule.missed == "catch_up":
         return cron.newest(schedule.handled_at, now, schedule.catch_up_limit)
     if schedule.missed == "skip":
-        # A minute is the finest step, so no more than two are within the grace, at its ends.
+        # The finest step is a minute, so at most two occurrences lie within the grace period, one at each end.
         return cron.newest(max(schedule.handled_at, now - GRACE - 1), now, 2)
     return cron.newest(schedule.handled_at, now, 1)
 
 
 def plan(schedule: ScheduleRecord, now: int) -> DueOccurrences:
-    """What to do about the schedule now, and where it stands after that."""
+    """Return the occurrences to enqueue now, and the state of the schedule after that."""
     cron = Cron(schedule.cron, schedule.tz)
     if schedule.handled_at > now:
-        # The clock was set back. What has fired is known by its time and does not fire again; the rest goes on from
-        # here, or a clock that was years ahead would silence the schedule for years.
+        # The clock was set back. Occurrences that have fired are recorded by their time and do not fire again.
+        # Continue from now: otherwise a clock that was years ahead would silence the schedule for years.
         return DueOccurrences([], now, cron.after(now))
     newest = cron.newest(schedule.handled_at, now, 1)
     return DueOccurrences(due(schedule, now), newest[0] if newest else schedule.handled_at, cron.after(now))
@@ -139,32 +139,34 @@ def plan(schedule: ScheduleRecord, now: int) -> DueOccurrences:
 
 def _fields(expression: Any) -> str:
     if not isinstance(expression, str):
-        raise InvalidInput(f"a cron expression is text, not {type(expression).__qualname__}; {_EXAMPLE}")
+        raise InvalidInput(f"a cron expression must be a str, got {type(expression).__qualname__}; {_EXAMPLE}")
     if len(expression) > MAX_EXPRESSION:
-        raise InvalidInput(f"a cron expression has up to {MAX_EXPRESSION} characters, and this one {len(expression)}")
-    word = expression.strip().lower()
-    if word.startswith("@") and word not in ALIASES:
+        raise InvalidInput(f"a cron expression must have at most {MAX_EXPRESSION} characters, got {len(expression)}")
+    alias = expression.strip().lower()
+    if alias.startswith("@") and alias not in ALIASES:
         raise InvalidInput(
-            f"unknown cron word {_shown(expression)}: it is one of {', '.join(ALIASES)}; or {_EXAMPLE}"
+            f"unknown cron alias {_shown(expression)}: use one of {', '.join(ALIASES)}, or five fields; {_EXAMPLE}"
         )
-    fields = ALIASES.get(word, expression).split()
+    fields = ALIASES.get(alias, expression).split()
     if len(fields) != 5:
         hint = " (seconds are not supported)" if len(fields) == 6 else ""
-        raise InvalidInput(f"cron expression {_shown(expression)} has {len(fields)} fields{hint}; {_EXAMPLE}")
+        raise InvalidInput(
+            f"cron expression {_shown(expression)} must have 5 fields, got {len(fields)}{hint}; {_EXAMPLE}"
+        )
     return " ".join(fields)
 
 
-def _problem(fields: str, said: str) -> str:
-    """Which field cronsim means by 'Bad hour'."""
-    name = said.removeprefix("Bad ")
+def _problem(fields: str, message: str) -> str:
+    """Show the field that cronsim means by 'Bad hour'."""
+    name = message.removeprefix("Bad ")
     if name not in _FIELDS:
-        return f"{said}; {_EXAMPLE}"
-    return f"{fields.split()[_FIELDS.index(name)]!r} is no {name.replace('-', ' ')} that exists; {_EXAMPLE}"
+        return f"{message}; {_EXAMPLE}"
+    return f"invalid {name.replace('-', ' ')} {fields.split()[_FIELDS.index(name)]!r}; {_EXAMPLE}"
 
 
 def _zone(tz: Any) -> tzinfo:
     if not isinstance(tz, str):
-        raise InvalidInput(f"a time zone is text, such as 'Europe/Zurich', not {type(tz).__qualname__}")
+        raise InvalidInput(f"a time zone must be a str such as 'Europe/Zurich', got {type(tz).__qualname__}")
     if tz == "UTC":
         return UTC
     try:
@@ -178,9 +180,9 @@ def _nearest_zone(tz: str) -> str:
 
     names = {name.lower(): name for name in available_timezones()}
     if not names:
-        return "this system has no time zones: install the package tzdata"
+        return "this system has no time zone database: install the package tzdata"
     near = get_close_matches(tz[:100].lower(), names, n=1)
-    return f"did you mean {names[near[0]]!r}?" if near else "it is a name such as 'Europe/Zurich' or 'UTC'"
+    return f"did you mean {names[near[0]]!r}?" if near else "use a name such as 'Europe/Zurich' or 'UTC'"
 
 
 def _shown(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Why an attempt failed: a code to count by, a detail to read, and a traceback kept once per fingerprint."""
+"""Why an attempt failed: an error code, a detail, and a traceback that is stored once per fingerprint."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ TRACEBACK_LIMIT = 20_000
 LINE_LIMIT = 2_000
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,31}(:[A-Z0-9][A-Z0-9_.-]{0,63})?")
 
-# The most specific class of an exception's ancestry that stands here decides.
+# The first class in the exception's MRO that is listed here decides.
 BUILT_IN_CODES: dict[type[BaseException], str] = {
     TimeoutError: "TIMEOUT:OPERATION",
     ConnectionError: "DEPENDENCY:CONNECTION",
@@ -40,6 +40,8 @@ BUILT_IN_CODES: dict[type[BaseException], str] = {
 
 
 class Failure(Struct, frozen=True, gc=False):
+    """The failure of one attempt."""
+
     code: str
     detail: str = ""
     fingerprint: str | None = None
@@ -50,36 +52,36 @@ def check_code(code: object) -> str:
     if isinstance(code, str) and _CODE.fullmatch(code):
         return code
     raise InvalidInput(
-        f"error code {shorten(repr(code), 100)} is not CATEGORY:SUBCATEGORY in capitals, such as 'DEPENDENCY:STRIPE' "
-        "or 'TIMEOUT'"
+        "an error code must be CATEGORY or CATEGORY:SUBCATEGORY in capitals, such as 'TIMEOUT' or "
+        f"'DEPENDENCY:STRIPE', got {shorten(repr(code), 100)}"
     )
 
 
 def shorten(text: str, limit: int = DETAIL_LIMIT) -> str:
-    """At most `limit` characters, and storable: no lone surrogates, no NUL."""
+    """Cut the text to `limit` characters and escape what cannot be stored: lone surrogates and NUL."""
     clean = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 class ErrorTable:
-    """From exception types to error codes: the built-in table, and what `app.classify` added."""
+    """Maps exception types to error codes: the built-in ones, and those added with `app.classify`."""
 
     def __init__(self) -> None:
         self._codes = dict(BUILT_IN_CODES)
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         if not (isinstance(exception_type, type) and issubclass(exception_type, BaseException)):
-            raise InvalidInput(f"classify takes an exception type, not {exception_type!r}")
+            raise InvalidInput(f"classify: exception_type must be an exception class, got {exception_type!r}")
         self._codes[exception_type] = check_code(code)
 
     def code_for(self, error: BaseException) -> str:
         if isinstance(error, JobError):
-            code = str(getattr(error, "code", ""))  # a subclass may have forgotten its parent's __init__
+            code = str(getattr(error, "code", ""))  # a subclass may not call its parent's __init__
             return code if _CODE.fullmatch(code) else "INTERNAL:BAD_CODE"
         return next(self._codes[ancestor] for ancestor in type(error).__mro__ if ancestor in self._codes)
 
     def failure(self, error: BaseException) -> Failure:
-        """Describe an exception, whatever its own `__str__` does."""
+        """Describe an exception, even if its `__str__` raises."""
         detail = getattr(error, "detail", "") if isinstance(error, JobError) else _text_of(error)
         return Failure(
             code=self.code_for(error),
@@ -99,12 +101,12 @@ def _text_of(error: BaseException) -> str:
 
 
 def _fingerprint(error: BaseException) -> str:
-    """The same for failures of the same kind at the same place, however their messages differ."""
-    import hashlib  # here, since it is needed only when something failed
+    """Return the same value for failures of the same type with the same stack, whatever their messages."""
+    import hashlib  # imported here: needed only when something failed
 
-    places = [type(error).__qualname__]
-    places += [f"{code.co_filename}:{code.co_name}:{line}" for code, line in _frames(error.__traceback__)]
-    return hashlib.sha256("\n".join(places).encode("utf-8", "replace")).hexdigest()[:16]
+    lines = [type(error).__qualname__]
+    lines += [f"{code.co_filename}:{code.co_name}:{line}" for code, line in _frames(error.__traceback__)]
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _frames(link: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
@@ -114,7 +116,7 @@ def _frames(link: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
 
 
 def _render(error: BaseException) -> str:
-    """The traceback without any locals, for a person."""
+    """Return the traceback as text, without local variables."""
     import traceback
 
     try:
@@ -122,11 +124,11 @@ def _render(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001  user code: __str__ may do anything
         lines = [*traceback.format_tb(error.__traceback__), _text_of(error)]
     text = "".join(map(_cut_middle, lines))
-    if len(text) > TRACEBACK_LIMIT:  # the end of a traceback says most
+    if len(text) > TRACEBACK_LIMIT:  # keep the end, which has the innermost frames
         text = "…" + text[-TRACEBACK_LIMIT + 1 :]
     return shorten(text, TRACEBACK_LIMIT)
 
 
 def _cut_middle(line: str) -> str:
-    """A long message must not push the frames out."""
+    """Shorten a long line, so that a long message does not push out the stack frames."""
     return line if len(line) <= LINE_LIMIT else f"{line[: LINE_LIMIT // 2]} … {line[-LINE_LIMIT // 2 :]}"

@@ -1,16 +1,16 @@
-"""Names that are imported when they are asked for: who runs `holdfast health` every few seconds needs few of them."""
+"""Lazy imports for packages, so that short commands such as `holdfast health` import only what they use."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def late(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. places: by name, the module in it that has it."""
+def lazy_imports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package. modules: for each name, the module that defines it."""
 
-    def getattr_late(name: str) -> Any:
-        if name not in places:
+    def import_on_access(name: str) -> Any:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{places[name]}"), name)
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return getattr_late, lambda: sorted(places)
+    return import_on_access, lambda: sorted(modules)

@@ -16,7 +16,7 @@ MAX_DELAY_SECONDS = 365 * 24 * 3600.0
 
 
 class RetryPolicy(Protocol):
-    """Seconds to wait after attempt 1, 2, 3 … failed. Chance comes in as a value."""
+    """Returns the seconds to wait after attempt 1, 2, 3 … failed. `random` is the source of jitter."""
 
     def __call__(self, attempt: int, random: "Random", /) -> float: ...
 
@@ -56,12 +56,12 @@ class _Custom(Struct, frozen=True):
 
     def __call__(self, attempt: int, random: "Random", /) -> float:
         seconds = self.function(attempt, random) if self.takes_random else self.function(attempt)
-        # In this order NaN becomes 0, too.
+        # With the arguments in this order, NaN becomes 0.
         return min(max(0.0, float(seconds)), MAX_DELAY_SECONDS)
 
 
 def _takes_two(function: Callable[..., float]) -> bool:
-    """Whether a policy of the user's own takes (attempt, random), or just the attempt."""
+    """Return whether a user's function takes (attempt, random) rather than just the attempt."""
     from inspect import signature
 
     try:
@@ -72,41 +72,44 @@ def _takes_two(function: Callable[..., float]) -> bool:
 
 
 def backoff(base: float = 10, factor: float = 2, cap: float = 3600, jitter: float = 0.25) -> RetryPolicy:
-    """`base`, `base × factor`, `base × factor²` … up to `cap` seconds, each shortened by chance by up to `jitter`.
+    """Exponential backoff: `base`, `base × factor`, `base × factor²` … up to `cap` seconds.
 
-    The jitter keeps jobs that failed together from coming back together.
+    jitter: the fraction by which each delay is shortened at random, so that jobs that failed together are not retried
+        together.
     """
     _require_numbers(base=base, factor=factor, cap=cap, jitter=jitter)
-    _require(base >= 0 and cap >= 0, "base and cap must not be negative")
-    _require(factor >= 1, "factor must be at least 1")
-    _require(0 <= jitter <= 1, "jitter is a fraction from 0 to 1")
+    _require(base >= 0 and cap >= 0, f"base and cap must be at least 0, got {base} and {cap}")
+    _require(factor >= 1, f"factor must be at least 1, got {factor}")
+    _require(0 <= jitter <= 1, f"jitter must be from 0 to 1, got {jitter}")
     return _Backoff(base, factor, min(cap, MAX_DELAY_SECONDS), jitter)
 
 
 def linear(step: float = 30, cap: float = 3600) -> RetryPolicy:
-    """`step`, 2 × `step`, 3 × `step` … up to `cap` seconds."""
+    """Linear backoff: `step`, 2 × `step`, 3 × `step` … up to `cap` seconds."""
     _require_numbers(step=step, cap=cap)
-    _require(step >= 0 and cap >= 0, "step and cap must not be negative")
+    _require(step >= 0 and cap >= 0, f"step and cap must be at least 0, got {step} and {cap}")
     return _Linear(step, min(cap, MAX_DELAY_SECONDS))
 
 
 def fixed(seconds: float) -> RetryPolicy:
-    """Always the same delay."""
+    """The same delay after every attempt."""
     return delays([seconds])
 
 
 def delays(seconds: Sequence[float]) -> RetryPolicy:
     """One delay per attempt; the last one repeats."""
-    _require(isinstance(seconds, Sequence) and not isinstance(seconds, str), "delays takes a list of seconds")
-    _require(len(seconds) > 0, "a list of delays must not be empty")
+    _require(isinstance(seconds, Sequence) and not isinstance(seconds, str), "delays must be a list of seconds")
+    _require(len(seconds) > 0, "delays must not be empty")
     for delay in seconds:
         _require_numbers(delay=delay)
-    _require(all(0 <= delay <= MAX_DELAY_SECONDS for delay in seconds), "a delay is 0 seconds to 365 days")
+    _require(
+        all(0 <= delay <= MAX_DELAY_SECONDS for delay in seconds), "each delay must be from 0 seconds to 365 days"
+    )
     return _Delays(tuple(float(delay) for delay in seconds))
 
 
 def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int], float]) -> RetryPolicy:
-    """What `@app.task(retry=…)` takes: a policy, a list of delays, one delay, or a function of the attempt."""
+    """Return the policy for `@app.task(retry=…)`: a policy, a list of delays, one delay, or a function."""
     if isinstance(policy, (_Backoff, _Delays, _Linear, _Custom)):
         return policy
     if isinstance(policy, (int, float)) and not isinstance(policy, bool):
@@ -116,8 +119,8 @@ def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int],
     if callable(policy):
         return _Custom(policy, _takes_two(policy))
     raise InvalidInput(
-        f"retry={shorten(repr(policy), 100)} is no retry policy: pass backoff(…), linear(…), fixed(…), a list of "
-        "seconds, or a function that takes the attempt and returns seconds"
+        "retry must be backoff(…), linear(…), fixed(…), a list of seconds, or a function that takes the attempt "
+        f"number and returns seconds, got {shorten(repr(policy), 100)}"
     )
 
 
@@ -129,4 +132,4 @@ def _require(condition: bool, problem: str) -> None:
 def _require_numbers(**values: object) -> None:
     for name, value in values.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        _require(number, f"{name} is a number, not {type(value).__qualname__}")
+        _require(number, f"{name} must be a number, got {type(value).__qualname__}")

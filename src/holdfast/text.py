@@ -1,4 +1,4 @@
-"""Names, numbers and times as a sentence has them. What is stored may come from anyone, so nothing in it acts."""
+"""Format names, numbers and times for messages. Control characters in stored text are escaped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SIZES = ("KiB", "MiB", "GiB", "TiB")
 
 
 def clean(text: str) -> str:
-    """One line, in which a control character is spelt out."""
-    return text if text.isprintable() else "".join(map(_spelt, text))
+    """Return the text on one line, with control characters escaped."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
 
 
-def _spelt(character: str) -> str:
+def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
@@ -27,7 +27,7 @@ def short(name: str) -> str:
 
 
 def word(name: str) -> str:
-    """A name as an argument of a command that can be copied."""
+    """Quote a name as an argument of a shell command."""
     from shlex import quote
 
     return quote(clean(name))
@@ -38,17 +38,17 @@ def numbered(id: int, task: str | None) -> str:
 
 
 def subject(id: int, task: str | None) -> str:
-    """The same at the beginning of a sentence."""
+    """As `numbered`, at the beginning of a sentence."""
     return f"Message {id}" if task is None else f"Job {id} ({short(task)})"
 
 
 def error(code: str | None, detail: str | None) -> str:
-    said = shorten(clean(detail or ""), LONGEST_DETAIL).rstrip(". ")
-    return ": ".join(part for part in (clean(code or ""), said) if part) or "no error code"
+    text = shorten(clean(detail or ""), LONGEST_DETAIL).rstrip(". ")
+    return ": ".join(part for part in (clean(code or ""), text) if part) or "no error code"
 
 
 def span(seconds: float) -> str:
-    """`0.25s`, `12s`, `3m 20s`, `2h 5m`, `4d 1h`: the two largest units."""
+    """Format a duration with its two largest units: `0.25s`, `12s`, `3m 20s`, `2h 5m`, `4d 1h`."""
     if seconds < 0:
         return f"-{span(-seconds)}"
     if seconds < 10:
@@ -64,7 +64,7 @@ def span(seconds: float) -> str:
 
 
 def whole(microseconds: int) -> str:
-    """A span in whole seconds; of a moment that is near, one."""
+    """Format a duration in whole seconds, at least 1."""
     return span(max(1, round(microseconds / SECOND)))
 
 
@@ -73,7 +73,7 @@ def moment(microseconds: int) -> str:
 
 
 def ahead(microseconds: int, now: int) -> str:
-    """When that is, and how soon."""
+    """Format a time in the future, and how soon it is."""
     return f"{moment(microseconds)}, in {whole(microseconds - now)}"
 
 
@@ -82,14 +82,14 @@ def plural(count: int, noun: str) -> str:
 
 
 def listed(parts: Sequence[str], mark: str = ",") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join as `a`, `a and b`, `a, b and c`."""
     if len(parts) < 2:
         return "".join(parts)
     return f"{f'{mark} '.join(parts[:-1])}{mark if mark != ',' else ''} and {parts[-1]}"
 
 
 def size(count: int) -> str:
-    """`512 bytes`, `4.2 MiB`."""
+    """Format a size in bytes: `512 bytes`, `4.2 MiB`."""
     if count < 1000:
         return plural(count, "byte")
     value, unit = float(count), -1

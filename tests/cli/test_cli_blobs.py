@@ -41,8 +41,8 @@ def test_a_job_with_a_missing_payload_file_is_still_shown(on: Run, data: Data, u
         path.unlink()
     found = data("show", id, "--args", "--result")
     assert (found["args"], found["result"], found["status"]) == (None, None, "succeeded")
-    assert "is gone" in found["args_error"] and "is gone" in found["result_error"]
-    assert "is gone" in on("show", id, "--args").stdout
+    assert "does not exist" in found["args_error"] and "does not exist" in found["result_error"]
+    assert "does not exist" in on("show", id, "--args").stdout
     assert on("jobs", "--args").exit_code == 0
 
 

@@ -80,12 +80,12 @@ def test_a_stopped_search_reports_how_far_it_went(
 ) -> None:
     for module, name in (
         (listing_plan, "SMALL"),
-        (listing_plan, "MOST_SORTED"),
-        (listing, "SHORT_WALK"),
-        (listing_plan, "MOST_UNFOLDED"),
+        (listing_plan, "MAX_SORTED"),
+        (listing, "SHORT_SCAN"),
+        (listing_plan, "MAX_UNFOLDED"),
     ):
         monkeypatch.setattr(module, name, -1)
-    monkeypatch.setattr(listing, "LONG_WALK", 3)
+    monkeypatch.setattr(listing, "LONG_SCAN", 3)
     inbox = app.queue("inbox")
     inbox.send_many(range(9))
     for message in inbox.receive_many(2):

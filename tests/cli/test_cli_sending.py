@@ -68,7 +68,7 @@ def test_a_taken_key_stores_nothing_and_says_so(app: Holdfast, on: Run) -> None:
         ("{'a': 1}", "invalid JSON"),
         ('{"a": 1', "invalid JSON"),
         ("[" * 65 + "]" * 65, "64 levels"),
-        ('"' + "x" * 64 * 1024 * 1024 + '"', "may have 67,108,864"),
+        ('"' + "x" * 64 * 1024 * 1024 + '"', "at most 67,108,864"),
     ],
 )
 def test_invalid_json_is_refused_with_a_reason(app: Holdfast, on: Run, text: str, complaint: str) -> None:

@@ -42,13 +42,13 @@ def test_an_app_is_found_in_a_package(module: Module, reference: str) -> None:
     assert name_of(load_app(reference)) == "shop.db"
 
 
-def test_an_absolute_path_elsewhere(module: Module, tmp_path: Path) -> None:
+def test_an_app_is_loaded_from_an_absolute_path(module: Module, tmp_path: Path) -> None:
     file = module("far/away/tasks.py", "from helper import NAME\nfrom holdfast import Holdfast\napp = Holdfast(NAME)")
     module("far/away/helper.py", "NAME = 'far.db'")
     assert name_of(load_app(str(file))) == "far.db"
 
 
-def test_one_of_several_by_name(module: Module) -> None:
+def test_one_of_several_apps_is_chosen_by_name(module: Module) -> None:
     module("tasks.py", TWO + "class Box:\n    app = other\n")
     for reference, name in (("tasks:app", "app.db"), ("tasks:other", "other.db"), ("tasks:Box.app", "other.db")):
         assert load_app(reference).store.database.options.path.name == name  # type: ignore[attr-defined]
@@ -64,20 +64,20 @@ def test_the_same_app_under_two_names_is_one(module: Module) -> None:
 @pytest.mark.parametrize(
     ("reference", "complaint"),
     [
-        ("", "names no app: write module:app"),
-        (":app", "names no app"),
-        ("tasks:", "names no app"),
-        ("tasks", "has several apps: say which, tasks:app or tasks:other"),
+        ("", "the app must be given as module:app"),
+        (":app", "must be given as module:app"),
+        ("tasks:", "got 'tasks:'"),
+        ("tasks", "has several apps: choose one, tasks:app or tasks:other"),
         ("tasks:nothing", "tasks has no 'nothing'; its apps are app, other"),
-        ("tasks:number", "tasks:number is no Holdfast but of type int; its apps are app, other"),
-        ("tasks:Holdfast", "is no Holdfast but of type type"),
-        ("empty", "empty has no Holdfast: make one there"),
-        ("empty:app", "empty has no 'app', and no other Holdfast either"),
-        ("nowhere:app", "there is no module 'nowhere': it was looked for in "),
+        ("tasks:number", "tasks:number must be a Holdfast, got int; its apps are app, other"),
+        ("tasks:Holdfast", "must be a Holdfast, got type"),
+        ("empty", "empty has no Holdfast: create one there"),
+        ("empty:app", "empty has no 'app', and no Holdfast"),
+        ("nowhere:app", "there is no module 'nowhere' in "),
         ("nowhere.jobs:app", "there is no module 'nowhere'"),
         ("tasks.jobs:app", "there is no module 'tasks.jobs'"),
         ("./nowhere.py", "there is no file './nowhere.py'"),
-        ("./data.txt", "ending in .py"),
+        ("./data.txt", "end in .py"),
         ("my-tasks.py", "letters, digits and underscores"),
         ("my-tasks:app", "'my-tasks' is not the name of a module"),
         ("..tasks:app", "is not the name of a module"),
@@ -111,13 +111,13 @@ def test_a_module_that_raises_is_shown_with_its_traceback(module: Module, text: 
     assert "tasks.py" in error.traceback and "importlib" not in error.traceback and "load.py" not in error.traceback
 
 
-def test_a_database_that_cannot_be_opened_says_so_itself(module: Module) -> None:
+def test_the_error_of_a_database_that_cannot_be_opened_is_not_wrapped(module: Module) -> None:
     module("tasks.py", "from holdfast import Holdfast\napp = Holdfast('no/such/folder/app.db')\n")
     with pytest.raises(CannotOpen):
         load_app("tasks:app")
 
 
-def test_a_file_with_the_name_of_a_loaded_module_is_not_mixed_up_with_it(module: Module) -> None:
+def test_a_file_with_the_name_of_a_loaded_module_is_refused(module: Module) -> None:
     module("json.py", ONE)
     assert "has the name of another module, json" in str(refused("./json.py"))
 

@@ -39,13 +39,13 @@ def enlist(app: Holdfast, clock: FakeClock) -> Callable[..., WorkerRecord]:
     def one(tasks: tuple[str, ...] = ("known",), queues: tuple[str, ...] | None = None) -> WorkerRecord:
         name = f"{len(made):016d}"
         record = WorkerRecord(name, os.getpid(), "host", queues, tasks, 10, 60 * SECOND, clock.now(), clock.now())
-        app.store.workers.enlist(record)
+        app.store.workers.register(record)
         made.append(record)
         return record
 
     yield one  # type: ignore[misc]
     for record in made:
-        app.store.workers.retire(record.id)
+        app.store.workers.unregister(record.id)
 
 
 # --- the checkup -----------------------------------------------------------------------------------

@@ -70,13 +70,13 @@ def hire(app: Holdfast) -> Iterator[Callable[..., str]]:
             heartbeat_at=now,
             limits=limits,
         )
-        app.store.workers.enlist(record)
+        app.store.workers.register(record)
         hired.append(worker_id)
         return worker_id
 
     yield one
     for worker_id in hired:
-        app.store.workers.retire(worker_id)
+        app.store.workers.unregister(worker_id)
 
 
 def take(app: Holdfast, worker: str, count: int, *tasks: str) -> None:

@@ -92,15 +92,15 @@ def test_what_a_handler_logs_names_its_job(app: Holdfast, records: pytest.LogCap
     assert TextLines().format(record).endswith("talk 1: half\\nway")
 
 
-@pytest.mark.parametrize(("held", "told"), [(1, "1 job that it held is"), (2, "2 jobs that it held are")])
-def test_how_many_a_dead_worker_held_is_said_as_one_says_it(
-    app: Holdfast, url: str, records: pytest.LogCaptureFixture, held: int, told: str
+@pytest.mark.parametrize(("held", "jobs"), [(1, "1 job"), (2, "2 jobs")])
+def test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered(
+    app: Holdfast, url: str, records: pytest.LogCaptureFixture, held: int, jobs: str
 ) -> None:
     app.task(name="known")(lambda: None).enqueue_many([{}] * held)
     with bystander(worker(url, claims=held)):
         pass
     assert recover_lost(app.store) == held
-    assert f"worker {'w' * 16} has died: {told} recovered" in [record.getMessage() for record in ours(records)]
+    assert f"worker {'w' * 16} died; recovered {jobs}" in [record.getMessage() for record in ours(records)]
 
 
 def told(records: pytest.LogCaptureFixture) -> int:

@@ -20,7 +20,7 @@ def work(app: Holdfast) -> Any:
 
 def enlist(app: Holdfast) -> str:
     now = app.clock.now()
-    app.store.workers.enlist(
+    app.store.workers.register(
         WorkerRecord("worker-1", os.getpid(), socket.gethostname(), None, ("work",), 2, 60 * SECOND, now, now)
     )
     return "worker-1"
@@ -34,7 +34,7 @@ def test_a_worker_is_listed_with_what_it_has_claimed(app: Holdfast, work: Any) -
     (found,) = app.store.workers.list()
     assert (found.presence, found.is_present, found.running) == ("alive", True, 3)
     assert sorted(found.taken) == [("default", "work", 2), ("mail", "work", 1)]
-    app.store.workers.retire(worker)
+    app.store.workers.unregister(worker)
     (found,) = app.store.workers.list()
     assert (found.presence, found.is_present, found.running) == ("ended", False, 0)
 

@@ -70,7 +70,7 @@ def address(process: "subprocess.Popen[str]") -> str:
     """Return the URL of the metrics, from the log of the worker."""
     assert process.stderr is not None
     for line in process.stderr:
-        if found := re.search(r"metrics are at (\S+)", line):
+        if found := re.search(r"serving metrics at (\S+)", line):
             return found[1]
     pytest.fail("it ended without a word of metrics")
 
@@ -96,7 +96,7 @@ def test_of_several_processes_the_first_serves_the_metrics_of_all(start: Start) 
     eventually(lambda: fetch(url).value("holdfast_workers", state="alive") == 2)
     crew.send_signal(signal.SIGTERM)
     _, said = crew.communicate(timeout=PATIENCE_SECONDS)
-    assert crew.returncode == 0 and "metrics are at" not in said, "no other one served them"
+    assert crew.returncode == 0 and "serving metrics at" not in said, "no other one served them"
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -90,7 +90,7 @@ def compare(database: str, folded: bool) -> list[str]:
     with Holdfast(database) as app, closing(sqlite3.connect(database)) as connection:
         while folded and app.store.statistics.fold():
             pass
-        with app.store.reading():
+        with app.store.snapshot():
             counts = Counter({(one.queue, one.status): one.count or 0 for one in app.store.statistics.counts().items})
             totals = app.store.statistics.totals()
             minutes = app.store.statistics.minutes(0)

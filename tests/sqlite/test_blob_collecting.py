@@ -1,4 +1,4 @@
-"""Blobs that nobody refers to are deleted, and no other, whatever else goes on at that moment."""
+"""Blobs that no job refers to are deleted, and no others, also with concurrent senders."""
 
 import os
 import sqlite3
@@ -13,7 +13,7 @@ import pytest
 
 from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from holdfast import Holdfast
-from holdfast.store.blob_store import FileBlobs, Vault
+from holdfast.store.blob_store import CheckedBlobs, FileBlobs
 from holdfast.store.sqlite import blobs
 from shift import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks
@@ -35,7 +35,7 @@ def orphan(url: str, letter: str = "o", hours: float = 2) -> Path:
     return path
 
 
-def test_only_what_nobody_refers_to_is_deleted(app: Holdfast, url: str) -> None:
+def test_only_unreferenced_blobs_are_deleted(app: Holdfast, url: str) -> None:
     inbox = app.queue("inbox")
     first, second, other = inbox.send(large()), inbox.send(large()), inbox.send(large(letter="y"))
     app.jobs.delete(first)
@@ -47,7 +47,7 @@ def test_only_what_nobody_refers_to_is_deleted(app: Holdfast, url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["delete", "purge", "ack without history", "by hand"])
-def test_however_a_job_goes_what_it_had_goes_too(app: Holdfast, url: str, how: str) -> None:
+def test_the_blobs_of_a_deleted_job_are_deleted(app: Holdfast, url: str, how: str) -> None:
     inbox = app.queue("inbox", history=how != "ack without history")
     id = inbox.send(large())
     if how == "delete":
@@ -63,19 +63,19 @@ def test_however_a_job_goes_what_it_had_goes_too(app: Holdfast, url: str, how: s
     assert collect(app) == 1 and blob_files(url) == []
 
 
-def test_a_result_that_came_too_late_goes(app: Holdfast, url: str) -> None:
+def test_the_blob_of_a_late_result_is_deleted(app: Holdfast, url: str) -> None:
     from holdfast.clock import SECOND
     from holdfast.model.job import Settlement
 
     job = app.task(name="work")(lambda: None).enqueue()
     (claimed,) = claim_tasks(app.store, None, ["work"], 1, 30 * SECOND, "w")
-    kept = app.store.jobs.keep_apart(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
+    kept = app.store.jobs.offload(Settlement(claimed.lease, "succeed", 1, 2, f'"{large()}"'))
     app.jobs.cancel(job.id)
     assert app.store.jobs.settle_and_claim([kept], []).lost == [kept]
     assert len(blob_files(url)) == 1 and collect(app) == 1 and blob_files(url) == []
 
 
-def test_what_a_crash_left_is_found_after_an_hour(app: Holdfast, url: str) -> None:
+def test_blobs_orphaned_by_a_crash_are_deleted_after_an_hour(app: Holdfast, url: str) -> None:
     app.queue("inbox").send(large())
     old, new = orphan(url, "o", 1.1), orphan(url, "n", 0.9)
     assert orphaned(app) == 1
@@ -83,7 +83,7 @@ def test_what_a_crash_left_is_found_after_an_hour(app: Holdfast, url: str) -> No
     assert not old.exists() and new.exists() and orphaned(app) == 0
 
 
-def test_what_is_still_used_is_not_taken_for_left_over_however_old(app: Holdfast, url: str) -> None:
+def test_an_old_blob_in_use_is_not_an_orphan(app: Holdfast, url: str) -> None:
     id = app.queue("inbox").send(large())
     (file,) = blob_files(url)
     age(file, 1000 * HOUR)
@@ -91,7 +91,7 @@ def test_what_is_still_used_is_not_taken_for_left_over_however_old(app: Holdfast
     assert app.jobs.get(id).args == large()
 
 
-def test_strangers_in_the_folder_are_left_alone(app: Holdfast, url: str) -> None:
+def test_other_files_in_the_folder_are_left_alone(app: Holdfast, url: str) -> None:
     app.queue("inbox").send(large())
     (file,) = blob_files(url)
     stranger = file.with_name("README")
@@ -101,7 +101,7 @@ def test_strangers_in_the_folder_are_left_alone(app: Holdfast, url: str) -> None
     assert stranger.exists() and orphaned(app) == 0
 
 
-def test_what_is_missing_is_named_with_its_job(app: Holdfast, url: str) -> None:
+def test_a_missing_blob_is_reported_with_its_job(app: Holdfast, url: str) -> None:
     ids = [app.queue("inbox").send(large(letter=letter)) for letter in "abc"]
     job = app.external("approval")
     app.jobs.complete(job.id, large(letter="r"))
@@ -113,7 +113,7 @@ def test_what_is_missing_is_named_with_its_job(app: Holdfast, url: str) -> None:
     assert found == {(ids[0], "payload"), (ids[2], "payload"), (job.id, "result")}
 
 
-def test_it_stops_at_the_limit_and_goes_on_next_time(app: Holdfast, url: str) -> None:
+def test_collection_stops_at_the_limit_and_continues_next_time(app: Holdfast, url: str) -> None:
     inbox = app.queue("inbox")
     inbox.send_many([large(LARGE + n) for n in range(1, 26)])
     inbox.purge()
@@ -121,9 +121,9 @@ def test_it_stops_at_the_limit_and_goes_on_next_time(app: Holdfast, url: str) ->
     assert blob_files(url) == []
 
 
-def test_the_lock_is_held_for_a_moment_only(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
+def test_the_write_lock_is_held_only_briefly(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
     """A blob store far away takes long to delete: others write in between."""
-    monkeypatch.setattr(blobs, "LONGEST_LOCK_SECONDS", -1)
+    monkeypatch.setattr(blobs, "MAX_LOCK_SECONDS", -1)
     app = open_app(blobs=MemoryBlobs())
     app.queue("inbox").send_many([large(LARGE + n) for n in range(1, 6)])
     app.queue("inbox").purge()
@@ -139,12 +139,12 @@ def test_the_lock_is_held_for_a_moment_only(open_app: Callable[..., Holdfast], m
     assert collect(app) == 5 and len(transactions) == 6
 
 
-def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Holdfast, monkeypatch: Any) -> None:
+def test_a_blob_is_deleted_only_after_a_durable_commit_that_it_is_unused(app: Holdfast, monkeypatch: Any) -> None:
     """A power cut must not bring back a job whose payload is gone."""
     app.queue("inbox").send(large())
     app.queue("inbox").purge()
     steps: list[str] = []
-    run, delete = app.store.database.run, Vault.delete  # type: ignore[attr-defined]
+    run, delete = app.store.database.run, CheckedBlobs.delete  # type: ignore[attr-defined]
 
     def watch(work: Any, **how: Any) -> Any:
         done = run(work, **how)
@@ -152,13 +152,13 @@ def test_nothing_is_deleted_before_it_is_on_the_disk_that_it_was_let_go(app: Hol
         return done
 
     monkeypatch.setattr(app.store.database, "run", watch)  # type: ignore[attr-defined]
-    monkeypatch.setattr(Vault, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
+    monkeypatch.setattr(CheckedBlobs, "delete", lambda self, name: (steps.append("deleted"), delete(self, name)))
     collect(app)
     assert steps[:3] == ["flushed", "deleted", "written"]
 
 
 @pytest.mark.parametrize("how", ["send", "send with a key", "send in a transaction"])
-def test_one_that_is_sent_at_the_moment_of_its_deletion_is_not_lost(
+def test_a_payload_sent_during_its_deletion_is_not_lost(
     app: Holdfast, open_app: Callable[..., Holdfast], url: str, monkeypatch: Any, how: str
 ) -> None:
     """It is put, and found there already; then the other process deletes it; then the row comes."""
@@ -186,7 +186,7 @@ def test_one_that_is_sent_at_the_moment_of_its_deletion_is_not_lost(
     assert collect(collector) == 0
 
 
-def test_many_sent_at_that_moment_are_not_half_stored(
+def test_payloads_sent_in_bulk_during_a_deletion_are_all_stored_or_none(
     app: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: Any
 ) -> None:
     collector = open_app()
@@ -196,7 +196,7 @@ def test_many_sent_at_that_moment_are_not_half_stored(
     monkeypatch.setattr(FileBlobs, "put", lambda *given: (put(*given), collect(collector)))
     from holdfast.errors import StoreError
 
-    with pytest.raises(StoreError, match="do it again"):
+    with pytest.raises(StoreError, match="try again"):
         app.queue("inbox").send_many(["small", large()])
     assert app.queue("inbox").stats().total == 0
     monkeypatch.undo()
@@ -204,7 +204,7 @@ def test_many_sent_at_that_moment_are_not_half_stored(
     assert app.jobs.get(ids[1]).args == large()
 
 
-def test_a_result_put_at_that_moment_is_made_again(
+def test_a_result_put_during_its_deletion_is_computed_again(
     app: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: Any
 ) -> None:
     from holdfast.testing import drain
@@ -231,7 +231,7 @@ def test_a_result_put_at_that_moment_is_made_again(
     assert job.refresh().result == large() and job.attempt == 2
 
 
-def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast], url: str) -> None:
+def test_concurrent_senders_and_collector_lose_nothing(open_app: Callable[..., Holdfast], url: str) -> None:
     """The same few contents over and over, each sent, received and deleted by several, while one collects."""
     app, collector = open_app(min_free_bytes=0), open_app()
     trouble: list[object] = []
@@ -265,7 +265,7 @@ def test_senders_and_a_collector_lose_nothing(open_app: Callable[..., Holdfast],
     eventually(lambda: blob_files(url) == [])
 
 
-def test_names_of_what_is_gone_are_forgotten_after_a_week(app: Holdfast, clock: Any, url: str) -> None:
+def test_names_of_deleted_blobs_are_forgotten_after_a_week(app: Holdfast, clock: Any, url: str) -> None:
     def names() -> int:
         with closing(sqlite3.connect(url)) as conn:
             return int(conn.execute("SELECT count(*) FROM holdfast_unused_blobs").fetchone()[0])
@@ -279,7 +279,7 @@ def test_names_of_what_is_gone_are_forgotten_after_a_week(app: Holdfast, clock: 
     assert names() == 0
 
 
-def test_pruning_takes_them_along_and_archives_what_they_hold(app: Holdfast, clock: Any, url: str) -> None:
+def test_pruning_deletes_blobs_and_archives_their_content(app: Holdfast, clock: Any, url: str) -> None:
     import gzip
     import json
 
@@ -299,15 +299,15 @@ def test_pruning_takes_them_along_and_archives_what_they_hold(app: Holdfast, clo
     assert job["args"] == {"text": large()} and job["result"] == large() + large()
 
 
-def test_every_look_at_who_refers_to_what_is_by_index(app: Holdfast, url: str) -> None:
+def test_references_are_looked_up_by_index(app: Holdfast, url: str) -> None:
     with closing(sqlite3.connect(url)) as conn:
         for name in (
-            "refer_args",
-            "refer_result",
+            "set_args_blob",
+            "set_result_blob",
             "reuse_blob",
             "is_unused_blob",
-            "let_all_go",
-            "not_referred_to",
+            "mark_orphans_unused",
+            "unreferenced_blobs",
             "unused_blobs",
             "note_unused_blobs",
             "any_unused_blob",

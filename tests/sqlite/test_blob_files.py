@@ -1,4 +1,4 @@
-"""Large payloads as files beside the database: private, on the disk before the row, gone when nobody needs them."""
+"""Large payloads as files beside the database: private, durable before the row, deleted when unused."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o177])
-def test_nobody_else_can_read_them(app: Holdfast, url: str, mask: int) -> None:
+def test_only_the_owner_can_read_the_files(app: Holdfast, url: str, mask: int) -> None:
     before = os.umask(mask)
     try:
         app.queue("inbox").send(large())
@@ -43,14 +43,14 @@ def test_nobody_else_can_read_them(app: Holdfast, url: str, mask: int) -> None:
     assert file == Path(f"{url}-blobs") / file.name[:2] / file.name
 
 
-def test_the_folder_is_made_when_it_is_needed(app: Holdfast, url: str) -> None:
+def test_the_folder_is_created_with_the_first_blob(app: Holdfast, url: str) -> None:
     app.queue("inbox").send("small")
     assert not Path(f"{url}-blobs").exists()
 
 
-def test_a_worker_lists_no_folders_where_there_are_none(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_does_not_list_a_missing_folder(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Any] = []
-    monkeypatch.setattr(FileBlobs, "unchanged_for", lambda self, seconds, place: iter(listed.append(place) or ()))
+    monkeypatch.setattr(FileBlobs, "older_than", lambda self, seconds, place: iter(listed.append(place) or ()))
     app.task(name="job")(lambda: None).enqueue()
     at_work(app)
     assert listed == []
@@ -92,7 +92,7 @@ def test_the_file_is_on_the_disk_before_the_row(app: Holdfast, url: str, monkeyp
     assert done == ["flush folder (1 rows)"], "another process may have renamed it a moment ago"
 
 
-def test_a_file_is_there_whole_or_not_at_all(app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_complete_or_absent(app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -106,7 +106,7 @@ def test_a_file_is_there_whole_or_not_at_all(app: Holdfast, url: str, monkeypatc
 @pytest.mark.parametrize(
     ("number", "error"), [(errno.ENOSPC, DiskFull), (errno.EROFS, ReadOnlyDatabase), (errno.EACCES, ReadOnlyDatabase)]
 )
-def test_a_disk_that_cannot_take_it_is_told_as_what_it_is(
+def test_disk_errors_become_typed_errors(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
 ) -> None:
     def fail(*_: object) -> int:
@@ -120,7 +120,7 @@ def test_a_disk_that_cannot_take_it_is_told_as_what_it_is(
     app.queue("inbox").send(large())
 
 
-def test_what_is_large_counts_for_the_free_space(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
+def test_large_payloads_count_for_the_free_space(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
     class Usage:
         f_bavail, f_frsize = 20 * 1024, 1024
 
@@ -143,7 +143,7 @@ def test_a_result_may_use_the_reserve(open_app: Callable[..., Holdfast], monkeyp
     assert app.jobs.complete(job.id, large()) is True
 
 
-def test_a_result_that_finds_no_room_in_the_folder_is_not_lost(
+def test_a_result_that_does_not_fit_on_the_disk_is_not_lost(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -160,7 +160,7 @@ def test_a_result_that_finds_no_room_in_the_folder_is_not_lost(
 
 
 @pytest.mark.parametrize("when", ["before the file", "after the file"])
-def test_whoever_is_killed_between_the_file_and_the_row_leaves_no_job_and_no_harm(url: str, when: str) -> None:
+def test_a_process_killed_between_file_and_row_leaves_only_an_orphan(url: str, when: str) -> None:
     Holdfast(url).close()
     child = os.fork()
     if child == 0:

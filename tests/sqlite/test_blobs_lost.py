@@ -1,4 +1,4 @@
-"""A file with a large payload or result that is gone or damaged fails its own job, with a code, and no other."""
+"""A missing or damaged file with a large payload or result fails its own job, with a code, and no other."""
 
 import asyncio
 import os
@@ -85,7 +85,7 @@ def test_a_job_fails_alone_and_is_not_tried_again(app: Holdfast, harm: Harm, kin
     assert [job.refresh().status for job in good] == ["succeeded"] * 2
 
 
-def test_a_worker_goes_on_with_the_others(live: Holdfast, harm: Harm) -> None:
+def test_a_worker_continues_with_other_jobs(live: Holdfast, harm: Harm) -> None:
     @live.task
     def work(text: str) -> int:
         return len(text)
@@ -110,7 +110,7 @@ def test_a_message_becomes_a_dead_letter_and_the_next_is_delivered(app: Holdfast
     assert [job.id for job in inbox.dead_letters()] == [spoilt]
 
 
-def test_whoever_asks_for_it_is_told(app: Holdfast, url: str) -> None:
+def test_reading_a_lost_payload_raises(app: Holdfast, url: str) -> None:
     @app.task
     def work() -> str:
         return large()
@@ -118,15 +118,15 @@ def test_whoever_asks_for_it_is_told(app: Holdfast, url: str) -> None:
     job = work.enqueue()
     drain(app)
     damage(url)
-    with pytest.raises(BlobDamaged, match="not what was put"):
+    with pytest.raises(BlobDamaged, match="returned other data"):
         _ = job.refresh().result
     lose(url)
-    with pytest.raises(BlobMissing, match="is gone"):
+    with pytest.raises(BlobMissing, match="does not exist"):
         _ = job.result
     assert job.status == "succeeded", "all else can be read"
 
 
-def test_one_that_waited_for_a_result_that_is_gone_fails_with_the_code(app: Holdfast, url: str) -> None:
+def test_a_job_that_waited_for_a_lost_result_fails_with_the_code(app: Holdfast, url: str) -> None:
     @app.task
     def make() -> str:
         return large()
@@ -143,7 +143,7 @@ def test_one_that_waited_for_a_result_that_is_gone_fails_with_the_code(app: Hold
     assert job.refresh().error_code == "RESOURCE:BLOB_MISSING"
 
 
-def test_whoever_sends_the_same_again_mends_it(app: Holdfast, harm: Harm) -> None:
+def test_sending_the_same_payload_again_restores_the_file(app: Holdfast, harm: Harm) -> None:
     inbox = app.queue("inbox")
     first = inbox.send(large())
     harm[0]()

@@ -163,6 +163,6 @@ def test_a_database_of_an_earlier_boot_or_of_another_machine(app: Holdfast, cloc
     clock.reboot()
     assert found("NOT_OPENED_SINCE_BOOT", "note")
     worker = WorkerRecord("0" * 16, os.getpid(), "host", None, ("known",), 10, 60 * SECOND, clock.now(), clock.now())
-    app.store.workers.enlist(worker)
+    app.store.workers.register(worker)
     assert "SQLite is for one machine" in found("ANOTHER_MACHINE", "error").meaning
-    app.store.workers.retire(worker.id)
+    app.store.workers.unregister(worker.id)

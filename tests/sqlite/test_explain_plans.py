@@ -51,12 +51,12 @@ def test_no_table_that_grows_is_walked_over(app: Holdfast, conn: sqlite3.Connect
     ("name", "index"),
     [
         ("blockers", "jobs_chain"),
-        ("behind_blockers", "jobs_chain"),
+        ("indirect_blockers", "jobs_chain"),
         ("chain", "jobs_chain"),
         ("waiting_for", "blockers_chain"),
         ("ready_of_higher_priority", "jobs_ready"),
         ("ready_before", "jobs_ready"),
-        ("ready_in_all", "jobs_ready"),
+        ("all_ready", "jobs_ready"),
     ],
 )
 def test_each_is_served_by_its_index(app: Holdfast, conn: sqlite3.Connection, name: str, index: str) -> None:
@@ -80,6 +80,6 @@ def test_a_long_queue_costs_no_more_than_a_short_one(app: Holdfast) -> None:
 def steps_of(app: Holdfast, job_id: int) -> int:
     job = app.store.jobs.get(job_id)
     assert job is not None
-    assert app.store.workflows.ahead_of(job, None, ["work"], 1001) == 1001
+    assert app.store.workflows.count_ahead(job, None, ["work"], 1001) == 1001
     values = {"queue": "default", "task": "work", "priority": 0, "id": job_id, "limit": 1001}
-    return machine_steps(app, ["ready_of_higher_priority", "ready_before", "ready_in_all"], values, every=100)
+    return machine_steps(app, ["ready_of_higher_priority", "ready_before", "all_ready"], values, every=100)

@@ -1,4 +1,4 @@
-"""Whatever the filters, and by whatever index: a listing has every job that fits once, in order, and no other."""
+"""For all filters and access paths, a listing has every matching job once, in order, and no other."""
 
 import sqlite3
 from collections.abc import Callable
@@ -16,29 +16,28 @@ from holdfast.app.jobs import page_of
 from holdfast.model.job import Counted, Criteria
 from holdfast.store import statistics
 from holdfast.store.sqlite import listing, listing_plan
-from holdfast.store.sqlite.listing_plan import Path as AccessPath
-from holdfast.store.sqlite.listing_plan import Union
+from holdfast.store.sqlite.listing_plan import AccessPath, UnionScan
 
 # With some hundred jobs the usual bounds are never reached. With these, one way or another is taken.
 BOUNDS: dict[str, dict[str, int]] = {
     "as they are": {},
-    "by small parts": {"SHORT_WALK": 1, "SMALL": 100},
-    "by ranges": {"SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 5, "MOST_LOOKUPS": 20, "LONG_WALK": 30},
-    "by sorting": {"SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 100, "MOST_RANGES": 2, "MOST_LOOKUPS": 20},
-    "by counts": {"SHORT_WALK": 1, "SMALL": 1, "MOST_SORTED": 1, "MOST_RANGES": 1, "LONG_WALK": 7, "MOST_LOOKUPS": 9},
-    "by id": {"SHORT_WALK": 1, "SMALL": 0, "MOST_SORTED": 0, "MOST_RANGES": 0, "LONG_WALK": 25, "MOST_UNFOLDED": -1},
-    "by zones": {"ZONE_IDS": 16, "MOST_PARTS": 3, "SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 60, "LONG_WALK": 30},
-    "by many zones": {"ZONE_IDS": 4, "MOST_PARTS": 500, "SHORT_WALK": 1, "SMALL": 3, "MOST_SORTED": 60, "STEP": 10},
+    "by small parts": {"SHORT_SCAN": 1, "SMALL": 100},
+    "by ranges": {"SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 5, "MAX_LOOKUPS": 20, "LONG_SCAN": 30},
+    "by sorting": {"SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 100, "MAX_RANGES": 2, "MAX_LOOKUPS": 20},
+    "by counts": {"SHORT_SCAN": 1, "SMALL": 1, "MAX_SORTED": 1, "MAX_RANGES": 1, "LONG_SCAN": 7, "MAX_LOOKUPS": 9},
+    "by id": {"SHORT_SCAN": 1, "SMALL": 0, "MAX_SORTED": 0, "MAX_RANGES": 0, "LONG_SCAN": 25, "MAX_UNFOLDED": -1},
+    "by zones": {"ZONE_IDS": 16, "MAX_PARTS": 3, "SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 60, "LONG_SCAN": 30},
+    "by many zones": {"ZONE_IDS": 4, "MAX_PARTS": 500, "SHORT_SCAN": 1, "SMALL": 3, "MAX_SORTED": 60, "STEP": 10},
     "by counts and zones": {
         "ZONE_IDS": 16,
-        "MOST_PARTS": 9,
-        "SHORT_WALK": 1,
+        "MAX_PARTS": 9,
+        "SHORT_SCAN": 1,
         "SMALL": 1,
-        "MOST_SORTED": 60,
-        "MOST_RANGES": 1,
-        "LONG_WALK": 7,
+        "MAX_SORTED": 60,
+        "MAX_RANGES": 1,
+        "LONG_SCAN": 7,
     },
-    "in short steps": {"STEP": 10, "LONG_WALK": 17, "SMALL": 2, "MOST_SORTED_IN_STEPS": 20, "MOST_RANGES": 4},
+    "in short steps": {"STEP": 10, "LONG_SCAN": 17, "SMALL": 2, "MAX_SORTED_IN_STEPS": 20, "MAX_RANGES": 4},
 }
 SEEDS = range(a_part(3, 40))
 
@@ -79,7 +78,7 @@ def pages(app: Holdfast, criteria: Criteria, limit: int, cursor: str | None, bac
     raise AssertionError("the pages never end")
 
 
-def test_pages_have_every_job_that_fits_once(app: Holdfast, url: str, crowd: Random) -> None:
+def test_pages_have_every_matching_job_once(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     for _ in range(a_part(20, 200)):
         criteria = some_criteria(crowd, rows)
@@ -92,7 +91,7 @@ def test_pages_have_every_job_that_fits_once(app: Holdfast, url: str, crowd: Ran
         assert pages(app, criteria, limit, f"newer-{middle}", backwards=True) == newer, criteria
 
 
-def test_a_search_that_was_stopped_leads_back_as_well(app: Holdfast, url: str, crowd: Random) -> None:
+def test_a_stopped_search_can_be_paged_backwards(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     for _ in range(a_part(20, 200)):
         criteria = some_criteria(crowd, rows)
@@ -106,7 +105,7 @@ def test_a_search_that_was_stopped_leads_back_as_well(app: Holdfast, url: str, c
         assert [*back, *(record.id for record in page)] == seen == expected[: len(seen)], criteria
 
 
-def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: Random) -> None:
+def test_counts_equal_the_number_of_matching_jobs(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     with closing(sqlite3.connect(url)) as connection:
         edges = connection.execute("SELECT job_id, chain_id FROM holdfast_blockers").fetchall()
@@ -114,7 +113,7 @@ def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: R
         criteria = some_criteria(crowd, rows)
         expected = len(fitting(rows, criteria))
         assert app.store.jobs.count(criteria) == Counted(expected), criteria
-        some = app.store.jobs.count(criteria, most=1)
+        some = app.store.jobs.count(criteria, max_scanned=1)
         assert some.count == expected if some.is_complete else some.count <= expected
         if not criteria.chain_status:
             assert app.store.jobs.count(criteria, deletable=True) == Counted(deletable(rows, edges, criteria)), (
@@ -122,7 +121,7 @@ def test_counts_are_those_of_the_jobs_that_fit(app: Holdfast, url: str, crowd: R
             )
 
 
-def test_an_action_reaches_every_job_that_fits(app: Holdfast, url: str, crowd: Random) -> None:
+def test_an_action_reaches_every_matching_job(app: Holdfast, url: str, crowd: Random) -> None:
     rows = read(url)
     criteria = some_criteria(crowd, rows)
     expected = set(fitting(rows, criteria))
@@ -141,16 +140,16 @@ def test_a_deletion_deletes_as_many_as_were_counted(app: Holdfast, url: str, cro
 
 
 EXPECTED = {
-    "by small parts": {"path IdSource", "path Ranges", "path Given"},
-    "by ranges": {"path Ranges", "path Continued", "path NoneType"},
-    "by sorting": {"path IdSource", "path NoneType"},
-    "by counts": {"path_by_counts Ranges", "path_by_counts NoneType"},
+    "by small parts": {"path SortedScan", "path RangeScan", "path GivenIds"},
+    "by ranges": {"path RangeScan", "path ChainRootScan", "path NoneType"},
+    "by sorting": {"path SortedScan", "path NoneType"},
+    "by counts": {"path_by_counts RangeScan", "path_by_counts NoneType"},
     "by id": {"path NoneType", "path_by_counts NoneType"},
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_with_these_bounds_these_ways_are_taken(
+def test_each_set_of_bounds_takes_its_access_paths(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     set_bounds(monkeypatch, name)
@@ -167,23 +166,23 @@ def test_with_these_bounds_these_ways_are_taken(
 
 
 def _watch(monkeypatch: pytest.MonkeyPatch, method: str, taken: set[str]) -> None:
-    original = getattr(listing_plan.ListPlan, method)
+    original = getattr(listing_plan.ListPlanner, method)
 
-    def watched(self: listing_plan.ListPlan, *args: Any) -> AccessPath | None:
+    def watched(self: listing_plan.ListPlanner, *args: Any) -> AccessPath | None:
         path: AccessPath | None = original(self, *args)
-        parts = path._paths if isinstance(path, Union) else [path]
+        parts = path._paths if isinstance(path, UnionScan) else [path]
         taken.update(f"{method} {type(part).__name__}" for part in parts)
         return path
 
-    monkeypatch.setattr(listing_plan.ListPlan, method, watched)
+    monkeypatch.setattr(listing_plan.ListPlanner, method, watched)
 
 
-def test_names_that_do_not_come_back_from_the_database_are_found_by_id(
+def test_jobs_with_names_that_cannot_be_read_back_are_found_by_id(
     app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing_plan, "SMALL", 0)
-    monkeypatch.setattr(listing_plan, "MOST_SORTED", 0)
-    monkeypatch.setattr(listing, "SHORT_WALK", 1)
+    monkeypatch.setattr(listing_plan, "MAX_SORTED", 0)
+    monkeypatch.setattr(listing, "SHORT_SCAN", 1)
     with closing(sqlite3.connect(url, isolation_level=None)) as connection:
         for queue in (b"a\xff", b"a\0b", b"fine"):
             connection.execute(
@@ -211,12 +210,12 @@ HOUR = 3_600_000_000
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_jobs_of_a_time_are_looked_for_only_where_they_are(
+def test_a_search_by_time_reads_only_matching_zones(
     app: Holdfast, spread: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch, folded: bool
 ) -> None:
     if folded:
         app.store.statistics.fold()
-    for bound in ("SHORT_WALK", "LONG_WALK"):
+    for bound in ("SHORT_SCAN", "LONG_SCAN"):
         monkeypatch.setattr(listing, bound, 1)
 
     def listed(**times: int) -> list[int]:
@@ -230,7 +229,7 @@ def test_jobs_of_a_time_are_looked_for_only_where_they_are(
     assert listed(created_from=HOUR * 2000) == []
 
 
-def test_a_time_that_was_changed_by_hand_is_found_too(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
+def test_a_time_that_plain_sql_changed_is_found(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
     app.store.statistics.fold()
     spread("UPDATE holdfast_jobs SET created_at = ? WHERE id = 10001", HOUR * 1500)
     spread("UPDATE holdfast_jobs SET history = 0 WHERE id = 1")
@@ -242,7 +241,7 @@ def test_a_time_that_was_changed_by_hand_is_found_too(app: Holdfast, spread: Cal
     assert app.store.jobs.count(late) == Counted(2)
 
 
-def test_zones_are_forgotten_with_their_jobs(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
+def test_zones_are_deleted_with_their_jobs(app: Holdfast, spread: Callable[..., list[Any]]) -> None:
     app.store.statistics.fold()
     assert spread("SELECT zone FROM holdfast_zones") == [(0,), (1,), (2,), (3,)]
     app.jobs.delete(created_before=datetime.fromtimestamp(1002 * 3600, UTC))

@@ -17,13 +17,13 @@ from holdfast.model.job import Criteria, Cursor, Status
 from holdfast.store import statistics
 from holdfast.store.sqlite import listing, listing_plan
 from holdfast.store.sqlite.listing import where
-from holdfast.store.sqlite.listing_plan import IdRange, IdSource, Indexes, ListOrder
+from holdfast.store.sqlite.listing_plan import IdRange, JobIndexes, OrderedIndex, SortedScan
 
 JOBS = 40_000
 START, SECOND = 1_700_000_000_000_000, 1_000_000
 BOUNDS = {
-    listing: {"SHORT_WALK": 50, "LONG_WALK": 1_000, "MOST_LOOKUPS": 250},
-    listing_plan: {"SMALL": 250, "MOST_SORTED": 2_500, "MOST_RANGES": 50, "MOST_COUNTED_PLACES": 250},
+    listing: {"SHORT_SCAN": 50, "LONG_SCAN": 1_000, "MAX_LOOKUPS": 250},
+    listing_plan: {"SMALL": 250, "MAX_SORTED": 2_500, "MAX_RANGES": 50, "MAX_COUNTED_PAIRS": 250},
 }
 MOST_STEPS = 100_000  # a look at each job, without its columns, takes more
 
@@ -80,7 +80,7 @@ def steps(app: Holdfast, work: Callable[[], Any], every: int = 100) -> int:
         nonlocal count
         count += every
 
-    with app.store.reading():
+    with app.store.snapshot():
         connection = app.store.database._this_thread.reader
         connection.set_progress_handler(step, every)
         try:
@@ -134,7 +134,7 @@ CURSORS = [None, Cursor(20_000), Cursor(20_000, newer=True)]
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", CRITERIA)
-def test_a_page_is_found_by_a_bounded_effort(crowd: Holdfast, name: str) -> None:
+def test_a_page_takes_a_bounded_number_of_steps(crowd: Holdfast, name: str) -> None:
     taken = [steps(crowd, lambda: crowd.store.jobs.list(CRITERIA[name], 21, cursor)) for cursor in CURSORS]  # noqa: B023
     assert max(taken) < MOST_STEPS, taken
 
@@ -144,7 +144,7 @@ COMPLETE = [name for name in CRITERIA if not re.search("tag and state|another st
 
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", COMPLETE)
-def test_what_one_filter_or_two_ask_for_is_found_at_once(crowd: Holdfast, name: str) -> None:
+def test_one_or_two_filters_need_no_second_page(crowd: Holdfast, name: str) -> None:
     """What stops before its end is the exception."""
     stopped = [
         cursor for cursor in CURSORS if crowd.store.jobs.list(CRITERIA[name], 21, cursor).looked_at is not None
@@ -152,7 +152,7 @@ def test_what_one_filter_or_two_ask_for_is_found_at_once(crowd: Holdfast, name: 
     assert stopped == []
 
 
-def test_a_walk_over_all_jobs_takes_more(crowd: Holdfast) -> None:
+def test_a_scan_of_all_jobs_takes_more_steps(crowd: Holdfast) -> None:
     def walk() -> None:
         crowd.store.database.rows("SELECT count(*) FROM holdfast_jobs NOT INDEXED WHERE status = 'new'")
 
@@ -162,7 +162,7 @@ def test_a_walk_over_all_jobs_takes_more(crowd: Holdfast) -> None:
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", ["succeeded", "failed", "in a queue", "failed messages", "of a task"])
 @pytest.mark.parametrize("deletable", [False, True])
-def test_counts_by_place_and_state_look_at_no_job(crowd: Holdfast, name: str, deletable: bool) -> None:
+def test_counts_by_queue_task_and_status_read_no_job(crowd: Holdfast, name: str, deletable: bool) -> None:
     assert steps(crowd, lambda: crowd.store.jobs.count(CRITERIA[name], deletable)) < 20_000
 
 
@@ -191,15 +191,15 @@ def on_tables(lines: list[str]) -> list[str]:
     return [line for line in lines if re.search(r"^(SCAN|SEARCH) holdfast", line)]
 
 
-ORDERS: dict[str, Callable[[Indexes], ListOrder]] = {
-    "place": lambda indexes: indexes.place,
+ORDERS: dict[str, Callable[[JobIndexes], OrderedIndex]] = {
+    "place": lambda indexes: indexes.queue_task,
     "error": lambda indexes: indexes.error_code,
     "tag": lambda indexes: indexes.tag,
     "ready": lambda indexes: indexes.by_status[Status.READY],
     "blocked": lambda indexes: indexes.by_status[Status.BLOCKED],
     "failed": lambda indexes: indexes.by_status[Status.FAILED],
 }
-PARTS: dict[str, Callable[[Indexes], IdSource]] = {
+PARTS: dict[str, Callable[[JobIndexes], SortedScan]] = {
     "ready": lambda indexes: indexes.all_of(Status.READY),
     "scheduled": lambda indexes: indexes.all_of(Status.SCHEDULED),
     "running": lambda indexes: indexes.all_of(Status.RUNNING),
@@ -209,24 +209,24 @@ PARTS: dict[str, Callable[[Indexes], IdSource]] = {
     "key": lambda indexes: indexes.with_key("k"),
     "unlogged": lambda indexes: indexes.without_history,
 }
-SPANS = [IdRange(), IdRange(newer=True)]
+SPANS = [IdRange(), IdRange(ascending=True)]
 
 
 @pytest.fixture
-def indexes(app: Holdfast) -> Indexes:
-    return Indexes(app.store.database.sql, "holdfast_")
+def indexes(app: Holdfast) -> JobIndexes:
+    return JobIndexes(app.store.database.sql, "holdfast_")
 
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_range_is_read_in_its_order(
-    app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str, span: IdRange
+    app: Holdfast, conn: sqlite3.Connection, indexes: JobIndexes, name: str, span: IdRange
 ) -> None:
     order, sql = ORDERS[name](indexes), app.store.database.sql
     bound = [f":value_{n}" for n, _ in enumerate(order.columns)]
     extracted = [f"json_extract(range.value, '$[{n}]')" for n, _ in enumerate(order.columns)]
     for statement, values in ((sql.range_ids, bound), (sql.heads, extracted), (sql.size_of_ranges, extracted)):
-        lines = explain(conn, span.put_into(order.put_into(statement, values)))
+        lines = explain(conn, span.fill(order.fill(statement, values)))
         assert on_tables(lines), lines
         assert all(re.search(rf"SEARCH.* INDEX holdfast_(jobs|tags)_{name}\b", line) for line in on_tables(lines)), (
             lines
@@ -235,22 +235,22 @@ def test_a_range_is_read_in_its_order(
 
 
 @pytest.mark.parametrize("name", ["place", "ready", "blocked", "failed"])
-def test_the_ranges_are_found_step_by_step(
-    app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str
+def test_the_ranges_are_found_by_a_skip_scan(
+    app: Holdfast, conn: sqlite3.Connection, indexes: JobIndexes, name: str
 ) -> None:
     sql = app.store.database.sql
     names = ["queues_in", "tasks_in", *(["priorities_in"] if name == "ready" else [])]
     for template in names:
-        lines = explain(conn, ORDERS[name](indexes).put_into(getattr(sql, template)))
+        lines = explain(conn, ORDERS[name](indexes).fill(getattr(sql, template)))
         found = [line for line in on_tables(lines) if not line.startswith("SCAN found")]
         assert all(re.search(rf"SEARCH.* INDEX holdfast_jobs_{name}\b", line) for line in found), lines
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_is_read_by_its_index(app: Holdfast, conn: sqlite3.Connection, indexes: Indexes, name: str) -> None:
+def test_a_part_is_read_by_its_index(app: Holdfast, conn: sqlite3.Connection, indexes: JobIndexes, name: str) -> None:
     part, sql = PARTS[name](indexes), app.store.database.sql
     for template in (sql.sorted_ids, sql.size_of_part):
-        (line,) = on_tables(explain(conn, IdRange().put_into(part._put_into(template))))
+        (line,) = on_tables(explain(conn, IdRange().fill(part._fill(template))))
         assert f"INDEX holdfast_jobs_{name}" in line
 
 
@@ -263,24 +263,24 @@ CLAUSES = [
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
-@pytest.mark.parametrize("name", ["walk", "walk_end", "fitting", "records"])
-def test_jobs_are_looked_at_by_id(app: Holdfast, conn: sqlite3.Connection, name: str, clause: str) -> None:
+@pytest.mark.parametrize("name", ["scan_ids", "scan_end", "matching", "records"])
+def test_jobs_are_scanned_by_id(app: Holdfast, conn: sqlite3.Connection, name: str, clause: str) -> None:
     statement = getattr(app.store.database.sql, name).replace("{where}", clause).replace("{columns}", "*")
-    lines = explain(conn, IdRange().put_into(statement))
+    lines = explain(conn, IdRange().fill(statement))
     assert all("SEARCH holdfast_jobs USING INTEGER PRIMARY KEY" in line for line in on_tables(lines)), lines
-    if name.startswith("walk"):
+    if name.startswith("scan_ids"):
         assert not any("TEMP B-TREE" in line for line in lines), lines
 
 
 def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection) -> None:
     """A list of all jobs with that tag would be made first, however many there are."""
     clause, _ = where(Criteria(tag=("t",)), "holdfast_")
-    lines = explain(conn, app.store.database.sql.fitting.replace("{where}", clause))
+    lines = explain(conn, app.store.database.sql.matching.replace("{where}", clause))
     (line,) = [line for line in on_tables(lines) if "tags" in line]
     assert re.search(r"^SEARCH .*(job_id=\? AND tag=\?|tag=\? AND job_id=\?)", line)
 
 
-def test_every_index_of_a_path_is_looked_at() -> None:
+def test_every_index_of_an_access_path_is_tested() -> None:
     text = Path(listing.__file__).with_name("listing_plan.py").read_text(encoding="utf-8")
     named = set(re.findall(r'\{self\._jobs\}(\w+)"', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
     assert named <= {*ORDERS, *PARTS, "place"}

@@ -127,7 +127,7 @@ def test_a_full_vacuum_is_refused_without_free_space(
 def test_an_interrupted_full_vacuum_changes_nothing(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "STEPS_OF_VACUUM", 100)
+    monkeypatch.setattr(file, "VACUUM_STEPS", 100)
     app.prune()
 
     def stop(*_: int) -> None:

@@ -11,5 +11,5 @@ housekeeping.HOARDING_NS = round(NEVER_SECONDS * 1e9)  # what was taken and cann
 
 def stop_polling() -> None:
     """Only a wake-up ends a wait."""
-    watcher.LONGEST_NAP_SECONDS = read.LONGEST_WAIT_SECONDS = NEVER_SECONDS
+    watcher.LONGEST_NAP_SECONDS = read.MAX_WAIT_SECONDS = NEVER_SECONDS
     thread_pool.LONGEST_WAIT_SECONDS = housekeeping.IDLE_SECONDS = NEVER_SECONDS

@@ -1,4 +1,4 @@
-"""No test may leave `inline` switched on."""
+"""Check that no test leaves `inline` active."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""`drain`: what is due runs in this thread, on a clock that jumps to the next due time."""
+"""`drain` runs due jobs in the calling thread, on a clock that jumps to the next due time."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from holdfast.testing import Drained, FakeClock, Ran, drain, inline
 MINUTE = 60 * SECOND
 
 
-def test_it_runs_what_is_ready_and_tells(app: Holdfast) -> None:
+def test_ready_jobs_run_and_are_reported(app: Holdfast) -> None:
     @app.task
     def double(number: int) -> int:
         return 2 * number
@@ -29,13 +29,13 @@ def test_it_runs_what_is_ready_and_tells(app: Holdfast) -> None:
     assert drained.succeeded == 1 and repr(drained) == "<Drained: 1 succeeded>"
 
 
-def test_with_nothing_to_run_nothing_happens(app: Holdfast, clock: FakeClock) -> None:
+def test_an_empty_queue_drains_to_nothing(app: Holdfast, clock: FakeClock) -> None:
     now = clock.now()
     drained = drain(app)
     assert (len(drained), repr(drained), clock.now()) == (0, "<Drained: nothing to run>", now)
 
 
-def test_in_the_order_of_a_worker(app: Holdfast) -> None:
+def test_jobs_run_in_the_order_of_a_worker(app: Holdfast) -> None:
     ran: list[str] = []
 
     @app.task
@@ -51,7 +51,7 @@ def test_in_the_order_of_a_worker(app: Holdfast) -> None:
     assert ran == ["before", "first", "urgent", "second"]
 
 
-def test_the_clock_jumps_to_what_is_due_next(app: Holdfast, clock: FakeClock) -> None:
+def test_the_clock_jumps_to_the_next_due_time(app: Holdfast, clock: FakeClock) -> None:
     start, at = clock.now(), []
     task = app.task(name="work")(lambda: at.append(clock.now() - start))
     for delay in (3600, 60, 7.5, 0):
@@ -60,7 +60,7 @@ def test_the_clock_jumps_to_what_is_due_next(app: Holdfast, clock: FakeClock) ->
     assert at == [0, 7.5 * SECOND, MINUTE, 60 * MINUTE]
 
 
-def test_retries_go_through_the_policy(app: Holdfast, clock: FakeClock) -> None:
+def test_retries_follow_the_retry_policy(app: Holdfast, clock: FakeClock) -> None:
     start, at = clock.now(), []
 
     @app.task(retry=[10, 20, 30], max_attempts=4)
@@ -128,7 +128,7 @@ def test_a_handler_that_moves_the_clock_by_years_keeps_its_job(app: Holdfast, cl
     assert repr(drain(app)) == "<Drained: 1 succeeded>"
 
 
-def test_a_real_clock_is_not_waited_for(open_app: Callable[..., Holdfast]) -> None:
+def test_drain_does_not_wait_on_a_real_clock(open_app: Callable[..., Holdfast]) -> None:
     app = open_app()
     task = app.task(name="work")(lambda: None)
     later, now = task.using(delay=60).enqueue(), task.enqueue()
@@ -141,7 +141,7 @@ def test_a_real_clock_is_not_waited_for(open_app: Callable[..., Holdfast]) -> No
 # --- until a moment ---
 
 
-def test_seconds_let_so_much_time_pass(app: Holdfast, clock: FakeClock) -> None:
+def test_seconds_advances_the_clock_by_that_much(app: Holdfast, clock: FakeClock) -> None:
     task = app.task(name="work")(lambda: None)
     soon, later = task.using(delay=60).enqueue(), task.using(delay=61).enqueue()
     start = clock.now()
@@ -152,7 +152,7 @@ def test_seconds_let_so_much_time_pass(app: Holdfast, clock: FakeClock) -> None:
     assert clock.now() == start + 61 * MINUTE and later.refresh().status == "succeeded"
 
 
-def test_until_is_a_moment(app: Holdfast, clock: FakeClock) -> None:
+def test_until_advances_the_clock_to_that_time(app: Holdfast, clock: FakeClock) -> None:
     end = datetime.fromtimestamp(clock.now() / SECOND, UTC) + timedelta(hours=1)
     drain(app, until=end)
     assert clock.now() == end.timestamp() * SECOND
@@ -171,13 +171,13 @@ def test_until_is_a_moment(app: Holdfast, clock: FakeClock) -> None:
         {"raise_errors": 1},
     ],
 )
-def test_senseless_options_are_refused(app: Holdfast, options: Any) -> None:
+def test_invalid_options_are_refused(app: Holdfast, options: Any) -> None:
     with pytest.raises(InvalidInput):
         drain(app, **options)
 
 
-def test_what_is_no_app_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="drain takes an app"):
+def test_a_value_that_is_not_an_app_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="drain: app must be a Holdfast"):
         drain(lambda: None)  # type: ignore[arg-type]
 
 
@@ -188,12 +188,12 @@ def test_a_job_that_snoozes_for_ever_is_named(app: Holdfast) -> None:
     poll = app.task(name="poll")(lambda: Snooze(60))
     app.task(name="other")(lambda: None).enqueue()
     job = poll.enqueue()
-    with pytest.raises(NeverIdle, match=rf"job {job.id} of poll was run \d+ times, and snoozed the last time"):
+    with pytest.raises(NeverIdle, match=rf"job {job.id} of poll ran \d+ times and snoozed the last time"):
         drain(app, limit=20)
     assert app.jobs.count(status="running") == 0
 
 
-def test_a_snooze_without_delay_too(app: Holdfast) -> None:
+def test_a_job_that_snoozes_without_delay_is_named_too(app: Holdfast) -> None:
     app.task(name="poll")(lambda: Snooze(0)).enqueue()
     with pytest.raises(NeverIdle, match="job 1 of poll"):
         drain(app, seconds=1, limit=20)
@@ -205,16 +205,16 @@ def test_a_handler_that_enqueues_itself_for_ever_is_named(app: Holdfast) -> None
         again.enqueue()
 
     again.enqueue()
-    with pytest.raises(NeverIdle, match="21 jobs of again were run, up to job 21"):
+    with pytest.raises(NeverIdle, match="21 jobs of again ran, up to job 21"):
         drain(app, limit=20)
 
 
-def test_it_may_go_on_for_as_long_as_one_says(app: Holdfast) -> None:
+def test_limit_raises_the_number_of_attempts(app: Holdfast) -> None:
     app.task(name="poll")(lambda: Snooze(60)).enqueue()
     assert drain(app, seconds=600).snoozed == 11
 
 
-def test_many_jobs_are_not_endless(app: Holdfast) -> None:
+def test_many_waiting_jobs_do_not_reach_the_limit(app: Holdfast) -> None:
     app.task(name="work")(lambda: None).enqueue_many([{}] * 30)
     assert drain(app, limit=1).succeeded == 30
 
@@ -248,7 +248,7 @@ def test_a_ctrl_c_is_raised_and_leaves_nothing_running(app: Holdfast, is_async: 
     assert app.jobs.get(1).status == "scheduled"
 
 
-def test_an_async_handler_that_is_cancelled_is_tried_again(app: Holdfast) -> None:
+def test_an_async_handler_that_is_cancelled_is_retried(app: Holdfast) -> None:
     @app.task(max_attempts=2)
     async def work() -> None:
         raise asyncio.CancelledError
@@ -270,7 +270,7 @@ def test_then_is_settled_as_by_a_worker(app: Holdfast) -> None:
     assert drained[0].task == "work"
 
 
-def test_an_unknown_task_is_left_and_not_waited_for(app: Holdfast, clock: FakeClock) -> None:
+def test_a_job_of_an_unknown_task_is_left_alone(app: Holdfast, clock: FakeClock) -> None:
     app.store.jobs.insert(NewJob(queue="default", task="of_another_program", args="{}"))
     app.store.jobs.insert(NewJob(queue="default", task="of_another_program", args="{}", delay=MINUTE))
     now = clock.now()
@@ -278,7 +278,7 @@ def test_an_unknown_task_is_left_and_not_waited_for(app: Holdfast, clock: FakeCl
     assert [job.status for job in app.jobs.list()] == ["scheduled", "ready"]
 
 
-def test_a_payload_that_does_not_fit_fails_alone(app: Holdfast) -> None:
+def test_a_payload_that_cannot_be_decoded_fails_only_its_job(app: Holdfast) -> None:
     @app.task
     def work(number: int) -> None: ...
 
@@ -287,7 +287,7 @@ def test_a_payload_that_does_not_fit_fails_alone(app: Holdfast) -> None:
     assert repr(drain(app)) == "<Drained: 1 failed, 1 succeeded>"
 
 
-def test_messages_and_cancelled_jobs_and_paused_queues_are_left(app: Holdfast, clock: FakeClock) -> None:
+def test_messages_cancelled_jobs_and_paused_queues_are_left_alone(app: Holdfast, clock: FakeClock) -> None:
     now, inbox = clock.now(), app.queue("inbox")
     inbox.send("hello", delay=60)
     inbox.send("hello")
@@ -346,7 +346,7 @@ def test_two_threads_may_drain_together(app: Holdfast) -> None:
     assert sum(one.succeeded for one in drained) == 60
 
 
-def test_inline_and_drain_go_together(app: Holdfast) -> None:
+def test_inline_and_drain_work_together(app: Holdfast) -> None:
     inner = app.task(name="inner")(lambda: None)
 
     @app.task
@@ -363,7 +363,7 @@ def test_inline_and_drain_go_together(app: Holdfast) -> None:
 # --- schedules ---
 
 
-def test_schedules_fire_on_the_way_to_a_moment(app: Holdfast, clock: FakeClock) -> None:
+def test_schedules_fire_on_the_way_to_an_end(app: Holdfast, clock: FakeClock) -> None:
     clock.advance(-clock.now() / SECOND % 3600)  # the next full hour
     start, at = clock.now(), []
 
@@ -376,7 +376,7 @@ def test_schedules_fire_on_the_way_to_a_moment(app: Holdfast, clock: FakeClock) 
     assert clock.now() == start + 60 * MINUTE
 
 
-def test_without_an_end_only_what_is_due_fires(app: Holdfast, clock: FakeClock) -> None:
+def test_without_an_end_only_due_occurrences_fire(app: Holdfast, clock: FakeClock) -> None:
     runs: list[int] = []
 
     @app.cron("*/15 * * * *")

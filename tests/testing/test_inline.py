@@ -29,21 +29,21 @@ def test_a_job_has_run_when_enqueue_returns(app: Holdfast) -> None:
     assert double.enqueue(4).status == "ready", "after the block nothing is run"
 
 
-def test_without_an_app_it_is_for_all_apps(app: Holdfast, open_app: Callable[..., Holdfast]) -> None:
+def test_without_an_app_inline_applies_to_all_apps(app: Holdfast, open_app: Callable[..., Holdfast]) -> None:
     other = open_app()
     with inline():
         assert app.task(name="one")(lambda: 1).enqueue().result == 1
         assert other.task(name="two")(lambda: 2).enqueue().result == 2
 
 
-def test_with_an_app_others_go_on_as_before(app: Holdfast, open_app: Callable[..., Holdfast]) -> None:
+def test_with_an_app_other_apps_are_unaffected(app: Holdfast, open_app: Callable[..., Holdfast]) -> None:
     other = open_app()
     with inline(app):
         assert other.task(name="two")(lambda: 2).enqueue().status == "ready"
     assert "_inline" not in vars(app)
 
 
-def test_it_decorates_a_test_too(app: Holdfast) -> None:
+def test_inline_can_decorate_a_test(app: Holdfast) -> None:
     @inline(app)
     def a_test(task: Any) -> str:
         return str(task.enqueue().status)
@@ -51,13 +51,13 @@ def test_it_decorates_a_test_too(app: Holdfast) -> None:
     assert a_test(app.task(name="work")(lambda: None)) == "succeeded"
 
 
-def test_what_is_no_app_is_refused() -> None:
+def test_a_value_that_is_not_an_app_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"inline\(app\)"), inline(lambda: None):  # type: ignore[arg-type]
         pass
 
 
 @pytest.mark.parametrize("options", [{"delay": 60}, {"queue": "closed"}])
-def test_what_a_worker_would_not_run_now_is_stored_only(app: Holdfast, options: Any) -> None:
+def test_jobs_that_a_worker_would_not_run_now_are_only_stored(app: Holdfast, options: Any) -> None:
     app.queue("closed").pause()
     task = app.task(name="work")(lambda: None)
     with inline(app):
@@ -65,7 +65,7 @@ def test_what_a_worker_would_not_run_now_is_stored_only(app: Holdfast, options: 
     assert job.attempt == 0 and job.status in ("scheduled", "ready")
 
 
-def test_jobs_that_were_there_before_are_left_alone(app: Holdfast) -> None:
+def test_existing_jobs_are_left_alone(app: Holdfast) -> None:
     task = app.task(name="work")(lambda: None)
     before = task.using(priority=100).enqueue()
     with inline(app):
@@ -73,7 +73,7 @@ def test_jobs_that_were_there_before_are_left_alone(app: Holdfast) -> None:
     assert before.refresh().status == "ready"
 
 
-def test_a_job_that_is_found_by_its_key_runs_once(app: Holdfast) -> None:
+def test_a_job_with_an_existing_key_runs_once(app: Holdfast) -> None:
     runs: list[int] = []
     task = app.task(name="work")(lambda: runs.append(1))
     waiting = task.using(key="k").enqueue()
@@ -87,7 +87,7 @@ def test_a_job_that_is_found_by_its_key_runs_once(app: Holdfast) -> None:
 # --- errors and outcomes ---
 
 
-def test_what_a_handler_raises_is_raised_at_the_caller_and_settled(app: Holdfast) -> None:
+def test_an_exception_of_the_handler_is_settled_and_raised_by_enqueue(app: Holdfast) -> None:
     @app.task(retry=30)
     def work() -> None:
         raise ValueError("no")
@@ -100,7 +100,7 @@ def test_what_a_handler_raises_is_raised_at_the_caller_and_settled(app: Holdfast
     assert events(app, job.id)[-1] == "retry_scheduled"
 
 
-def test_or_it_shows_in_the_job_only(app: Holdfast) -> None:
+def test_without_raise_errors_an_exception_is_only_stored(app: Holdfast) -> None:
     @app.task(max_attempts=1)
     def work() -> None:
         raise ValueError("no")
@@ -121,7 +121,7 @@ def test_or_it_shows_in_the_job_only(app: Holdfast) -> None:
     ],
 )
 @pytest.mark.parametrize("raised", [True, False])
-def test_outcomes_are_no_errors(app: Holdfast, outcome: Any, status: str, raised: bool) -> None:
+def test_outcomes_are_not_errors(app: Holdfast, outcome: Any, status: str, raised: bool) -> None:
     @app.task
     def work() -> Any:
         if raised:
@@ -171,7 +171,7 @@ def test_a_sys_exit_is_a_failure_of_the_handler(app: Holdfast) -> None:
         assert work.enqueue().error_code == "INTERNAL:ERROR"
 
 
-def test_a_handler_that_cancels_its_own_job_is_told_and_recorded_no_more(app: Holdfast) -> None:
+def test_a_handler_that_cancels_its_own_job_sees_it_and_loses_the_lease(app: Holdfast) -> None:
     seen: list[bool] = []
 
     @app.task
@@ -262,7 +262,7 @@ def test_a_job_of_a_transaction_that_was_rolled_back_never_runs(app: Holdfast) -
     assert runs == []
 
 
-def test_a_job_of_a_connection_of_your_own_runs_at_the_end_of_the_block(app: Holdfast, url: str) -> None:
+def test_a_job_enqueued_with_conn_runs_at_the_end_of_the_block(app: Holdfast, url: str) -> None:
     task = app.task(name="work")(lambda: None)
     conn = sqlite3.connect(url)
     with inline(app):
@@ -277,7 +277,7 @@ def test_a_job_of_a_connection_of_your_own_runs_at_the_end_of_the_block(app: Hol
     conn.close()
 
 
-def test_a_connection_that_never_commits_holds_nothing_up(app: Holdfast, url: str) -> None:
+def test_a_connection_that_never_commits_delays_nothing(app: Holdfast, url: str) -> None:
     task = app.task(name="work")(lambda: None)
     conn = sqlite3.connect(url)
     with inline(app):
@@ -287,7 +287,7 @@ def test_a_connection_that_never_commits_holds_nothing_up(app: Holdfast, url: st
     assert app.jobs.count() == 0
 
 
-def test_after_an_error_in_the_block_nothing_more_is_run(app: Holdfast, url: str) -> None:
+def test_after_an_error_in_the_block_no_more_jobs_run(app: Holdfast, url: str) -> None:
     task = app.task(name="work")(lambda: None)
     conn = sqlite3.connect(url)
     with pytest.raises(RuntimeError), inline(app):

@@ -14,7 +14,7 @@ from shift import PATIENCE_SECONDS
 # --- handlers that enqueue ---
 
 
-def test_a_job_that_a_handler_enqueues_runs_at_once_too(app: Holdfast) -> None:
+def test_a_job_that_a_handler_enqueues_runs_immediately(app: Holdfast) -> None:
     @app.task
     def inner() -> str:
         return "inner"
@@ -27,7 +27,7 @@ def test_a_job_that_a_handler_enqueues_runs_at_once_too(app: Holdfast) -> None:
         assert outer.enqueue().result == "inner"
 
 
-def test_an_error_of_such_a_job_is_no_error_of_the_handler(app: Holdfast) -> None:
+def test_an_error_of_a_nested_job_is_not_an_error_of_the_handler(app: Holdfast) -> None:
     @app.task
     def inner() -> None:
         raise ValueError("of the inner one")
@@ -61,12 +61,12 @@ def test_a_handler_that_enqueues_itself_for_ever_is_named(app: Holdfast, raise_e
 
     with inline(app, limit=50, raise_errors=raise_errors), pytest.raises(NeverIdle) as caught:
         again.enqueue()
-    assert "50 jobs of again were run, up to job 50" in str(caught.value)
+    assert "50 jobs of again ran, up to job 50" in str(caught.value)
     assert app.jobs.count(status="succeeded") == 50
     assert app.jobs.count(status="running") == 0
 
 
-def test_a_handler_that_catches_everything_cannot_hide_that(app: Holdfast) -> None:
+def test_a_handler_that_catches_everything_cannot_hide_an_endless_loop(app: Holdfast) -> None:
     @app.task
     def again() -> None:
         try:
@@ -200,7 +200,7 @@ def test_an_error_of_an_async_task_is_raised_where_it_is_awaited(app: Holdfast) 
     asyncio.run(the_test())
 
 
-def test_work_that_outlives_its_enqueue_begins_anew(app: Holdfast) -> None:
+def test_an_enqueue_from_work_that_outlives_its_round_starts_a_new_round(app: Holdfast) -> None:
     """What a handler leaves running in the background has the handler's context, and raises its own errors."""
     go, errors = threading.Event(), []
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in projects that have a pytest run of their own."""
+"""The pytest plugin, tested in projects with a pytest run of their own."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def test_without_a_setting_app_is_a_new_one_on_a_fake_clock(pytester: pytest.Pytester) -> None:
+def test_without_a_setting_app_is_new_and_has_a_fake_clock(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         from holdfast.testing import drain, enqueued
@@ -54,9 +54,7 @@ def test_without_a_setting_app_is_a_new_one_on_a_fake_clock(pytester: pytest.Pyt
 
 
 @pytest.mark.parametrize("setting", ["shop:app", "shop", "./shop.py", "shop.py:app"])
-def test_with_a_setting_it_is_the_projects_own_on_a_database_of_the_test(
-    project: pytest.Pytester, setting: str
-) -> None:
+def test_with_a_setting_app_is_the_projects_on_a_temporary_database(project: pytest.Pytester, setting: str) -> None:
     project.makeini(f"[pytest]\nholdfast_app = {setting}\n")
     project.makepyfile(
         test_shop="""
@@ -107,7 +105,7 @@ def test_a_failed_assertion_is_shown_as_a_diff_without_our_own_frames(project: p
     result.stdout.no_fnmatch_line("*enqueued.py*")
 
 
-def test_a_setting_that_leads_nowhere_says_so(project: pytest.Pytester) -> None:
+def test_a_setting_that_cannot_be_loaded_is_an_error(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\nholdfast_app = shop:ap\n")
     project.makepyfile(test_shop="def test_one(app): ...")
     result = project.runpytest("-p", "no:cacheprovider")
@@ -154,14 +152,14 @@ def test_the_clock_may_be_the_projects_own(project: pytest.Pytester) -> None:
     project.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
-def test_it_is_quiet_and_strict_where_it_is_not_used(pytester: pytest.Pytester) -> None:
+def test_an_unused_plugin_is_silent(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(): ...")
     arguments = ["-p", "no:cacheprovider", "--strict-config", "--strict-markers", "-W", "error"]
     result = pytester.runpytest_subprocess(*arguments)
     result.assert_outcomes(passed=1)
 
 
-def test_loading_it_loads_nothing_heavy() -> None:
+def test_loading_the_plugin_imports_nothing_heavy() -> None:
     """pytest loads it everywhere, used or not."""
     code = "import sys, pytest; import holdfast.testing.plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -1,4 +1,4 @@
-"""`on_temporary_database`: an app of the program under test, on a database of the test's own."""
+"""`on_temporary_database` uses an app of the program under test on a temporary database."""
 
 import sqlite3
 import threading
@@ -19,7 +19,7 @@ def app(open_app: Callable[..., Holdfast]) -> Holdfast:
     return open_app(prefix="mine_")
 
 
-def test_within_the_block_it_is_on_another_database(app: Holdfast) -> None:
+def test_within_the_block_the_app_uses_another_database(app: Holdfast) -> None:
     task, inbox = app.task(name="work")(lambda: None), app.queue("inbox")
     task.enqueue()
     inbox.send("to the real one")
@@ -34,7 +34,7 @@ def test_within_the_block_it_is_on_another_database(app: Holdfast) -> None:
     assert inbox.stats().total == 1
 
 
-def test_its_store_clock_and_chance_come_back_even_after_an_error(app: Holdfast) -> None:
+def test_store_clock_and_random_are_restored_even_after_an_error(app: Holdfast) -> None:
     own = (app.store, app.clock, app.random)
     with pytest.raises(RuntimeError), on_temporary_database(app):
         assert isinstance(app.clock, FakeClock)
@@ -44,21 +44,21 @@ def test_its_store_clock_and_chance_come_back_even_after_an_error(app: Holdfast)
     assert isinstance(app.clock, SystemClock)
 
 
-def test_a_database_that_cannot_be_opened_leaves_the_app_as_it_was(app: Holdfast, tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_leaves_the_app_unchanged(app: Holdfast, tmp_path: Path) -> None:
     own = (app.store, app.clock, app.random)
     with pytest.raises(Exception, match="folder"), on_temporary_database(app, tmp_path / "none" / "test.db"):
         pass
     assert (app.store, app.clock, app.random) == own
 
 
-def test_the_folder_is_gone_after_it(app: Holdfast) -> None:
+def test_the_folder_is_removed_afterwards(app: Holdfast) -> None:
     with on_temporary_database(app), app.transaction() as tx:
         file = Path(tx.execute("PRAGMA database_list").fetchone()[2])
         assert file.exists()
     assert not file.parent.exists()
 
 
-def test_the_database_is_where_one_says_and_has_the_same_tables(app: Holdfast, tmp_path: Path) -> None:
+def test_the_database_is_at_the_given_path_with_the_same_tables(app: Holdfast, tmp_path: Path) -> None:
     task = app.task(name="work")(lambda: None)
     conn = sqlite3.connect(tmp_path / "test.db", isolation_level="IMMEDIATE")
     with on_temporary_database(app, tmp_path / "test.db"):
@@ -69,14 +69,14 @@ def test_the_database_is_where_one_says_and_has_the_same_tables(app: Holdfast, t
     conn.close()
 
 
-def test_the_clock_may_be_one_of_your_own(app: Holdfast) -> None:
+def test_the_clock_can_be_given(app: Holdfast) -> None:
     clock = FakeClock(now=5)
     with on_temporary_database(app, clock=clock):
         assert app.clock is clock
         assert app.task(name="work")(lambda: None).enqueue().created_at.year == 1970
 
 
-def test_chance_is_the_same_every_time(app: Holdfast) -> None:
+def test_random_numbers_are_the_same_every_time(app: Holdfast) -> None:
     @app.task
     def work() -> None:
         raise ValueError
@@ -90,14 +90,14 @@ def test_chance_is_the_same_every_time(app: Holdfast) -> None:
     assert seen[0] == seen[1]
 
 
-def test_an_app_that_must_not_migrate_has_its_tables_all_the_same(open_app: Callable[..., Holdfast]) -> None:
+def test_an_app_with_migrate_false_gets_its_tables(open_app: Callable[..., Holdfast]) -> None:
     open_app().close()
     app = open_app(migrate=False)
     with on_temporary_database(app), inline(app):
         assert app.task(name="work")(lambda: 1).enqueue().result == 1
 
 
-def test_declared_schedules_are_there_from_the_beginning(app: Holdfast) -> None:
+def test_declared_schedules_are_stored_at_the_start(app: Holdfast) -> None:
     @app.cron("0 * * * *")
     def tidy() -> None: ...
 
@@ -128,6 +128,6 @@ def test_all_threads_see_it(app: Holdfast) -> None:
         assert_enqueued(task, count=1)
 
 
-def test_what_is_no_app_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="takes an app"), on_temporary_database(5):  # type: ignore[type-var]
+def test_a_value_that_is_not_an_app_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must be a Holdfast"), on_temporary_database(5):  # type: ignore[type-var]
         pass

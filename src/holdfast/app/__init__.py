@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import late
+from ..lazy import lazy_imports
 
 if TYPE_CHECKING:
     from .app import App
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["App"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late(__name__, {"App": "app"})
+    __getattr__, __dir__ = lazy_imports(__name__, {"App": "app"})

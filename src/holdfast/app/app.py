@@ -367,8 +367,8 @@ class App:
         for thing in things:
             for one in thing if isinstance(thing, (list, tuple)) else [thing]:
                 other = getattr(one, "app", self)
-                if other is not self and other.store.place != self.store.place:
-                    raise InvalidInput(f"{validate.shown(one)} belongs to another database: {other.store.place}")
+                if other is not self and other.store.location != self.store.location:
+                    raise InvalidInput(f"{validate.shown(one)} belongs to another database: {other.store.location}")
 
     def tell_inline(self, ids: Sequence[int], conn: Any) -> None:
         """For a test that has jobs run as soon as they are enqueued."""
@@ -377,7 +377,7 @@ class App:
 
     def queues(self) -> list[QueueOverview]:
         """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
-        with self.store.reading():
+        with self.store.snapshot():
             counts, waiting = self.store.statistics.counts(), self.store.statistics.oldest(-1, ("ready",))
         return queue_overviews(counts, waiting, self.clock.now())
 

@@ -56,7 +56,7 @@ def _serves(worker: WorkerRecord, job: JobRecord) -> bool:
 
 def _message(store: Store, job: JobRecord, it: str) -> Told:
     queue = short(job.queue)
-    count = store.workflows.ahead_of(job, None, (), MOST_AHEAD + 1)
+    count = store.workflows.count_ahead(job, None, (), MOST_AHEAD + 1)
     before = f"; {_ahead(count, 'message')} ahead of it" if count else ""
     return (
         f"{it}: it waits for somebody to receive from the queue {queue}{before}.",
@@ -143,7 +143,7 @@ def _count_ahead(store: Store, job: JobRecord, workers: Sequence[WorkerRecord]) 
         in_pool = job.task in worker.limits.pool_tasks
         tasks = tuple(task for task in worker.tasks if (task in worker.limits.pool_tasks) == in_pool)
         kinds[_queues_before(worker, job), tasks] = None
-    return min(store.workflows.ahead_of(job, *kind, MOST_AHEAD + 1) for kind in list(kinds)[:MOST_KINDS])
+    return min(store.workflows.count_ahead(job, *kind, MOST_AHEAD + 1) for kind in list(kinds)[:MOST_KINDS])
 
 
 def _queues_before(worker: WorkerRecord, job: JobRecord) -> tuple[str, ...] | None:

@@ -113,7 +113,7 @@ class Job(Generic[R]):
         if blob is None or not is_reference(data, blob):
             return data
         if blob not in self._fetched:
-            self._fetched[blob] = self._app.store.jobs.fetch(blob)
+            self._fetched[blob] = self._app.store.jobs.read_blob(blob)
         return self._fetched[blob]
 
     @property

@@ -170,7 +170,7 @@ class Queue(Generic[T]):
         store, data = self._app.store, claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
-                data = store.jobs.fetch(claimed.args_blob)
+                data = store.jobs.read_blob(claimed.args_blob)
             return Message(self, claimed.lease, self._decode(data), claimed.origin)
         except (msgspec.DecodeError, ValueError) as error:
             code = "INVALID_INPUT:SCHEMA" if is_json(data) else "INVALID_INPUT:UNDECODABLE"
@@ -239,7 +239,7 @@ class Queue(Generic[T]):
 
     def stats(self) -> QueueStats:
         store = self._app.store
-        with store.reading():
+        with store.snapshot():
             counts = store.statistics.counts(self.name)
             waiting = store.statistics.oldest(-1, ("ready",), self.name)
         return queue_stats(self.name, counts, waiting, self._app.clock.now())

@@ -215,7 +215,7 @@ class BoundTask(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         if "conn" in self._options:
             raise InvalidInput("a connection cannot follow into another thread: use enqueue with conn=")
-        self._task._app.store.refuse_waiting_for_itself()
+        self._task._app.store.require_no_transaction()
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:

@@ -45,7 +45,7 @@ class AppBacking:
             yield opened
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        self._app.store.refuse_waiting_for_itself()
+        self._app.store.require_no_transaction()
         return finish_in_thread(call)
 
     def _result(self, last_id: int | None) -> Any:

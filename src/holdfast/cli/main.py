@@ -5,7 +5,7 @@ from typing import cast
 import click
 
 from .. import __version__
-from ..lazy import late
+from ..lazy import lazy_imports
 from .errors import RootGroup
 from .options import example
 
@@ -36,7 +36,7 @@ COMMANDS = {
     "vacuum": "commands.vacuum",
     "completion": "commands.completion",
 }
-_load, _ = late(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
+_load, _ = lazy_imports(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
 
 
 class LazyCommands(RootGroup):

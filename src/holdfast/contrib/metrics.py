@@ -124,7 +124,7 @@ class MetricsReader:
 
     def _read_jobs(self, reading: Reading) -> None:
         store, now = self._app.store, self._app.clock.now()
-        with store.reading():
+        with store.snapshot():
             counts, oldest = store.statistics.counts(), store.statistics.oldest(-1, ("ready",))
         for one in counts.items:
             queue, task = self._places.of((one.queue, one.task or ""))

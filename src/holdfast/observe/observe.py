@@ -69,7 +69,7 @@ class Observe:
 
     def snapshot(self) -> Snapshot:
         """Return all results, read at one point in time. Rates are those of the last hour."""
-        with self._store.reading():
+        with self._store.snapshot():
             workers = self.workers()
             rollup = self._rollup(HOUR)
             return Snapshot(
@@ -167,7 +167,7 @@ class Observe:
             next_at=None if upcoming is None else as_datetime(upcoming[0]),
             last_pruned_at=None if state.last_at is None else as_datetime(state.last_at),
             last_pruned_jobs=sum(state.last_counts.get(status, 0) for status in FINISHED),
-            left_behind=store.file.left_behind(),
+            left_behind=store.file.count_orphaned(),
         )
 
     def events(self, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:

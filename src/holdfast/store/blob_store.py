@@ -1,4 +1,4 @@
-"""Between a store and what keeps its blobs: it says what is large, names it, and trusts nothing that comes back."""
+"""Blobs in a folder of files, and the checks around any blob store: what is large, names, and content hashes."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..blobs import LARGEST_INLINE_BYTES, BlobStore, ListedBlobs, is_name, name_of, require_name
+from ..blobs import LARGEST_INLINE_BYTES, BlobStore, ListableBlobStore, is_name, name_of, require_name
 from ..codec import MAX_BYTES
 from ..errors import BlobDamaged, BlobError, BlobMissing, DiskFull, HoldfastError, PayloadTooLarge, ReadOnlyDatabase
 from ..failure import shorten
@@ -20,25 +20,25 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 UNFINISHED = ".unfinished-"
 UNFINISHED_SECONDS = 24 * 3600.0
 
-# A link is not followed, and a pipe is not waited for: only what Holdfast put there is read.
+# Do not follow symbolic links and do not block on pipes: only regular files that Holdfast wrote are read.
 READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileBlobs:
-    """The folder is made when it is needed."""
+    """Stores each blob as a file. The folder is created with the first blob."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._made: set[Path] = set()  # folders whose own names are on the disk
+        self._flushed: set[Path] = set()  # folders whose directory entries were flushed to disk
 
     def put(self, name: str, data: bytes) -> None:
         path = self._path(name)
         with _as_store_error(self.folder):
             self._make_folders(path.parent)
-            if not self._is_there(path, data):
+            if not self._has_intact(path, data):
                 self._write(path, data)
-            # By now it may be another process that has put it there, and has not come so far.
+            # Flush even if the file was there: another process may have written it and not flushed the folder yet.
             _flush_folder(path.parent)
 
     def get(self, name: str) -> bytes:
@@ -47,11 +47,11 @@ class FileBlobs:
             return _read(path)
         except (FileNotFoundError, NotADirectoryError):
             raise BlobMissing(
-                f"{path} is gone: restore it from a backup, or run the job with its payload again"
+                f"{path} does not exist: restore it from a backup, or enqueue the job with its payload again"
             ) from None
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise BlobDamaged(f"{path} is a link, and Holdfast makes none") from None
+                raise BlobDamaged(f"{path} is a symbolic link, which Holdfast never creates") from None
             raise BlobError(f"{path} cannot be read: {error.strerror}. Check its permissions and the disk") from error
 
     def delete(self, name: str) -> None:
@@ -65,19 +65,19 @@ class FileBlobs:
         return False
 
     @property
-    def places(self) -> int:
-        """None before there is a folder: most never need one, and each worker that starts looks."""
+    def partitions(self) -> int:
+        """0 before the folder exists: most programs never need one, and each worker checks at its start."""
         return 256 if self.folder.is_dir() else 0
 
-    def unchanged_for(self, seconds: float, place: int) -> Iterator[str]:
+    def older_than(self, seconds: float, partition: int) -> Iterator[str]:
         now = time.time()
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / f"{place:02x}") as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.folder / f"{partition:02x}") as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     age = now - entry.stat(follow_symlinks=False).st_mtime
                     if entry.name.startswith(UNFINISHED):
-                        if age > UNFINISHED_SECONDS:  # whoever wrote it is gone
-                            os.unlink(entry.path)  # noqa: PTH108  it is no Path
+                        if age > UNFINISHED_SECONDS:  # its writer must have died
+                            os.unlink(entry.path)  # noqa: PTH108  DirEntry.path is a str
                     elif is_name(entry.name) and age > seconds:
                         yield entry.name
 
@@ -85,18 +85,21 @@ class FileBlobs:
         return self.folder / require_name(name)[:2] / name
 
     def _make_folders(self, folder: Path) -> None:
-        if folder in self._made and folder.is_dir():
+        if folder in self._flushed and folder.is_dir():
             return
         for one in (self.folder, folder):
             with suppress(FileExistsError):
                 one.mkdir(FOLDER_MODE)
-                if stat.S_IMODE(one.stat().st_mode) & 0o777 != FOLDER_MODE:  # by a umask that keeps its owner out
+                if stat.S_IMODE(one.stat().st_mode) & 0o777 != FOLDER_MODE:  # a umask that denies access to the owner
                     one.chmod(FOLDER_MODE)
             _flush_folder(one.parent)
-        self._made.add(folder)
+        self._flushed.add(folder)
 
-    def _is_there(self, path: Path, data: bytes) -> bool:
-        """And whole: whoever puts it again mends it. If so, it counts as new."""
+    def _has_intact(self, path: Path, data: bytes) -> bool:
+        """Return whether the file exists with this content, and update its modification time if so.
+
+        A damaged file is thereby written again.
+        """
         try:
             if path.lstat().st_size != len(data) or _read(path) != data:
                 return False
@@ -123,12 +126,12 @@ class FileBlobs:
 
 def _read(path: Path) -> bytes:
     file = os.open(path, READ)
-    with open(file, "rb") as opened:  # noqa: PTH123  by its descriptor
+    with open(file, "rb") as opened:  # noqa: PTH123  opens a descriptor
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise BlobDamaged(f"{path} is no file, and Holdfast makes nothing else")
+            raise BlobDamaged(f"{path} is not a regular file, and Holdfast creates only regular files")
         if found.st_size > MAX_BYTES:
-            raise BlobDamaged(f"{path} has {found.st_size:,} bytes, and none has more than {MAX_BYTES:,}")
+            raise BlobDamaged(f"{path} must have at most {MAX_BYTES:,} bytes, got {found.st_size:,}")
         return opened.read(MAX_BYTES + 1)
 
 
@@ -139,7 +142,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _flush(file: int) -> None:
-    if sys.platform == "darwin":  # where fsync leaves it in the cache of the disk
+    if sys.platform == "darwin":  # fsync there leaves the data in the disk's cache
         import fcntl
 
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
@@ -161,72 +164,75 @@ def _as_store_error(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no space is left for a large payload or result in {folder}: free some space") from error
+            raise DiskFull(f"no space left for a large payload or result in {folder}: free some space") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise ReadOnlyDatabase(
-                f"{folder}, where large payloads and results are kept, cannot be written: check its permissions and "
-                "the mount"
+                f"the folder of large payloads and results, {folder}, is not writable: check its permissions and the "
+                "mount"
             ) from error
         raise BlobError(
-            f"{folder}, where large payloads and results are kept, cannot be used: {error.strerror}. Check the disk"
+            f"the folder of large payloads and results, {folder}, cannot be used: {error.strerror}. Check the disk"
         ) from error
 
 
-class Vault:
-    """large_bytes: what has more is put into the blob store; None: nothing is."""
+class CheckedBlobs:
+    """A blob store whose blobs are named by their SHA-256 and verified when they are read.
+
+    large_bytes: larger values are offloaded to the blob store. None turns that off, and large values are refused.
+    """
 
     def __init__(self, blobs: BlobStore, large_bytes: int | None) -> None:
-        self._blobs, self._is_on = blobs, large_bytes is not None
+        self._blobs, self._is_enabled = blobs, large_bytes is not None
         self._limit = LARGEST_INLINE_BYTES if large_bytes is None else large_bytes
-        self.surely_small = self._limit // 4  # characters, however many bytes each has
+        self.always_small = self._limit // 4  # characters: UTF-8 has at most 4 bytes for each
 
     @property
     def kind(self) -> str:
-        """Which one it is: another kind would not find what this one has."""
+        """The class name of the blob store. A store of another class would not find its blobs."""
         return type(self._blobs).__qualname__
 
     @property
-    def listed(self) -> ListedBlobs | None:
-        """The same, if it can say what it has."""
-        return self._blobs if isinstance(self._blobs, ListedBlobs) else None
+    def listable(self) -> ListableBlobStore | None:
+        """The blob store, if it can list its blobs."""
+        return self._blobs if isinstance(self._blobs, ListableBlobStore) else None
 
     def is_large(self, text: str) -> bool:
-        return len(text) > self.surely_small and _bytes_of(text) > self._limit
+        return len(text) > self.always_small and _bytes_of(text) > self._limit
 
-    def require_on(self, size: int) -> None:
-        if not self._is_on:
+    def require_enabled(self, size: int) -> None:
+        if not self._is_enabled:
             raise PayloadTooLarge(
-                f"the payload has {size:,} bytes and may have {self._limit:,} where blob_bytes=None: store it "
-                "elsewhere and pass a reference"
+                f"the payload must have at most {self._limit:,} bytes with blob_bytes=None, got {size:,}: "
+                "store the data elsewhere and pass a reference"
             )
 
     def put(self, data: bytes) -> str:
-        """Returns its name."""
+        """Store the data. Returns its name."""
         name = name_of(data)
-        with _as_blob_error("could not keep a payload or result"):
+        with _as_blob_error("could not store a payload or result"):
             self._blobs.put(name, data)
         return name
 
     def get(self, name: Any) -> bytes:
-        """What was put, or BlobMissing, or BlobDamaged."""
+        """Return the data. Raises BlobMissing or BlobDamaged."""
         require_name(name)
-        with _as_blob_error("could not give back a payload or result"):
+        with _as_blob_error("could not read a payload or result"):
             try:
                 data: Any = self._blobs.get(name)
             except HoldfastError:
                 raise
             except (LookupError, FileNotFoundError) as error:
-                raise BlobMissing(f"{self.kind} has no {name} any more: {shorten(repr(error))}") from error
+                raise BlobMissing(f"{self.kind} does not have {name}: {shorten(repr(error))}") from error
         if not isinstance(data, bytes) or len(data) > MAX_BYTES or name_of(data) != name:
             raise BlobDamaged(
-                f"what {self.kind} has as {name} is not what was put there: restore it from a backup, or run the job "
-                "with its payload again"
+                f"{self.kind} returned other data for {name} than was stored: restore it from a backup, or enqueue "
+                "the job with its payload again"
             )
         return data
 
     def has(self, name: str) -> bool:
-        if self.listed is not None:
-            return self.listed.has(name)
+        if self.listable is not None:
+            return self.listable.has(name)
         try:
             self.get(name)
         except BlobMissing:
@@ -244,10 +250,10 @@ def _bytes_of(text: str) -> int:
 
 
 @contextmanager
-def _as_blob_error(what: str) -> Iterator[None]:
+def _as_blob_error(problem: str) -> Iterator[None]:
     try:
         yield
     except HoldfastError:
         raise
     except Exception as error:  # the user's own blob store
-        raise BlobError(f"the blob store {what}: {shorten(repr(error))}") from error
+        raise BlobError(f"the blob store {problem}: {shorten(repr(error))}") from error

@@ -1,9 +1,10 @@
-"""What a store does: a few small protocols, one method per transition or question.
+"""The interface of a store: a few small protocols, with one method per state transition or query.
 
-Each protocol is implemented by an object that is given the database, once for SQLite and once for PostgreSQL. What
-only a file has (checkpoints, pages, lock files) is not here: see `Store.file`.
+Each protocol is implemented by an object that is given the database, once per database system. Only SQLite has what
+`Store.file` offers: pages, checkpoints, checks and repairs of the file.
 
-Delays and leases are microseconds. `conn` is the caller's own connection, to take part in its transaction.
+Delays and leases are microseconds. `conn` is the caller's own connection; the method then takes part in its
+transaction.
 """
 
 from __future__ import annotations
@@ -65,17 +66,17 @@ if TYPE_CHECKING:
 
 
 class Pages(Struct, frozen=True):
-    """How the file is filled."""
+    """The pages of the database file."""
 
     count: int
     free: int
     size: int
     auto_vacuum: int  # 0: none, 1: full, 2: incremental
-    file_bytes: int  # as it is on the disk
+    file_bytes: int  # the size of the file on disk
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the file behind its last page: they are cut off when the write-ahead log can be emptied."""
+        """Bytes of the file behind its last page. They are truncated when the write-ahead log can be reset."""
         return max(0, self.file_bytes - self.count * self.size)
 
     @property
@@ -88,21 +89,25 @@ class Pages(Struct, frozen=True):
 
 
 class StoreFile(Protocol):
+    """The database file: its space, its checks, and its repairs."""
+
     # --- space ---
 
     def checkpoint(self) -> tuple[int, int]:
-        """Copy the write-ahead log into the database. Returns its pages, and how many of them were copied."""
+        """Copy the write-ahead log into the database. Returns the pages of the log, and how many were copied."""
         ...
 
     def pages(self) -> Pages: ...
 
     def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
-        """Give free pages back to the system, at most so many, for about so long. Returns how many, and the seconds
-        with the write lock."""
+        """Return free pages to the file system: at most `pages`, for about `seconds`.
+
+        Returns how many pages, and for how many seconds the write lock was held.
+        """
         ...
 
     def vacuum(self, tick: Callable[[], None]) -> None:
-        """Rewrite the whole file. tick: called now and then; what it raises aborts it, and nothing has changed."""
+        """Rewrite the whole file. tick: called regularly; an exception from it aborts the rewrite without changes."""
         ...
 
     # --- checks ---
@@ -115,18 +120,18 @@ class StoreFile(Protocol):
         """Return the longest-waiting job, how attempts ended since a minute, and the workers."""
         ...
 
-    def left_behind(self) -> int:
-        """Count deleted jobs with orphaned rows, as far as a look at the oldest and newest rows tells."""
+    def count_orphaned(self) -> int:
+        """Count deleted jobs with orphaned rows, among the oldest and newest rows of each table."""
         ...
 
     # --- repairs ---
 
-    def note(self, event: str, actor: str, detail: dict[str, Any]) -> None:
-        """Log what an operator did to the database itself."""
+    def log_event(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+        """Log an operator's action on the database itself."""
         ...
 
     def restore_schema(self) -> list[str]:
-        """Create missing indexes and triggers; returns their names. What was changed is left as it is."""
+        """Create missing indexes and triggers. Returns their names. Changed ones are left as they are."""
         ...
 
     def delete_orphaned_rows(self) -> int:
@@ -139,7 +144,7 @@ class StoreFile(Protocol):
         ...
 
     def recount(self) -> int:
-        """Correct wrong counts; returns how many."""
+        """Correct wrong counts. Returns how many."""
         ...
 
     def insert_missed_endings(self) -> int:
@@ -155,12 +160,14 @@ ScheduleAction = Literal["remove", "pause", "resume"]
 
 
 class JobStore(Protocol):
-    # --- into the queue: nothing is promised before these return ---
+    """Jobs and messages, and their transitions."""
+
+    # --- enqueue: durable when these return ---
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted: ...
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> builtins.list[int]:
-        """Insert one job per payload, all alike, in one transaction. Returns their ids in order."""
+        """Insert one job per payload, otherwise alike, in one transaction. Returns their ids in order."""
         ...
 
     # --- ready -> running ---
@@ -168,25 +175,25 @@ class JobStore(Protocol):
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> builtins.list[Claimed]: ...
 
     def settle_and_claim(self, settlements: Sequence[Settlement], wants: Sequence[ClaimRequest]) -> SettledAndClaimed:
-        """Settle what has ended and claim what comes next, in one transaction."""
+        """Settle finished attempts and claim the next jobs, in one transaction."""
         ...
 
     # --- out of running ---
 
     def settle(self, settlement: Settlement, conn: Any = None) -> bool:
-        """Settle one attempt, in the caller's transaction if there is one. False: the lease was lost, nothing
-        happened."""
+        """Settle one attempt. Returns False if its lease was lost; then nothing has changed."""
         ...
 
     def renew(self, reports: Sequence[LeaseRenewal], lease: int | None, conn: Any = None) -> set[int]:
-        """Store when attempts began and how far they are, with a new lease. Returns the ids of those still held.
+        """Store start and progress of attempts, and renew their leases. Returns the ids of those still held.
 
-        lease: None changes nothing, and only tells which are still held; in a transaction they are until its end.
+        lease: None renews nothing and only tells which are still held. In a transaction, they then stay held until it
+            ends.
         """
         ...
 
     def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move what is due, expired, orphaned or unblocked. Claims do this as well. Returns how many jobs."""
+        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many."""
         ...
 
     # --- by an operator ---
@@ -203,8 +210,10 @@ class JobStore(Protocol):
         result: str | None = None,
         failure: Failure = ...,
     ) -> int:
-        """Do it to every job that fits and is in a state that allows it; pause and resume: to the queues of the
-        criteria. Returns how many."""
+        """Apply the action to every matching job in a state that allows it. Returns how many were changed.
+
+        pause, resume: apply to the queues of the criteria.
+        """
         ...
 
     # --- reading ---
@@ -212,13 +221,14 @@ class JobStore(Protocol):
     def get(self, job_id: int) -> JobRecord | None: ...
 
     def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> Listed:
-        """Newest first, at most `limit`, on the cursor's side. See Listed for a search that ended early."""
+        """Return at most `limit` matching jobs, newest first, from the cursor on. See Listed."""
         ...
 
-    def count(self, criteria: Criteria, deletable: bool = False, most: int | None = None) -> Counted:
-        """Count the jobs that fit. deletable: only those that no other job waits for, in chains that fit as a whole.
+    def count(self, criteria: Criteria, deletable: bool = False, max_scanned: int | None = None) -> Counted:
+        """Count the matching jobs.
 
-        most: stop after so many jobs were looked at, or a few more. See Counted.
+        deletable: only jobs that no other job waits for, and only chains of which all jobs match.
+        max_scanned: stop after about this many jobs were scanned. See Counted.
         """
         ...
 
@@ -228,99 +238,124 @@ class JobStore(Protocol):
 
     # --- large payloads ---
 
-    def fetch(self, name: str) -> bytes:
-        """Read a large payload. Raises BlobMissing or BlobDamaged; BlobError where that cannot be told now."""
+    def read_blob(self, name: str) -> bytes:
+        """Read a large payload or result. Raises BlobMissing, BlobDamaged, or another BlobError."""
         ...
 
-    def keep_apart(self, settlement: Settlement) -> Settlement:
-        """Put a large result, or the large payload of a continuation, into the blob store, before it is settled."""
+    def offload(self, settlement: Settlement) -> Settlement:
+        """Put a large result, or the large payload of a continuation, into the blob store before settling."""
         ...
 
 
 class WorkerStore(Protocol):
-    def enlist(self, worker: WorkerRecord, retention: str | None = None) -> None:
-        """Register a worker. From now on, and while this process lives, others know that it does.
+    """Workers and their heartbeats."""
 
-        retention: its policy, as JSON, which is in force from now on.
+    def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
+        """Register a worker. Other processes see it as alive while this process lives.
+
+        retention: its retention policy as JSON, which is in force from now on.
         """
         ...
 
-    def retire(self, worker_id: str) -> None:
-        """The worker has stopped. What it still holds goes back, uncounted."""
+    def unregister(self, worker_id: str) -> None:
+        """Record that the worker has stopped. Jobs that it still holds are returned; the attempt does not count."""
         ...
 
     def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
-        """Returns what runs in its name; None where others have taken it for dead: it needs a new id."""
+        """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
+
+        Then the worker needs a new id.
+        """
         ...
 
     def list(self) -> builtins.list[Attendance]:
-        """Workers that are present, and the last ones that were. The newest first."""
+        """Return the running workers and the last ones that ended, newest first."""
         ...
 
 
 class WorkflowStore(Protocol):
+    """Chains, blockers and batches, and why a job waits."""
+
     def chain(
         self, chain_id: int, *, last_only: bool = False, near: int | None = None, each_side: int = 0
     ) -> builtins.list[JobRecord]:
-        """The jobs of a chain, in order. near: only those around this index, the first and the last."""
+        """Return the jobs of a chain, in order. near: only those around this index, the first and the last."""
         ...
 
     def blockers(self, job_id: int, limit: int = -1, *, urgent_first: bool = False) -> Blockers:
-        """The chains that a job waits for, or waited for: in their order, or first those that need an operator."""
+        """Return the chains that a job waits for or waited for, in order, or those that need an operator first."""
         ...
 
-    def waiting_for(self, chain_id: int, limit: int, *, ended: bool = False) -> WaitingJobs:
-        """Unfinished jobs that wait for this chain, or waited for it. ended: those that have ended, too."""
+    def waiting_for(self, chain_id: int, limit: int, *, include_finished: bool = False) -> WaitingJobs:
+        """Return unfinished jobs that wait for this chain, or waited for it. include_finished: finished ones, too."""
         ...
 
     def delete_chain(
         self, chain_id: int, cascade: bool, actor: str, reason: str = "", *, dry_run: bool = False
     ) -> Deletion:
-        """Delete the whole chain, unless others wait for it; with `cascade` those, too. All or nothing."""
+        """Delete the whole chain, unless jobs wait for it. cascade: delete those, too. All or nothing."""
         ...
 
     def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int: ...
 
     def close_batch(self, batch_id: int, conn: Any = None, *, cancel: str | None = None) -> None:
-        """No more members come from outside. cancel: a reason; its members are cancelled and no callback runs."""
+        """Stop accepting members. Only unfinished members may then add more.
+
+        cancel: a reason; cancels the members, and no callback runs.
+        """
         ...
 
     def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """A batch by its id, or by the job that was enqueued as its callback."""
+        """Return a batch by its id, or by the job that was enqueued as its callback."""
         ...
 
     def situation(self, job_id: int) -> Situation | None:
-        """Why a job is where it is. Reads a bounded part."""
+        """Read what explains the state of a job, in bounded time."""
         ...
 
-    def ahead_of(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
-        """How many ready jobs of these tasks come before it, for a worker that serves these queues in this order;
-        of a message, how many messages of its queue."""
+    def count_ahead(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
+        """Count the ready jobs that a worker with these queues, in this order, and these tasks would run first.
+
+        For a message, count the messages of its queue that are ahead of it.
+        """
         ...
 
 
 class ScheduleStore(Protocol):
+    """Cron schedules."""
+
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
-        """Add it, or change the one of that name. A new expression counts from now. False if it is the same."""
+        """Add a schedule, or change the one of that name. A new expression counts from now.
+
+        Returns False if nothing changed.
+        """
         ...
 
     def change(self, action: ScheduleAction, name: str, actor: str, reason: str = "") -> bool:
-        """Resumed, it counts from now: what was missed during the pause does not fire. False: nothing changed."""
+        """Remove, pause or resume a schedule. Occurrences missed during a pause do not fire.
+
+        Returns False if nothing changed.
+        """
         ...
 
     def list(self, after: str = "", limit: int = 1000, name: str | None = None) -> builtins.list[ScheduleRecord]:
-        """By name, those after one; or the one of this name."""
+        """Return the schedules after this name, by name; or the one of this name."""
         ...
 
     def due(
         self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
     ) -> tuple[builtins.list[ScheduleRecord], int | None]:
-        """By name, those of these tasks with something to do, and the next occurrence of such after now. Of those
-        from code, only the ones that are declared."""
+        """Return the due schedules of these tasks, by name, and the time of the next occurrence after now.
+
+        declared: the names of schedules in this program's code. Others that come from code are ignored.
+        """
         ...
 
     def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
-        """Enqueue the occurrences that have not fired yet, and move on. Nothing if the schedule has changed since."""
+        """Enqueue the occurrences that have not fired yet, and advance the schedule. Returns the ids of the jobs.
+
+        Does nothing if the schedule has changed since it was read (optimistic lock).
+        """
         ...
 
 
@@ -332,34 +367,36 @@ class StatisticsStore(Protocol):
     def oldest(
         self, limit: int, statuses: Collection[str] = ..., queue: str | None = None
     ) -> builtins.list[WaitingJob]:
-        """What runs, could run or is blocked for longest, of each queue and task. limit: of each state; -1 is all."""
+        """Return the oldest ready, running and blocked job of each queue and task. limit: per status; -1 for all."""
         ...
 
     def minutes(
         self, since_minute: int, step: int = 1, task: str | None = None, queue: str | None = None
     ) -> builtins.list[MinuteRecord]:
-        """What happened since a minute, summed up over steps of so many minutes: see fold.py."""
+        """Return the sums since a minute, in steps of `step` minutes: see fold.py."""
         ...
 
     def failures(
         self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
     ) -> builtins.list[FailureRecord]:
-        """Failures since then, or ever, the most frequent first; each counted for that time."""
+        """Return failures since a minute, or all, with their counts in that period, the most frequent first."""
         ...
 
     def totals(self) -> Totals:
-        """Sums since the beginning, which only grow."""
+        """Return the totals since the database was created. They only grow."""
         ...
 
     def events(
         self, limit: int, *, after: int | None = None, before: int | None = None, job_id: int | None = None
     ) -> builtins.list[EventRecord]:
-        """The log in order, of all or of one job: from after an event on; or the end of it, before an event."""
+        """Return events in order, of all jobs or of one: the first after an event, or the last before one."""
         ...
 
     def fold(self) -> int:
-        """Add a part of the log to the statistics, or delete events of deleted jobs. Returns how many events, 0 if
-        there is nothing left to do."""
+        """Fold a part of the log into the statistics, or delete events of deleted jobs.
+
+        Returns how many events, 0 if nothing is left to do.
+        """
         ...
 
     def size(self) -> Storage: ...
@@ -415,14 +452,16 @@ class PruningStore(Protocol):
 
 
 class Store(Protocol):
+    """A database with Holdfast's tables."""
+
     @property
     def actor(self) -> str:
-        """This process in the history. Another after a fork."""
+        """The name of this process in the event log. It changes after a fork."""
         ...
 
     @property
-    def place(self) -> str:
-        """Names the database: the same for all who use its tables."""
+    def location(self) -> str:
+        """Identifies the database and its tables, the same in every process."""
         ...
 
     @property
@@ -448,46 +487,53 @@ class Store(Protocol):
 
     @property
     def file(self) -> StoreFile:
-        """What only a file has."""
+        """The database file, on SQLite."""
         ...
 
     # --- transactions ---
 
     def transaction(self, *, completes: bool = False) -> AbstractContextManager[Any]:
-        """A write transaction for the caller. completes: a job is to succeed with it; it has a `result`, which may be
-        changed in it."""
+        """Open a write transaction for the caller.
+
+        completes: the transaction settles a job as succeeded. It then has a `result` that the caller may set.
+        """
         ...
 
-    def reading(self) -> AbstractContextManager[None]:
-        """In the block, all that this thread reads is of one moment."""
+    def snapshot(self) -> AbstractContextManager[None]:
+        """In the block, all reads of this thread see the same snapshot."""
         ...
 
-    def hurried(self, seconds: float) -> AbstractContextManager[None]:
-        """In the block, this thread's writes wait no longer than this for other writers, and raise StoreBusy."""
+    def busy_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """In the block, this thread's writes wait at most this long for other writers, then raise StoreBusy."""
         ...
 
-    def held_for(self) -> float:
-        """Seconds for which a thread of this process has had a transaction open, so that no other can write; or 0."""
+    def transaction_age(self) -> float:
+        """Return for how many seconds a thread of this process has held a write transaction, or 0."""
         ...
 
-    def refuse_waiting_for_itself(self) -> None:
-        """Raise TransactionError if this thread, or coroutine, has a transaction open: before another thread is to
-        write for it, and would wait for the end of that."""
+    def require_no_transaction(self) -> None:
+        """Raise TransactionError if this thread or coroutine has a write transaction open.
+
+        Called before another thread writes on its behalf, which would deadlock.
+        """
         ...
 
     # --- waiting ---
 
     def commits_seen(self) -> int:
-        """Take this before looking, and pass it to `wait_for_commit` if there was nothing."""
+        """Return a counter to read before a query. If the query finds nothing, pass it to `wait_for_commit`."""
         ...
 
     def wait_for_commit(self, seen: int, timeout: float, *, until_due: bool = False) -> int:
-        """Wait until anyone commits, or the time is over; until_due: or something is due, or a lease ends. It may
-        return early, so look again. Returns a number that grows when a worker may have died."""
+        """Wait until any process commits, or the timeout. It may return early. until_due: or a job is due, or a lease
+        ends.
+
+        Returns a number that grows when a worker may have died.
+        """
         ...
 
-    def wake_waiting(self) -> None:
-        """Let `wait_for_commit` return in the threads of this process."""
+    def wake_waiters(self) -> None:
+        """Make `wait_for_commit` return in all threads of this process."""
         ...
 
     def close(self) -> None: ...

@@ -82,7 +82,7 @@ class WorkflowPart(Protocol):
 
 
 class BlobPart(Protocol):
-    def fetch(self, name: str) -> bytes:
+    def read_blob(self, name: str) -> bytes:
         """Read a large payload. Raises BlobMissing."""
         ...
 
@@ -126,7 +126,7 @@ class Prune:
             TrimHistory: self._trim_history,
             DeleteRows: self._delete_rows,
         }
-        reader = PruneReader(db, sql, blobs.fetch)
+        reader = PruneReader(db, sql, blobs.read_blob)
         self.export, self.footprints = reader.export, reader.footprints
         self.count_dependents = reader.count_dependents
 
@@ -196,7 +196,7 @@ class Prune:
             return
         detail = counts | msgspec.json.decode(run.note or "{}") | ({"interrupted": True} if interrupted else {})
         values = {"now": self._clock.now(), "event": "pruned", "actor": run.actor, "detail": as_json(detail)}
-        connection.execute(self._sql.note, values)
+        connection.execute(self._sql.log_event, values)
 
     # --- finding candidates ---
 

@@ -1,4 +1,4 @@
-"""SQL lives in files, each statement below a line `-- name: …`; this reads them."""
+"""Read SQL statements from files, where each statement follows a line `-- name: …`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
 
 class Statements:
-    """The named statements of a folder, as attributes, with the table prefix put in."""
+    """The named statements in a folder, as attributes, with the table prefix filled in."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.__dict__.update(_named(folder, prefix))
@@ -37,13 +37,13 @@ def _named(folder: Path, prefix: str) -> dict[str, str]:
 
 
 def with_prefix(text: str, prefix: str) -> str:
-    """Strip comments and blank lines, and put the (checked) prefix where `{p}` stands."""
+    """Strip comments and blank lines, and replace `{p}` by the prefix, which was validated before."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
     return "\n".join(lines).strip().rstrip(";").replace("{p}", prefix)
 
 
 def as_json(values: Any) -> str:
-    """For a bound value that a statement reads with json_each."""
+    """Encode a bound value that a statement reads with json_each."""
     return msgspec.json.encode(values).decode()
 
 
@@ -51,14 +51,14 @@ T = TypeVar("T")
 
 
 class SharedDatabase(Protocol):
-    """Runs work on a connection, which executes named statements."""
+    """A database of either kind, as the parts that both stores share see it: it runs work on a connection."""
 
     def read(self, work: Callable[[Any], T]) -> T: ...
 
     def read_snapshot(self, work: Callable[[Any], T]) -> T:
-        """Run reads that all see the same moment."""
+        """Run reads that all see the same snapshot."""
         ...
 
     def run(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
-        """Run it in a transaction that is committed when this returns; durable: and on the disk."""
+        """Run the work in a transaction, committed when this returns. durable: and flushed to disk."""
         ...

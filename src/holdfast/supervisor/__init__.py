@@ -1,8 +1,8 @@
-"""Everything put together: the app and what runs its jobs."""
+"""`Holdfast`, which puts app, workers, upkeep and observation together, and the worker processes."""
 
 from typing import TYPE_CHECKING
 
-from ..lazy import late
+from ..lazy import lazy_imports
 
 if TYPE_CHECKING:
     from .holdfast import Holdfast
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Holdfast"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late(__name__, {"Holdfast": "holdfast"})
+    __getattr__, __dir__ = lazy_imports(__name__, {"Holdfast": "holdfast"})

@@ -1,4 +1,4 @@
-"""What runs in a process of `pool="process"`: it hears of an attempt, runs it, and tells how it ended."""
+"""A child process of `pool="process"`: it receives attempts from the worker, runs them and reports their outcomes."""
 
 import contextlib
 import os
@@ -20,14 +20,14 @@ from ..worker.executor import Executor
 from ..worker.outcomes import OutcomeMapper
 from ..worker.process_pool import AttemptEnded, Completing, Progress, Ready, Unknown, decode_order, encode
 from .load import load_task
-from .logs import STYLE, write_logs_to_stderr
+from .logs import LOG_STYLE, write_logs_to_stderr
 
-Places = Mapping[str, tuple[str, str]]
-"""Where each task is: the names of its module and of what it is called there."""
+TaskLocations = Mapping[str, tuple[str, str]]
+"""For each task, its module and its name there."""
 
 
-class _Told(Attempt, eq=False):
-    """An attempt whose progress goes through the pipe to the worker."""
+class _PipedAttempt(Attempt, eq=False):
+    """An attempt that reports its progress to the worker through the pipe."""
 
     pipe: Any = None
 
@@ -38,48 +38,48 @@ class _Told(Attempt, eq=False):
         self.pipe.send_bytes(encode(Completing(completing, self.completed)))
 
 
-def main(pipe: Connection, places: Places) -> None:
-    # The worker decides when this ends: a Ctrl-C at the terminal reaches all processes at once.
+def main(pipe: Connection, locations: TaskLocations) -> None:
+    # Ignore signals: Ctrl-C in a terminal reaches all processes at once, but the worker decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # where memory runs out, this is what to kill, not the worker
+    with contextlib.suppress(OSError):  # if memory runs out, Linux should kill this process rather than the worker
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    if style := os.environ.get(STYLE):
+    if style := os.environ.get(LOG_STYLE):
         write_logs_to_stderr(style)
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
     tasks: dict[str, Task[..., Any]] = {}
-    for name in places:  # before the first attempt begins, since importing takes time
-        with contextlib.suppress(Exception):  # it is told when that task is to run
-            tasks[name] = load_task(*places[name])
-    with contextlib.suppress(OSError):  # the worker is gone
+    for name in locations:  # before the first attempt starts, since importing takes time
+        with contextlib.suppress(Exception):  # reported when that task is to run
+            tasks[name] = load_task(*locations[name])
+    with contextlib.suppress(OSError):  # the worker has ended
         pipe.send_bytes(encode(Ready()))
         while True:
-            claimed = decode_order(orders.get())
-            pipe.send_bytes(encode(_run(claimed, places, tasks, pipe)))
+            claimed = decode_order(requests.get())
+            pipe.send_bytes(encode(_run(claimed, locations, tasks, pipe)))
     os._exit(0)
 
 
-def _listen(pipe: Connection, orders: "queue.SimpleQueue[bytes]") -> None:
-    """When the worker is gone, so is this process, whatever the handler does."""
+def _receive(pipe: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
+    """Receive requests, and exit when the worker ends, even in the middle of a handler."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            orders.put(pipe.recv_bytes())
+            requests.put(pipe.recv_bytes())
     os._exit(0)
 
 
 def _run(
-    claimed: Claimed, places: Places, tasks: dict[str, Task[..., Any]], pipe: Connection
+    claimed: Claimed, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
 ) -> AttemptEnded | Unknown:
     name = claimed.task or ""
     try:
         if name not in tasks:
-            tasks[name] = load_task(*places[name])
+            tasks[name] = load_task(*locations[name])
     except BaseException as error:  # noqa: BLE001  importing the user's code may do anything
-        return Unknown(shorten(f"{name} cannot be loaded in a process: {error!r}"))
+        return Unknown(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]
     app = task.app
-    attempt = _Told(claimed, task, 0, pipe=pipe)
+    attempt = _PipedAttempt(claimed, task, 0, pipe=pipe)
     executor = Executor(
         OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app.backing
     )

@@ -1,10 +1,10 @@
-"""`Holdfast`: the app, and what runs its jobs."""
+"""`Holdfast`: the app with its workers, upkeep and observation."""
 
 from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import validate
 from ..app import App
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SHORTEST_LEASE_SECONDS = 1
-POOL = "holdfast-pool"  # the name of its processes
+POOL = "holdfast-pool"  # the name of pool processes
 
 
 class Holdfast(App):
@@ -35,7 +35,7 @@ class Holdfast(App):
 
     @cached_property
     def observe(self) -> Observe:
-        """How it is doing: counts, rates, failures, workers, the log."""
+        """Statistics: counts, rates, failures, workers, the event log."""
         from ..observe import Observe
 
         return Observe(lambda: self.store, self.clock, self._rules)
@@ -43,11 +43,11 @@ class Holdfast(App):
     def check(
         self, *, deep: bool = False, repair: bool = False, actor: str | None = None, reason: str = ""
     ) -> Checkup:
-        """Look the database over: its file, settings, tables, rows, jobs, workers and times. Reads only, and shortly.
+        """Check the database for problems: its file, settings, tables, rows, jobs, workers and clocks. Only reads.
 
-        deep: look at every row and every page, however long that takes.
-        repair: then mend what can be mended without losing anything, and look again.
-        actor, reason: who repairs, and why, for the log.
+        deep: check every row and every page, which may take long.
+        repair: then repair what can be repaired without losing data, and check again.
+        actor, reason: who repairs and why, for the event log.
         """
         from ..upkeep.doctor.doctor import Repair, check
 
@@ -58,12 +58,12 @@ class Holdfast(App):
 
     @property
     def retention(self) -> Retention:
-        """How long things are kept: as this program said, or the last one that did, or else by default."""
+        """The retention policy: this program's, or the last one that a worker stored, or the default."""
         found = self._rules()
         if found is None:
             raise InvalidInput(
-                "the rules in this database were written by another version of Holdfast, which this one cannot read: "
-                "pass retention=Retention(…)"
+                "the retention policy in this database was written by another version of Holdfast, and this one "
+                "cannot read it: pass retention=Retention(…)"
             )
         return found
 
@@ -83,12 +83,12 @@ class Holdfast(App):
         hurry: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> PruneReport:
-        """Delete what is older than the rules allow, now. Workers do it by themselves.
+        """Delete now what the retention policy no longer keeps. Workers also do so in the background.
 
-        retention: other rules, this once.
-        archive: a file, *.jsonl.gz, to which jobs are written, and flushed, before they are deleted.
-        hurry: without pauses in which others have the database.
-        progress: called again and again with the number of jobs that are gone.
+        retention: another policy, for this run only.
+        archive: a file, *.jsonl.gz, to which jobs are written and flushed before they are deleted.
+        hurry: do not pause between batches for other users of the database.
+        progress: called regularly with the number of deleted jobs.
         """
         from ..retention import archive_path
         from ..upkeep.prune import prune
@@ -108,21 +108,23 @@ class Holdfast(App):
         hurry: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumReport:
-        """Give the space that pruning has freed back to the system, a little at a time.
+        """Return the space that pruning has freed to the file system, in small steps.
 
-        full: write the whole file anew, which makes it as small as it can be. Until that has ended nobody can write,
-            so no worker may be at work; and it takes twice the room.
-        hurry: without pauses in which others have the database.
-        progress: called again and again with the pages that are done, and the pages in all.
+        full: rewrite the whole file, which makes it as small as possible. No other process can write meanwhile, so
+            stop the workers first; and it needs as much free disk space again.
+        hurry: do not pause between steps for other users of the database.
+        progress: called regularly with the number of pages done and the total.
         """
         from ..upkeep.vacuum import vacuum
 
-        who, why = validate.actor(actor), validate.reason(reason)
+        checked_actor, checked_reason = validate.actor(actor), validate.reason(reason)
         report = vacuum(
             self.store, validate.flag(full, "full"), validate.flag(hurry, "hurry"), progress or (lambda *_: None)
         )
-        detail = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
-        self.store.file.note("vacuumed", who, detail | ({"reason": why} if why else {}))
+        detail: dict[str, Any] = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
+        if checked_reason:
+            detail["reason"] = checked_reason
+        self.store.file.log_event("vacuumed", checked_actor, detail)
         return report
 
     def worker(
@@ -137,16 +139,16 @@ class Holdfast(App):
         max_jobs: int | None = None,
         max_memory: int | None = None,
     ) -> Worker:
-        """A worker for this app's tasks; `run()` runs it in this thread until it is told to stop.
+        """Return a worker for this app's tasks. `run()` runs it in the calling thread until it is stopped.
 
-        queues: all of them, or "mail=4,default" (in this order, of mail at most 4 at a time), "mail*3,default" (by
-            weight), or a list or dict of such.
+        queues: all queues by default; or "mail=4,default" (in this order, at most 4 jobs of mail at a time),
+            "mail*3,default" (by weight), or a list or dict of these.
         concurrency: how many jobs run at a time, in threads and as coroutines.
-        pool: how many processes for tasks with pool="process"; by default one per core.
-        lease: seconds after which a worker that was stopped, and does not say that it goes on, loses its jobs.
-        grace: seconds that running jobs have to finish when the worker is told to stop.
-        until_idle: stop when nothing is ready or running.
-        max_jobs, max_memory: replace a process of the pool after so many jobs, or when it has more bytes in memory.
+        pool: the number of processes for tasks with pool="process"; by default one per core.
+        lease: seconds without a renewal after which a worker loses its jobs.
+        grace: seconds that running jobs have to finish when the worker is stopped.
+        until_idle: stop when no job is ready or running.
+        max_jobs, max_memory: replace a pool process after this many jobs, or when it uses more bytes of memory.
         """
         from multiprocessing import current_process
 
@@ -158,14 +160,16 @@ class Holdfast(App):
 
         if current_process().name == POOL:
             raise InvalidInput(
-                "this is a process of a worker's pool, which loads the program to find its tasks: start workers "
+                "a pool process cannot start a worker, and it imports this module to find its tasks: start workers "
                 "below if __name__ == '__main__':"
             )
         if not self.tasks:
-            raise InvalidInput("this app has no tasks, so there is nothing to run: import the modules that have them")
+            raise InvalidInput(
+                "this app has no tasks, so there is nothing to run: import the modules that define them"
+            )
         seconds = validate.duration(lease, "lease") / SECOND
         if seconds < SHORTEST_LEASE_SECONDS:
-            raise InvalidInput(f"lease is at least {SHORTEST_LEASE_SECONDS} second, not {validate.shown(lease)}")
+            raise InvalidInput(f"lease must be at least {SHORTEST_LEASE_SECONDS} second, got {validate.shown(lease)}")
         options = WorkerOptions(
             queues=parse_queues(queues),
             concurrency=validate.integer(concurrency, "concurrency", 1, 10_000),
@@ -192,17 +196,17 @@ class Holdfast(App):
         return Worker(parts, options)
 
     def _spawn(self) -> tuple[SpawnProcess, Connection]:
-        """A process that can run this app's tasks. Spawned, not forked: it inherits no connection and no lock."""
+        """Start a pool process for this app's tasks. Spawned, not forked: it inherits no connection and no lock."""
         import multiprocessing
 
         from .child_process import main
 
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
-        places = {
+        locations = {
             name: (task.function.__module__, name) for name, task in self.tasks.items() if task.kind == "process"
         }
-        process = spawn.Process(target=main, args=(theirs, places), name=POOL, daemon=True)
+        process = spawn.Process(target=main, args=(theirs, locations), name=POOL, daemon=True)
         process.start()
-        theirs.close()  # so that the end of the child is heard here
+        theirs.close()  # so that this end sees when the child exits
         return process, ours

@@ -1,6 +1,6 @@
-"""From `module:app`, as it is written on a command line, to the Holdfast it names.
+"""Load the app that a command line names as `module:app`.
 
-The only place that imports by name: what it runs is the program that the person at the command line named.
+The only module that imports user code by name. It runs the program that the operator named.
 """
 
 import importlib
@@ -22,36 +22,37 @@ EXAMPLE = "such as 'myproject.jobs:app'"
 
 
 def load_app(reference: str) -> Holdfast:
-    """`module:app`, `module` with one Holdfast in it, or a file such as `./tasks.py` or `tasks.py:app`."""
-    place, colon, name = reference.partition(":")
-    if not place or (colon and not name):
-        raise CannotLoadApp(f"{_shown(reference)} names no app: write module:app, {EXAMPLE}")
-    module = _load_file(place) if _is_file(place) else _load_module(place)
-    return _named(module, place, name) if name else _only_one(module, place)
+    """Load an app. reference: `module:app`, `module` with one app in it, or a file such as `tasks.py:app`."""
+    location, colon, name = reference.partition(":")
+    if not location or (colon and not name):
+        raise CannotLoadApp(f"the app must be given as module:app, {EXAMPLE}, got {_shown(reference)}")
+    module = _load_file(location) if _is_file(location) else _load_module(location)
+    return _named_app(module, location, name) if name else _only_app(module, location)
 
 
 def load_task(module: str, name: str) -> Task[..., Any]:
-    """The task of this name of a Holdfast in the module, which the worker itself has loaded from there."""
+    """Return the task of this name from a module, directly or through its app."""
     loaded = importlib.import_module(module)
     for value in list(vars(loaded).values()):
         task = value if isinstance(value, Task) else value.tasks.get(name) if isinstance(value, App) else None
         if task is not None and task.name == name:
             return task
-    raise CannotLoadApp(f"{module} has neither the task {name!r} nor the Holdfast that it belongs to")
+    raise CannotLoadApp(f"{module} has neither the task {name!r} nor its app at module level")
 
 
-def _is_file(place: str) -> bool:
-    return place.endswith(".py") or "/" in place or os.sep in place
+def _is_file(location: str) -> bool:
+    return location.endswith(".py") or "/" in location or os.sep in location
 
 
-def _load_file(place: str) -> ModuleType:
-    """Import the file by its name, as its own processes will, from the folder above its packages."""
-    path = Path(place).resolve()
+def _load_file(location: str) -> ModuleType:
+    """Import a file under its module name, as pool processes will, from the folder above its packages."""
+    path = Path(location).resolve()
     if not path.is_file():
-        raise CannotLoadApp(f"there is no file {_shown(place)}: check the path, or name a module, {EXAMPLE}")
+        raise CannotLoadApp(f"there is no file {_shown(location)}: check the path, or name a module, {EXAMPLE}")
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise CannotLoadApp(
-            f"{_shown(place)} cannot be imported: name the file with letters, digits and underscores, ending in .py"
+            f"{_shown(location)} cannot be imported: the file name must have only letters, digits and underscores, "
+            "and end in .py"
         )
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
@@ -59,15 +60,16 @@ def _load_file(place: str) -> ModuleType:
     module = _import(".".join(parts), str(folder))
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise CannotLoadApp(
-            f"{_shown(place)} has the name of another module, {module.__name__}, which Python found first: rename it"
+            f"{_shown(location)} has the name of another module, {module.__name__}, which Python found first: rename "
+            "the file"
         )
     return module
 
 
-def _load_module(place: str) -> ModuleType:
-    if not all(part.isidentifier() for part in place.split(".")):
-        raise CannotLoadApp(f"{_shown(place)} is not the name of a module: write module:app, {EXAMPLE}")
-    return _import(place, str(Path.cwd()))
+def _load_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise CannotLoadApp(f"{_shown(name)} is not the name of a module: write module:app, {EXAMPLE}")
+    return _import(name, str(Path.cwd()))
 
 
 def _import(name: str, folder: str) -> ModuleType:
@@ -75,52 +77,52 @@ def _import(name: str, folder: str) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)
-    except (KeyboardInterrupt, StoreError):  # a database that cannot be opened says so itself
+    except (KeyboardInterrupt, StoreError):  # the error of a database that cannot be opened is clear enough
         raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _raised(name, error) from error
         raise CannotLoadApp(
-            f"there is no module {_shown(error.name)}: it was looked for in {folder} and where Python's packages are"
+            f"there is no module {_shown(error.name)} in {folder} or among Python's packages"
         ) from None
     except BaseException as error:  # the user's code, which may do anything, even sys.exit()
         raise _raised(name, error) from error
 
 
 def _raised(name: str, error: BaseException) -> CannotLoadApp:
-    """The module raised while it was imported: its own part of the traceback tells where."""
-    what = type(error).__name__
+    """Return the error for a module that raised during its import, with its part of the traceback."""
+    description = type(error).__name__
     with suppress(Exception):
-        what = f"{what}: {shorten(str(error), 200)}" if str(error) else what
+        description = f"{description}: {shorten(str(error), 200)}" if str(error) else description
     link = error.__traceback__
-    while link is not None and _is_machinery(link.tb_frame.f_code.co_filename):
+    while link is not None and _is_import_machinery(link.tb_frame.f_code.co_filename):
         link = link.tb_next
     lines = traceback.format_exception(error.with_traceback(link))
-    return CannotLoadApp(f"{name} could not be imported: it raised {what}", "".join(lines))
+    return CannotLoadApp(f"{name} could not be imported: it raised {description}", "".join(lines))
 
 
-def _is_machinery(file: str) -> bool:
+def _is_import_machinery(file: str) -> bool:
     return file == __file__ or file.startswith("<frozen importlib") or file == importlib.__file__
 
 
-def _named(module: ModuleType, place: str, name: str) -> Holdfast:
+def _named_app(module: ModuleType, location: str, name: str) -> Holdfast:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise CannotLoadApp(f"{place} has no {_shown(part)}{_hint(module)}")
+            raise CannotLoadApp(f"{location} has no {_shown(part)}{_hint(module)}")
         found = getattr(found, part)
     if not isinstance(found, Holdfast):
-        raise CannotLoadApp(f"{place}:{name} is no Holdfast but of type {type(found).__qualname__}{_hint(module)}")
+        raise CannotLoadApp(f"{location}:{name} must be a Holdfast, got {type(found).__qualname__}{_hint(module)}")
     return found
 
 
-def _only_one(module: ModuleType, place: str) -> Holdfast:
+def _only_app(module: ModuleType, location: str) -> Holdfast:
     apps = _apps(module)
     if not apps:
-        raise CannotLoadApp(f"{place} has no Holdfast: make one there, such as app = Holdfast('app.db')")
+        raise CannotLoadApp(f"{location} has no Holdfast: create one there, such as app = Holdfast('app.db')")
     if len({id(app) for app in apps.values()}) > 1:
-        choices = " or ".join(f"{place}:{name}" for name in apps)
-        raise CannotLoadApp(f"{place} has several apps: say which, {choices}")
+        choices = " or ".join(f"{location}:{name}" for name in apps)
+        raise CannotLoadApp(f"{location} has several apps: choose one, {choices}")
     return next(iter(apps.values()))
 
 
@@ -130,7 +132,7 @@ def _apps(module: ModuleType) -> dict[str, Holdfast]:
 
 def _hint(module: ModuleType) -> str:
     names = list(_apps(module))
-    return f"; its apps are {', '.join(names)}" if names else ", and no other Holdfast either"
+    return f"; its apps are {', '.join(names)}" if names else ", and no Holdfast"
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a worker process writes to standard error: lines of text to read, or of JSON."""
+"""The log of `holdfast worker` on standard error, as text or as JSON lines."""
 
 import logging
 import os
@@ -7,19 +7,21 @@ from datetime import UTC, datetime
 
 import msgspec
 
-STYLE = "HOLDFAST_LOG_STYLE"
+LOG_STYLE = "HOLDFAST_LOG_STYLE"  # the environment variable that pool processes read
 
 
 class TextLines(logging.Formatter):
+    """Formats records as lines of text."""
+
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        """On one line, whatever a name holds: only a traceback takes more."""
+        """Format a record on one line, with control characters escaped. Only a traceback has more lines."""
         message = record.getMessage()
         if record.name == "holdfast.job":
-            about = getattr(record, "holdfast", {})
-            message = f"{about.get('task')} {about.get('job')}: {message}"
+            fields = getattr(record, "holdfast", {})
+            message = f"{fields.get('task')} {fields.get('job')}: {message}"
         if not message.isprintable():
             message = message.encode("unicode_escape").decode()
         record.msg, record.args = message, None
@@ -27,6 +29,8 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
+    """Formats records as JSON objects, one per line."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -41,8 +45,11 @@ class JsonLines(logging.Formatter):
 
 
 def write_logs_to_stderr(style: str) -> None:
-    """text, json, or quiet: then warnings and errors only. Processes of the pool do the same."""
-    os.environ[STYLE] = style
+    """Configure logging. style: "text", "json", or "quiet" for warnings and errors only.
+
+    Pool processes inherit the style.
+    """
+    os.environ[LOG_STYLE] = style
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if style == "json" else TextLines())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What `holdfast worker` does: load the app and run a worker, here or in several processes."""
+"""`holdfast worker`: load the app and run a worker, in this process or in several."""
 
 import contextlib
 import ctypes
@@ -14,20 +14,21 @@ from msgspec import Struct
 from .. import __version__
 from ..errors import WorkerStuck
 from ..failure import shorten
+from ..text import plural
 from ..worker.worker import Worker
 from .holdfast import Holdfast
 from .load import load_app
 from .logs import write_logs_to_stderr
-from .worker_processes import LIFELINE, Crew
+from .worker_processes import LIFELINE, WorkerProcesses
 
 log = logging.getLogger("holdfast.worker")
-INTERRUPTED_EXIT = 75  # EX_TEMPFAIL: jobs were still running at the end of the grace; they run again
+INTERRUPTED_EXIT = 75  # EX_TEMPFAIL: jobs were still running at the end of the grace period; they will run again
 SWITCH_SECONDS = 0.001
-M_ARENA_MAX = -8  # as glibc numbers it
+M_ARENA_MAX = -8  # glibc's constant
 
 
 class WorkerSettings(Struct, frozen=True):
-    """The options of the command. Times are seconds, sizes are bytes."""
+    """The options of `holdfast worker`. Times are seconds, sizes are bytes."""
 
     queues: str | None = None
     concurrency: int = 10
@@ -45,6 +46,8 @@ class WorkerSettings(Struct, frozen=True):
 
 
 class MetricsEndpoint(Protocol):
+    """A server of metrics."""
+
     @property
     def url(self) -> str: ...
 
@@ -55,11 +58,14 @@ ServeMetrics = Callable[[Holdfast, int, str], MetricsEndpoint]
 
 
 def run_worker(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None = None) -> int:
-    """Run until told to stop; returns the exit code. serve_metrics: for when there is a port for them."""
+    """Run workers until they are stopped. Returns the exit code. serve_metrics: starts the metrics server."""
     write_logs_to_stderr(settings.log)
     if settings.processes > 1 or settings.reload:
         command = [sys.executable, "-m", "holdfast", "worker", *_arguments(reference, settings)]
-        return Crew(command, settings.processes, settings.reload, settings.grace, _of_the_first(settings)).run()
+        processes = WorkerProcesses(
+            command, settings.processes, settings.reload, settings.grace, _metrics_arguments(settings)
+        )
+        return processes.run()
     return _run_here(reference, settings, serve_metrics)
 
 
@@ -77,17 +83,17 @@ def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetr
     )
     if os.environ.get(LIFELINE):
         _stop_without_parent(worker)
-    keep_memory_together()
+    use_one_malloc_arena()
     metrics = _serve(app, settings, serve_metrics)
-    # This process is the worker's own. Threads that compute hand over sooner, so that no commit waits for long.
+    # This process belongs to the worker. With a short interval, threads that compute do not delay commits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
-        "holdfast %s: worker %s serves %s, %d at a time; tasks: %d; process %d",
+        "holdfast %s: worker %s started: %s, concurrency %d, %s, pid %d",
         __version__,
         worker.id,
-        "all queues" if settings.queues is None else shorten(settings.queues, 100),
+        "all queues" if settings.queues is None else f"queues {shorten(settings.queues, 100)}",
         settings.concurrency,
-        len(app.tasks),
+        plural(len(app.tasks), "task"),
         os.getpid(),
     )
     try:
@@ -96,7 +102,8 @@ def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetr
         log.error("%s", error)
         _leave(1)
     log.info(
-        "stopped: %d succeeded, %d failed, %d to be tried again, %d interrupted",
+        "worker %s stopped: %d succeeded, %d failed, %d retried, %d interrupted",
+        worker.id,
         report.succeeded,
         report.failed,
         report.retried,
@@ -105,7 +112,7 @@ def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetr
     if metrics is not None:
         metrics.close()
     code = INTERRUPTED_EXIT if report.interrupted else 0
-    if report.stuck:  # threads that cannot be ended must not keep the process
+    if report.stuck:  # threads that cannot be stopped must not keep the process alive
         _leave(code)
     app.close()
     return code
@@ -115,13 +122,13 @@ def _serve(app: Holdfast, settings: WorkerSettings, serve_metrics: ServeMetrics 
     if settings.metrics_port is None or serve_metrics is None:
         return None
     server = serve_metrics(app, settings.metrics_port, settings.metrics_host)
-    log.info("metrics are at %s", server.url)
+    log.info("serving metrics at %s", server.url)
     return server
 
 
-def keep_memory_together() -> None:
-    """Let threads share what malloc has: by default each has its own, and none uses what another freed."""
-    with contextlib.suppress(OSError, AttributeError):  # elsewhere than on glibc
+def use_one_malloc_arena() -> None:
+    """Make threads share one malloc arena: with one arena each, none reuses memory that another has freed."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
@@ -132,7 +139,7 @@ def _leave(code: int) -> NoReturn:
 
 
 def _stop_without_parent(worker: Worker) -> None:
-    """The process that started this one holds a pipe open; when it dies, so do the workers, in good order."""
+    """Stop the worker when the parent process ends. The parent holds a pipe open, which then closes."""
 
     def wait_for_end() -> None:
         while os.read(0, 1):
@@ -143,7 +150,7 @@ def _stop_without_parent(worker: Worker) -> None:
 
 
 def _arguments(reference: str, settings: WorkerSettings) -> list[str]:
-    """The command line of one process of several."""
+    """Return the command line arguments for one process of several."""
     options: dict[str, object] = {
         "queues": settings.queues,
         "concurrency": settings.concurrency,
@@ -158,8 +165,8 @@ def _arguments(reference: str, settings: WorkerSettings) -> list[str]:
     return [reference, *given, *(["--until-idle"] if settings.until_idle else [])]
 
 
-def _of_the_first(settings: WorkerSettings) -> list[str]:
-    """What only one of them gets: a port can be had once, and the metrics of all of them are in the database."""
+def _metrics_arguments(settings: WorkerSettings) -> list[str]:
+    """Return the arguments for the first process only: one process serves the metrics of all of them."""
     if settings.metrics_port is None:
         return []
     return [f"--metrics-port={settings.metrics_port}", f"--metrics-host={settings.metrics_host}"]

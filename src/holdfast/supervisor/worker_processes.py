@@ -1,4 +1,4 @@
-"""Several worker processes, or one that starts anew when its code changes: started, watched and stopped from here."""
+"""Start, watch, restart and stop worker processes: several of them, or one that is reloaded when its code changes."""
 
 import logging
 import os
@@ -12,23 +12,25 @@ from ..worker.signals import StopSignals, WakeUp
 
 log = logging.getLogger("holdfast.worker")
 LIFELINE = "HOLDFAST_LIFELINE"
-HOPELESS = (2, 3)  # wrong usage or an app that cannot be loaded; a database that cannot be used
-LOOK_SECONDS = 0.25
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
-LONG_LIFE_SECONDS = 60.0
+PERMANENT_ERRORS = (2, 3)  # wrong usage or an app that cannot be loaded; a database that cannot be used
+POLL_SECONDS = 0.25
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 30.0
+STABLE_SECONDS = 60.0  # a process that ran for longer is restarted after the first backoff again
 KILL_AFTER_GRACE_SECONDS = 10.0
-NOT_SOURCES = {"__pycache__", "node_modules", "site-packages"}
+EXCLUDED_FOLDERS = {"__pycache__", "node_modules", "site-packages"}
 
 
-class Member:
-    """One of the processes, and what becomes of it."""
+class WorkerProcess:
+    """One worker process, which is restarted with backoff."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
-        self._pause = 0.0
         self._started = self._start_at = 0.0
+        self.backoff = 0.0
+        self.pid: int | None = None
         self.code: int | None = None
+        """The exit code, once it has ended."""
 
     def start_if_due(self) -> None:
         if self._process is None and monotonic() >= self._start_at:
@@ -37,107 +39,117 @@ class Member:
                 self._command,
                 stdin=subprocess.PIPE,
                 env={**os.environ, LIFELINE: "1"},
-                process_group=0,  # a Ctrl-C at the terminal reaches this process alone, which passes it on
+                process_group=0,  # Ctrl-C in a terminal reaches only this process, which forwards it
             )
+            self.pid = self._process.pid
 
     def has_ended(self) -> bool:
-        """Notices its end."""
+        """Return whether it has ended. If so, record the exit code and when to start again."""
         if self._process is not None and self._process.poll() is not None:
             self.code, self._process = self._process.returncode, None
-            lived = monotonic() - self._started
-            again = FIRST_PAUSE_SECONDS if lived > LONG_LIFE_SECONDS else self._pause * 2 or FIRST_PAUSE_SECONDS
-            self._pause = min(again, LONGEST_PAUSE_SECONDS)
-            self._start_at = monotonic() + self._pause
+            is_stable = monotonic() - self._started > STABLE_SECONDS
+            backoff = FIRST_BACKOFF_SECONDS if is_stable else self.backoff * 2 or FIRST_BACKOFF_SECONDS
+            self.backoff = min(backoff, MAX_BACKOFF_SECONDS)
+            self._start_at = monotonic() + self.backoff
         return self._process is None
 
     def signal(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
-    def forgive(self) -> None:
+    def reset_backoff(self) -> None:
         """Start again at once."""
-        self._pause = self._start_at = 0.0
+        self.backoff = self._start_at = 0.0
 
 
-class Crew:
+class WorkerProcesses:
+    """Runs worker processes.
+
+    reload: restart them when a Python file below the current folder changes.
+    first_only: arguments that only the first process gets.
+    """
+
     def __init__(
-        self, command: Sequence[str], size: int, reload: bool, grace: float, of_the_first: Sequence[str] = ()
+        self, command: Sequence[str], size: int, reload: bool, grace: float, first_only: Sequence[str] = ()
     ) -> None:
-        self._members = [Member([*command, *of_the_first]), *(Member(command) for _ in range(size - 1))]
+        others = (WorkerProcess(command) for _ in range(size - 1))
+        self._processes = [WorkerProcess([*command, *first_only]), *others]
         self._reload, self._grace = reload, grace
         self._until_idle = "--until-idle" in command
         self._wake_up = WakeUp()
         self._signals = 0
 
     def run(self) -> int:
-        """Until told to stop. Returns the worst of their exit codes."""
-        sources = Sources(Path.cwd()) if self._reload else None
-        with StopSignals(self._hear):
+        """Run until a signal stops them, or all are done. Returns the worst exit code."""
+        source_files = SourceFiles(Path.cwd()) if self._reload else None
+        with StopSignals(self._on_signal):
             while not self._signals:
-                for member in self._members:
-                    member.start_if_due()
-                self._wake_up.wait(LOOK_SECONDS)
-                if sources is not None and (changed := sources.changed()):
-                    log.info("%s changed: starting again", changed)
+                for process in self._processes:
+                    process.start_if_due()
+                self._wake_up.wait(POLL_SECONDS)
+                if source_files is not None and (changed := source_files.changed()):
+                    log.info("%s changed: reloading", changed)
                     self._stop_all()
-                    for member in self._members:
-                        member.forgive()
-                elif self._is_over():
+                    for process in self._processes:
+                        process.reset_backoff()
+                elif self._is_done():
                     break
             return self._stop_all()
 
-    def _is_over(self) -> bool:
-        ended = [member for member in self._members if member.has_ended()]
-        if self._until_idle and all(member.code == 0 for member in ended):
-            return len(ended) == len(self._members)
-        for member in ended:
-            if not self._reload and member.code in HOPELESS:
+    def _is_done(self) -> bool:
+        """Return whether to end: all are idle, or one cannot be restarted. Others that ended will be restarted."""
+        ended = [process for process in self._processes if process.has_ended()]
+        if self._until_idle and all(process.code == 0 for process in ended):
+            return len(ended) == len(self._processes)
+        for process in ended:
+            if not self._reload and process.code in PERMANENT_ERRORS:
                 return True
-            if member.code is not None:
-                log.error("a worker process %s; starting another", _ending(member.code))
-                member.code = None
+            if process.code is not None:
+                ending = _describe_exit(process.code)
+                log.error("worker process %d %s; restarting in %s s", process.pid, ending, f"{process.backoff:g}")
+                process.code = None
         return False
 
     def _stop_all(self) -> int:
-        """Pass the signal on, and once more where there was a second one; kill what does not end."""
-        passed = 0
+        """Forward the stop signal, and a second one if there was one. Kill processes that do not end in time."""
+        forwarded = 0
         deadline = monotonic() + self._grace + KILL_AFTER_GRACE_SECONDS
-        while sum(member.has_ended() for member in self._members) < len(self._members):
+        while sum(process.has_ended() for process in self._processes) < len(self._processes):
             wanted = max(1, min(self._signals, 2))
-            if passed < wanted:
-                passed += 1
-                for member in self._members:
-                    member.signal(signal.SIGTERM)
+            if forwarded < wanted:
+                forwarded += 1
+                for process in self._processes:
+                    process.signal(signal.SIGTERM)
             elif monotonic() > deadline:
-                for member in self._members:
-                    member.signal(signal.SIGKILL)
-            self._wake_up.wait(LOOK_SECONDS / 5)
-        codes = [member.code for member in self._members if member.code]
-        hopeless = [code for code in codes if code in HOPELESS]
-        return max(hopeless or [code if code > 0 else 128 - code for code in codes], default=0)
+                for process in self._processes:
+                    process.signal(signal.SIGKILL)
+            self._wake_up.wait(POLL_SECONDS / 5)
+        codes = [process.code for process in self._processes if process.code]
+        permanent = [code for code in codes if code in PERMANENT_ERRORS]
+        return max(permanent or [code if code > 0 else 128 - code for code in codes], default=0)
 
-    def _hear(self) -> None:
+    def _on_signal(self) -> None:
         self._signals += 1
         self._wake_up.notify()
 
 
-class Sources:
-    """The Python files below a folder, and when they were changed."""
+class SourceFiles:
+    """The Python files below a folder, and their modification times."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen = self._look()
+        self._times = self._scan()
 
     def changed(self) -> str | None:
-        """The name of a file that was changed, added or removed since the last time."""
-        before, self._seen = self._seen, self._look()
-        different = {file for file, _ in before.items() ^ self._seen.items()}
+        """Return the name of a file that was changed, added or removed since the last call."""
+        before, self._times = self._times, self._scan()
+        different = {file for file, _ in before.items() ^ self._times.items()}
         return min(different, default=None)
 
-    def _look(self) -> dict[str, int]:
+    def _scan(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for folder, folders, files in os.walk(self._folder):
-            folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SOURCES]
+            folders[:] = [name for name in folders if not name.startswith(".") and name not in EXCLUDED_FOLDERS]
             if "pyvenv.cfg" in files:
                 folders.clear()
                 continue
@@ -146,10 +158,15 @@ class Sources:
                     path = Path(folder, name)
                     try:
                         found[str(path.relative_to(self._folder))] = path.stat().st_mtime_ns
-                    except OSError:  # gone since
+                    except OSError:  # deleted meanwhile
                         continue
         return found
 
 
-def _ending(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,4 +1,4 @@
-"""For tests of programs that use Holdfast."""
+"""Helpers for tests of programs that use Holdfast."""
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .clock import FakeClock

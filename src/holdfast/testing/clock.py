@@ -1,10 +1,10 @@
-"""A clock that moves only when it is told to."""
+"""A clock that moves only when the test moves it."""
 
 from ..clock import SECOND
 
 
 class FakeClock:
-    """Pass it as `Holdfast(clock=…)`. The wall clock and the boot clock move together, or apart."""
+    """A wall clock and a boot clock for tests. Pass it as `Holdfast(clock=…)`."""
 
     def __init__(self, now: int = 1_700_000_000 * SECOND, boot_id: str = "boot-1") -> None:
         self._now, self._boot_now, self._boot_id = now, 1000 * SECOND, boot_id
@@ -19,14 +19,14 @@ class FakeClock:
         return self._boot_id
 
     def advance(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass on both clocks."""
         self._now += round(seconds * SECOND)
         self._boot_now += round(seconds * SECOND)
 
     def step(self, seconds: float) -> None:
-        """Somebody sets the wall clock, forwards or backwards. No time passes."""
+        """Set the wall clock forwards or backwards. No time passes."""
         self._now += round(seconds * SECOND)
 
     def reboot(self, boot_id: str = "boot-2") -> None:
-        """The machine starts again: the boot clock begins anew."""
+        """Reboot the machine: the boot clock restarts, the wall clock goes on."""
         self._boot_now, self._boot_id = 10 * SECOND, boot_id

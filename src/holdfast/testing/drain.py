@@ -1,4 +1,4 @@
-"""Run what is due, in this thread, on a clock that jumps to the next due time."""
+"""Run due jobs in the calling thread, on a clock that jumps to the next due time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from ..app.task import Seconds
     from ..worker.scheduler import Scheduler
 
+WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
+LATER = Criteria(status=("scheduled", "blocked"), messages=False)
+ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if this is intended"
+
 
 def store_declared(app: App) -> None:
-    """As a worker does at its start."""
+    """Store the schedules of `@app.cron`, as a worker does at its start."""
     if app.schedules.declared:
         _scheduler(app).store_declared()
 
 
 def fire(app: App) -> float:
-    """Enqueue what is due. Returns the moment of the next occurrence; infinity if there is none."""
+    """Enqueue due occurrences of schedules. Returns the time of the next one, or infinity."""
     if not app.store.schedules.list("", 1):
         return math.inf
     seconds = _scheduler(app).fire_due()
@@ -36,19 +40,14 @@ def fire(app: App) -> float:
 
 
 def _scheduler(app: App) -> Scheduler:
-    """A new one each time: it would not look again before a second has passed, and here time may stand still."""
+    """Return a new scheduler: one that was used checks again only after a second, and here time may stand still."""
     from ..worker.scheduler import Scheduler
 
     return Scheduler(app.store, app.clock, app.tasks, app.schedules.declared.values())
 
 
-WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)
-LATER = Criteria(status=("scheduled", "blocked"), messages=False)
-ADVICE = "Pass until= or seconds= to stop at a time, or a larger limit= if that is meant"
-
-
 class Drained(Sequence[Ran]):
-    """The attempts that `drain` ran, in their order, and how many ended in which way."""
+    """The attempts that `drain` ran, in order, with the number of each outcome."""
 
     def __init__(self, ran: list[Ran]) -> None:
         self._ran = ran
@@ -68,39 +67,39 @@ class Drained(Sequence[Ran]):
 
     @property
     def succeeded(self) -> int:
-        return self._number("succeeded")
+        return self._count("succeeded")
 
     @property
     def failed(self) -> int:
-        return self._number("failed")
+        return self._count("failed")
 
     @property
     def retried(self) -> int:
-        return self._number("retried")
+        return self._count("retried")
 
     @property
     def snoozed(self) -> int:
-        return self._number("snoozed")
+        return self._count("snoozed")
 
     @property
     def cancelled(self) -> int:
-        return self._number("cancelled")
+        return self._count("cancelled")
 
     @property
     def lost(self) -> int:
-        return self._number("lost")
+        return self._count("lost")
 
     @property
     def errors(self) -> list[BaseException]:
-        """What handlers raised."""
+        """The exceptions that handlers raised."""
         return [one.error for one in self._ran if one.error is not None]
 
-    def _number(self, outcome: str) -> int:
+    def _count(self, outcome: str) -> int:
         return sum(one.outcome == outcome for one in self._ran)
 
     def __repr__(self) -> str:
         outcomes = dict.fromkeys(one.outcome for one in self._ran)
-        numbers = ", ".join(f"{self._number(outcome)} {outcome}" for outcome in outcomes)
+        numbers = ", ".join(f"{self._count(outcome)} {outcome}" for outcome in outcomes)
         return f"<Drained: {numbers or 'nothing to run'}>"
 
 
@@ -112,17 +111,17 @@ def drain(
     limit: int = 1000,
     raise_errors: bool = False,
 ) -> Drained:
-    """Run in this thread what is due, one after the other, as a worker would.
+    """Run due jobs in the calling thread, one after the other, as a worker would. Returns the attempts.
 
-    On a FakeClock it goes on: the clock jumps to the next due time, until no job is left to wait for. With `until` or
-    `seconds` it goes on to that moment, and no further; schedules fire on the way, and at the end it is that time.
-    Without them schedules fire only what is due when it begins, since they never end.
+    On a FakeClock, the clock then jumps to the next due time, until no scheduled job is left. With `until` or
+    `seconds`, it stops at that time: schedules fire on the way, and the clock is set to that time at the end. Without
+    them, schedules fire only occurrences that are due at the start, since they would never end.
 
-    limit: so many attempts, beside one for each job that waits when it begins. If there is more to run, NeverIdle.
-    raise_errors: raise what a handler raised, after the job was settled, instead of going on.
+    limit: the maximum number of attempts, plus one for each job that waits at the start; then NeverIdle is raised.
+    raise_errors: raise the first exception of a handler, after its job was settled, instead of continuing.
     """
     if not isinstance(app, App):
-        raise InvalidInput(f"drain takes an app, not {validate.shown(app)}")
+        raise InvalidInput(f"drain: app must be a Holdfast, got {validate.shown(app)}")
     most = validate.integer(limit, "limit", 1, 2**31) + app.store.jobs.count(WAITING).count
     validate.flag(raise_errors, "raise_errors")
     end = _end(app, until, seconds)
@@ -148,16 +147,16 @@ def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | Non
     if until is None and seconds is None:
         return None
     if until is not None and seconds is not None:
-        raise InvalidInput("until and seconds both say when to stop: pass one of them")
+        raise InvalidInput("pass either until or seconds, not both")
     if not isinstance(app.clock, FakeClock):
-        raise InvalidInput("until and seconds need a clock that can be moved: make the app with clock=FakeClock()")
+        raise InvalidInput("until and seconds need a clock that can be moved: create the app with clock=FakeClock()")
     if until is not None:
         return validate.moment(until, "until")
     return app.clock.now() + validate.duration(seconds, "seconds")
 
 
 def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
-    """One at a time, so that what a handler enqueues with a higher priority comes before what waits."""
+    """Run due jobs one at a time, so that a job of a higher priority that a handler enqueues runs next."""
     wanted = ClaimRequest(list(app.tasks), 1, lease_of(app), app.store.actor)
     while found := app.store.jobs.settle_and_claim([], [wanted]).claimed:
         if len(ran) >= most:
@@ -171,7 +170,7 @@ def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
 
 
 def _next_moment(app: App, end: int | None, occurrence: float) -> int | None:
-    """When a job is due next, or a schedule if there is an end to it; None if that is after the end, or never."""
+    """Return when the next job is due or, with an end, the next schedule. None: after the end, or never."""
     if not isinstance(app.clock, FakeClock):
         return None
     moments = [_next_due(app), occurrence] if end is not None else [_next_due(app)]
@@ -180,14 +179,14 @@ def _next_moment(app: App, end: int | None, occurrence: float) -> int | None:
 
 
 def _next_due(app: App) -> float:
-    """Only of tasks that this app has: what cannot be run is nothing to wait for."""
+    """Return when the next job is due. Jobs of tasks that this app does not have are ignored: it cannot run them."""
     records = all_records(app.store, LATER)
     return min(
-        (_moment(record) for record in records if record.task in app.tasks or record.external), default=math.inf
+        (_due_at(record) for record in records if record.task in app.tasks or record.external), default=math.inf
     )
 
 
-def _moment(record: JobRecord) -> float:
+def _due_at(record: JobRecord) -> float:
     if record.status == "scheduled":
         return record.run_at
     return math.inf if record.timeout_at is None else record.timeout_at

@@ -1,6 +1,6 @@
 """The pytest plugin.
 
-pytest loads it in every project that has Holdfast installed, used or not, so it imports what it needs when it does.
+pytest loads it in every environment with Holdfast installed, so it imports Holdfast only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(
-        "holdfast_app", "the Holdfast that the fixture `app` gives, such as myproject.tasks:app", default=""
-    )
+    parser.addini("holdfast_app", "the app that the fixture `app` returns, such as myproject.tasks:app", default="")
 
 
 @pytest.fixture
 def holdfast_clock() -> FakeClock:
-    """The clock of the fixture `app`. It stands still, until you or `drain` move it."""
+    """The clock of the fixture `app`. It moves only when the test, or `drain`, moves it."""
     from .clock import FakeClock
 
     return FakeClock()
@@ -33,7 +31,7 @@ def holdfast_clock() -> FakeClock:
 def holdfast_app(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, holdfast_clock: FakeClock
 ) -> Iterator[Holdfast]:
-    """The Holdfast that the setting `holdfast_app` names, or a new one, on a database of this test's own."""
+    """The app that the setting `holdfast_app` names, or a new one, on a temporary database of this test."""
     from ..supervisor import Holdfast
     from ..supervisor.load import load_app
     from .temporary import on_temporary_database
@@ -49,5 +47,5 @@ def holdfast_app(
 
 @pytest.fixture
 def app(holdfast_app: Holdfast) -> Holdfast:
-    """The same as `holdfast_app`. A project that calls something else `app` has that one for it."""
+    """The same as `holdfast_app`, for projects that have no fixture `app` of their own."""
     return holdfast_app

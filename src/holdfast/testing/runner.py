@@ -1,4 +1,4 @@
-"""Run one attempt in this thread, as a worker would, and settle it."""
+"""Run one attempt in the calling thread, as a worker would, and settle it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ CENTURY = 100 * 365 * 24 * HOUR
 
 
 class Ran(Struct, frozen=True):
-    """One attempt that was run, and what came of it."""
+    """One attempt that was run, and its outcome."""
 
     job_id: int
     task: str
     attempt: int
     outcome: Ending
-    """`"retried"` if it will be tried again; `"lost"` if it was cancelled or taken over while it ran."""
+    """`"retried"` if a retry is scheduled; `"lost"` if the job was cancelled or claimed by another while it ran."""
     error: BaseException | None = None
-    """What the handler raised, unless that was an outcome."""
+    """The exception that the handler raised, unless it was an outcome such as Retry."""
 
 
-class _Witness(OutcomeMapper):
-    """Settles as a worker's does, and keeps what the handler raised."""
+class _RecordingMapper(OutcomeMapper):
+    """Maps outcomes as in a worker, and records the exception that the handler raised."""
 
     raised: BaseException | None = None
 
@@ -55,8 +55,8 @@ class _Witness(OutcomeMapper):
         return super().of_error(attempt, error)
 
 
-class _AttemptHere(Attempt, eq=False):
-    """On the app's clock, if that is a fake one; and nobody watches over it, so it looks for itself."""
+class _TestAttempt(Attempt, eq=False):
+    """An attempt on the app's clock, if that is a FakeClock. No worker watches it, so it checks its lease itself."""
 
     app: Any = None
 
@@ -69,75 +69,77 @@ class _AttemptHere(Attempt, eq=False):
 
 
 def lease_of(app: App) -> int:
-    """A fake clock may be moved far while a handler runs, and ends with its test."""
+    """Return a long lease: a test may move its FakeClock far while a handler runs."""
     return CENTURY if isinstance(app.clock, FakeClock) else HOUR
 
 
 def run_claimed(app: App, claimed: Claimed) -> Ran:
-    """Run the attempt and settle it. What is meant for the test, such as a Ctrl-C, is raised after that."""
-    witness = _Witness(app.error_table, app.random)
-    executor = Executor(witness, app.clock, app._layers(), app.store, app.backing)
-    attempt = _AttemptHere(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
+    """Run the attempt and settle it. Exceptions for the test itself, such as a Ctrl-C, are raised after that."""
+    mapper = _RecordingMapper(app.error_table, app.random)
+    executor = Executor(mapper, app.clock, app._layers(), app.store, app.backing)
+    attempt = _TestAttempt(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
     settlement = _execute(executor, attempt)
     if attempt.touched:
         progress = LeaseRenewal(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
         app.store.jobs.renew([progress], lease_of(app))
-    exchanged = SettledAndClaimed([], [])
+    settled = SettledAndClaimed([], [])
     if attempt.completed is None:
-        exchanged = app.store.jobs.settle_and_claim([settlement], [])
-    lost, settlement = exchanged.lost, exchanged.instead_of(settlement)
+        settled = app.store.jobs.settle_and_claim([settlement], [])
+    lost, settlement = settled.lost, settled.instead_of(settlement)
     JobLog().settled([(attempt, settlement)], set(map(id, lost)))
-    if witness.raised is not None and _is_for_the_test(witness.raised):
-        raise witness.raised
+    if mapper.raised is not None and _is_for_the_test(mapper.raised):
+        raise mapper.raised
     ending = "lost" if lost else _ending(claimed, settlement)
-    return Ran(claimed.id, attempt.handler.name, claimed.attempt, ending, witness.raised)
+    return Ran(claimed.id, attempt.handler.name, claimed.attempt, ending, mapper.raised)
 
 
 def _execute(executor: Executor, attempt: Attempt) -> Settlement:
-    if attempt.handler.kind != "async":  # a process of its own would not have the test's objects
+    if (
+        attempt.handler.kind != "async"
+    ):  # in this process also for pool="process": another would not have the test's objects
         return executor.run(attempt)
     import asyncio
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _on_a_loop(executor, attempt)
-    return _beside_the_loop(executor, attempt)
+        return _run_on_loop(executor, attempt)
+    return _run_on_loop_in_thread(executor, attempt)
 
 
-def _on_a_loop(executor: Executor, attempt: Attempt) -> Settlement:
+def _run_on_loop(executor: Executor, attempt: Attempt) -> Settlement:
     import asyncio
 
     with asyncio.Runner() as runner:
-        # Not by its own `run`, which would make of a Ctrl-C the cancellation of a handler.
+        # Not with `runner.run`, which would turn a Ctrl-C into the cancellation of the handler.
         return runner.get_loop().run_until_complete(executor.run_async(attempt))
 
 
-def _beside_the_loop(executor: Executor, attempt: Attempt) -> Settlement:
-    """A loop runs in this thread already, and cannot run another inside: so it is run in a thread, and waited for."""
+def _run_on_loop_in_thread(executor: Executor, attempt: Attempt) -> Settlement:
+    """Run the attempt in another thread and wait for it: this thread already runs an event loop."""
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
     with ThreadPoolExecutor(1, "holdfast-test") as threads:
-        return threads.submit(copy_context().run, _on_a_loop, executor, attempt).result()
+        return threads.submit(copy_context().run, _run_on_loop, executor, attempt).result()
 
 
 def _is_for_the_test(error: BaseException) -> bool:
-    """`pytest.fail()`, a Ctrl-C; not what a worker takes for a failure of the handler as well as an Exception."""
+    """Return whether it is for the test, as `pytest.fail()` or Ctrl-C, and not a failure of the handler."""
     from asyncio import CancelledError
 
     return not isinstance(error, (Exception, SystemExit, GeneratorExit, CancelledError))
 
 
 def _ending(claimed: Claimed, settlement: Settlement) -> Ending:
-    """A retry after the last attempt is a failure."""
+    """Return the outcome. A retry after the last attempt is a failure."""
     if settlement.transition == "retry" and claimed.attempt >= claimed.max_attempts:
         return "failed"
     return ENDINGS[settlement.transition]
 
 
 def raise_first_error(ran: Sequence[Ran]) -> None:
-    """What the first of these raised, with a note of the job that it was."""
+    """Raise the first exception, with a note that names the job."""
     for one in ran:
         if one.error is not None:
             one.error.add_note(f"Raised by job {one.job_id}, {one.task}, attempt {one.attempt}: {one.outcome}.")
@@ -145,13 +147,13 @@ def raise_first_error(ran: Sequence[Ran]) -> None:
 
 
 def never_idle(ran: Sequence[Ran], advice: str) -> NeverIdle:
-    """Says who it is that goes on for ever, most likely."""
+    """Return the error for jobs that never end, with the job or task that is the most likely cause."""
     task, _ = Counter(one.task for one in ran).most_common(1)[0]
     attempts: Counter[Any] = Counter(one.job_id for one in ran if one.task == task)
     job_id, times = attempts.most_common(1)[0]
     if times >= len(attempts):
         outcome = next(one.outcome for one in reversed(ran) if one.job_id == job_id)
-        culprit = f"job {job_id} of {task} was run {times} times, and {outcome} the last time"
+        cause = f"job {job_id} of {task} ran {times} times and {outcome} the last time"
     else:
-        culprit = f"{len(attempts)} jobs of {task} were run, up to job {max(attempts)}, as if each enqueued the next"
-    return NeverIdle(f"{len(ran)} attempts were run, and there is still more to run: {culprit}. {advice}")
+        cause = f"{len(attempts)} jobs of {task} ran, up to job {max(attempts)}, as if each enqueued the next"
+    return NeverIdle(f"stopped after {len(ran)} attempts with jobs still to run: {cause}. {advice}")

@@ -1,4 +1,4 @@
-"""An app of the program under test, on a database of the test's own."""
+"""Use an app of the program under test on a temporary database."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ A = TypeVar("A", bound=App)
 def on_temporary_database(
     app: A, path: str | os.PathLike[str] | None = None, clock: Clock | None = None
 ) -> Iterator[A]:
-    """Within the block the app, and all its tasks and queues, are on another database; after it, on their own again.
+    """Within the block, the app with its tasks and queues uses another database.
 
-    The schedules of `@app.cron` are stored there at once, as a worker would do at its start.
+    The schedules of `@app.cron` are stored there at once, as a worker does at its start.
 
-    path: of the database; by default a new one in a temporary folder, which is removed at the end.
+    path: the database; by default a new one in a temporary folder, which is removed at the end.
     clock: by default a new FakeClock.
     """
     if not isinstance(app, App):
-        raise InvalidInput(f"on_temporary_database takes an app, not {validate.shown(app)}")
+        raise InvalidInput(f"on_temporary_database: app must be a Holdfast, got {validate.shown(app)}")
     from pathlib import Path
     from random import Random
     from tempfile import TemporaryDirectory
@@ -38,10 +38,9 @@ def on_temporary_database(
     with ExitStack() as stack:
         if path is None:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-"))) / "test.db"
-        app.clock, app.random = clock or FakeClock(), Random(0)  # the same chance in every run
+        app.clock, app.random = clock or FakeClock(), Random(0)  # the same jitter in every run
         try:
-            # What a power cut would take from it is of no interest.
-            # Nor is it to put anything where the program keeps what is large.
+            # A test need not survive a power cut, and must not write to the program's own blob store.
             app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None)
             stack.callback(app.store.close)
             store_declared(app)

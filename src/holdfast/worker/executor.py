@@ -105,7 +105,7 @@ class Executor:
     def _keep_apart(self, attempt: Attempt, settlement: Settlement) -> Settlement:
         """Before it is settled with others, so that it fails alone if it cannot be kept."""
         try:
-            return self._store.jobs.keep_apart(settlement)
+            return self._store.jobs.offload(settlement)
         except (BlobError, PayloadTooLarge) as error:
             return self._outcome_mapper.of_unkept(attempt, settlement, error)
         except (
@@ -130,7 +130,7 @@ class Executor:
                         yield transaction
                     except Then as then:  # it may be raised as well as returned
                         transaction.result = raised = then
-                settlement = self._store.jobs.keep_apart(self._outcome_mapper.success(attempt, transaction.result))
+                settlement = self._store.jobs.offload(self._outcome_mapper.success(attempt, transaction.result))
                 if attempt.cancelled or not self._store.jobs.settle(settlement, transaction):
                     raise LeaseLost(lost)
             attempt.completed = settlement
@@ -147,7 +147,7 @@ class Executor:
         data = claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
-                data = self._store.jobs.fetch(claimed.args_blob)
+                data = self._store.jobs.read_blob(claimed.args_blob)
             args, kwargs = handler.bind(data, context)
         except (BlobMissing, StoreError) as error:
             return self._outcome_mapper.of_unreadable(attempt, error)

@@ -72,7 +72,9 @@ class Housekeeping:
         now = monotonic_ns()
         self._job_log.flush_due()
         try:
-            with self._store.hurried(DUTY_SECONDS):  # who waits for others overlooks what runs out of time meanwhile
+            with self._store.busy_timeout(
+                DUTY_SECONDS
+            ):  # who waits for others overlooks what runs out of time meanwhile
                 delay = self._round(now, draining)
         except StoreBusy:
             return RUNNING_SECONDS
@@ -92,7 +94,7 @@ class Housekeeping:
     def is_held_up(self, patience_seconds: float = 0) -> bool:
         """A handler hangs in a transaction, as inside ctx.complete(): until it lets go, nobody here can write."""
         until = monotonic() + patience_seconds
-        while self._store.held_for() > HELD_UP_SECONDS or self._is_held_up_by_a_child():
+        while self._store.transaction_age() > HELD_UP_SECONDS or self._is_held_up_by_a_child():
             if monotonic() >= until:
                 return True
             sleep(BUSY_SECONDS)

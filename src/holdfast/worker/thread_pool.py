@@ -100,7 +100,7 @@ class ThreadPool:
             self._idle.clear()
         until = monotonic() + LONGEST_CLOSE_SECONDS
         while self._runners and monotonic() < until:
-            self._store.wake_waiting()  # again and again, since one may be just about to wait
+            self._store.wake_waiters()  # again and again, since one may be just about to wait
             if self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
                 break
 

@@ -157,7 +157,7 @@ class WorkerRun:
             self, self._parts, self._job_log, self._threads, self._pool, self._loop, self._process_pool
         )
         with StopSignals(self.stop), closing(self._job_log):
-            self._store.workers.enlist(self._record(), self._parts.retention)
+            self._store.workers.register(self._record(), self._parts.retention)
             self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES)
             self._parts.scheduler.store_declared()
             try:
@@ -234,7 +234,7 @@ class WorkerRun:
     def _call_for_trade(self) -> None:
         """Somebody has something to settle, and is not the one to do it."""
         if self._threads.is_watched():
-            self._store.wake_waiting()
+            self._store.wake_waiters()
         else:
             self._threads.call_up(1)
 
@@ -292,7 +292,7 @@ class WorkerRun:
         housekeeping.interrupt_all()  # a claim that was under way may have come in since
         self._parts.upkeep.end()
         try:
-            self._store.workers.retire(self.id)
+            self._store.workers.unregister(self.id)
         except StoreError as error:
             log.error("this worker could not sign off (%s); others will see that it is gone", error)
         self._wake_up.close()
@@ -321,7 +321,7 @@ class WorkerRun:
     def enlist_anew(self) -> None:
         """Others took this worker for dead: what it held is theirs. It goes on under another name."""
         self.id = _new_id()
-        self._store.workers.enlist(self._record())
+        self._store.workers.register(self._record())
 
     def _report(self) -> WorkerReport:
         counts = self._job_log.counts

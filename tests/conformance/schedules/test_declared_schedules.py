@@ -56,7 +56,7 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(app: Holdfast) -> Non
         app.cron("@daily")(needs)
     with told(InvalidInput, "five fields"):
         app.cron("every day")
-    with told(InvalidInput, "text"):
+    with told(InvalidInput, "must be a str"):
         app.cron(fine)  # type: ignore[arg-type]
     with told(InvalidInput, "did you mean 'queue'"):
         app.cron("@daily", queu="x")  # type: ignore[call-arg]

@@ -60,7 +60,7 @@ def test_jobs_that_wait_for_a_chain_are_counted_beyond_the_limit(app: Holdfast, 
     assert app.jobs.cancel(ids[0])
     some = app.store.workflows.waiting_for(a.id, 2)
     assert ([one.id for one in some.found], some.total) == (ids[1:3], 4)
-    every = app.store.workflows.waiting_for(a.id, -1, ended=True)
+    every = app.store.workflows.waiting_for(a.id, -1, include_finished=True)
     assert ([one.id for one in every.found], every.total) == (ids, 5)
     assert app.store.workflows.waiting_for(ids[0], 2).total == 0
 

@@ -134,7 +134,7 @@ def events(
         printer = _Printer(app, as_json)
         cursor = _print_past(app, printer, wanted, after, limit)
         if follow:
-            with _ReaderWatch(app.store.wake_waiting) as reader:
+            with _ReaderWatch(app.store.wake_waiters) as reader:
                 _follow(app, printer, wanted, cursor, reader)
     if not printer.count:
         note("No matching events." if wanted.is_narrow else "No events.")

@@ -37,5 +37,5 @@ def _migrate(database: DatabaseOption, create: bool, audit: AuditOptions) -> boo
     except SchemaOutdated:
         pass
     with database.open(migrate=True) as app:
-        app.store.file.note("migrated", actor, {"created": created} | ({"reason": reason} if reason else {}))
+        app.store.file.log_event("migrated", actor, {"created": created} | ({"reason": reason} if reason else {}))
     return True

@@ -94,7 +94,7 @@ def stats(database: DatabaseOption, since: float | None, limit: int | None, as_j
     """
     with database.open() as app:
         snapshot = _snapshot(app, since)
-        location = app.store.place
+        location = app.store.location
     if as_json:
         _print_json(snapshot, since)
         return

@@ -123,7 +123,7 @@ class _Top:
         if state.mode == "detail":
             self._screen.draw(page("Details", self._text, state, size))
             return
-        lines = draw(data, state, self._app.store.place, size, datetime.now(UTC), plain=plain)
+        lines = draw(data, state, self._app.store.location, size, datetime.now(UTC), plain=plain)
         cursor = None
         if state.mode == "filter":
             from rich.cells import cell_len
@@ -139,7 +139,7 @@ class _Top:
         if action is None:
             return False
         try:
-            with self._app.store.hurried(BUSY_SECONDS):
+            with self._app.store.busy_timeout(BUSY_SECONDS):
                 self._state.message = self._run(action)
         except HoldfastError as error:
             self._state.message = clean(str(error))
@@ -220,7 +220,7 @@ class _CommitWatch:
     def __exit__(self, *_: object) -> None:
         self._closed = True
         self._armed.set()
-        self._store.wake_waiting()
+        self._store.wake_waiters()
         self._thread.join(JOIN_SECONDS)
 
     def arm(self) -> None:

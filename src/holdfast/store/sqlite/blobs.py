@@ -1,7 +1,8 @@
-"""Large payloads and results are put elsewhere, before the row that refers to them; what nobody refers to is deleted.
+"""Offload large payloads and results to the blob store, and delete blobs that no job refers to.
 
-A blob is deleted by whoever holds the write lock, so nothing can come to refer to it at that moment. One who has put
-the same before that, and writes the job after it, finds the name among the unused ones, and looks for it.
+A blob is put before the transaction that refers to it. A blob is deleted while holding the write lock, so no other
+connection can refer to it at that moment. A process that put the same blob before the deletion, and inserts its job
+after it, finds the name in `unused_blobs` and checks whether the blob still exists.
 """
 
 import os
@@ -15,58 +16,62 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ...blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, BlobReference, ListedBlobs, is_name
+from ...blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, BlobReference, ListableBlobStore, is_name
 from ...clock import SECOND
 from ...errors import BlobCollected, BlobError, PayloadTooLarge, StoreError
 from ...failure import Failure
 from ...model.diagnosis import BlobReferences
 from ...model.job import NewJob, Settlement
-from ..blob_store import FileBlobs, Vault
+from ..blob_store import CheckedBlobs, FileBlobs
 from ..statements import Statements, as_json
 from .database import Database
 
-AT_ONCE = 500
-ORPHAN_SECONDS = 3600.0  # whoever has put it may still be about to refer to it
+GONE_SECONDS = 7 * 24 * 3600  # for how long the names of deleted blobs are remembered
+MAX_SCANNED = 5000  # names, each time orphans are searched
+DELETE_BATCH = 100
+MAX_LOCK_SECONDS = 0.02
+PAGE = 500  # names
+ORPHAN_SECONDS = 3600.0  # before that, the process that put the blob may still insert its job
 
 
-def look_at_blobs(
-    connection: sqlite3.Connection, sql: Statements, there: ListedBlobs, most: int, deadline: float
+def check_blobs(
+    connection: sqlite3.Connection, sql: Statements, blobs: ListableBlobStore, most: int, deadline: float
 ) -> BlobReferences:
-    """most: names that are looked at, of either kind; -1 for all of them."""
-    missing = [one for one in islice(_references(connection, sql), _stop(most)) if not _has(there, one.name)]
-    orphaned, names = 0, islice(_old_files(there), _stop(most))
-    while time.monotonic() < deadline and (some := list(islice(names, AT_ONCE))):
-        orphaned += len(connection.execute(sql.not_referred_to, {"names": as_json(some)}).fetchall())
-    return BlobReferences(missing, orphaned, str(there.folder) if isinstance(there, FileBlobs) else None)
+    """Find missing and orphaned blobs. most: the number of references and of files to check; -1 for all."""
+    missing = [one for one in islice(_references(connection, sql), _stop(most)) if not _has(blobs, one.name)]
+    orphaned, names = 0, islice(_old_files(blobs), _stop(most))
+    while time.monotonic() < deadline and (some := list(islice(names, PAGE))):
+        orphaned += len(connection.execute(sql.unreferenced_blobs, {"names": as_json(some)}).fetchall())
+    return BlobReferences(missing, orphaned, str(blobs.folder) if isinstance(blobs, FileBlobs) else None)
 
 
 def _stop(most: int) -> int | None:
     return None if most < 0 else most
 
 
-def _has(there: ListedBlobs, name: str) -> bool:
-    return is_name(name) and there.has(name)
+def _has(blobs: ListableBlobStore, name: str) -> bool:
+    return is_name(name) and blobs.has(name)
 
 
 def _references(connection: sqlite3.Connection, sql: Statements) -> Iterator[BlobReference]:
     for statement, is_payload in ((sql.args_blobs_after, True), (sql.result_blobs_after, False)):
         after = ""
-        while rows := connection.execute(statement, (after, AT_ONCE)).fetchall():
+        while rows := connection.execute(statement, (after, PAGE)).fetchall():
             after = rows[-1][0]
             for name, job_id in rows:
                 yield BlobReference(name, job_id, "payload" if is_payload else "result")
 
 
-def _old_files(there: ListedBlobs) -> Iterator[str]:
-    """Of files only: to list what another store has may cost anything."""
-    if not isinstance(there, FileBlobs):
+def _old_files(blobs: ListableBlobStore) -> Iterator[str]:
+    """List old blobs, but only of files: listing another store may be arbitrarily expensive."""
+    if not isinstance(blobs, FileBlobs):
         return
     before = time.time() - ORPHAN_SECONDS
-    for place in range(there.places):
-        yield from _old_files_of(there.folder / f"{place:02x}", before)
+    for partition in range(blobs.partitions):
+        yield from _old_files_in(blobs.folder / f"{partition:02x}", before)
 
 
-def _old_files_of(folder: Path, before: float) -> Iterator[str]:
+def _old_files_in(folder: Path, before: float) -> Iterator[str]:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
@@ -74,64 +79,63 @@ def _old_files_of(folder: Path, before: float) -> Iterator[str]:
                     yield entry.name
 
 
-GONE_SECONDS = 7 * 24 * 3600
-LOOK_AT_ONCE = 500
-MOST_LOOKED_AT = 5000
-DELETE_AT_ONCE = 100
-LONGEST_LOCK_SECONDS = 0.02
-
-
 class Blobs:
-    def __init__(self, db: Database, vault: Vault) -> None:
-        self._db, self._sql, self._clock, self.vault = db, db.sql, db.clock, vault
-        self._blob_store_named = False
-        self._next_place = 0  # of the blobs, where to look next for what a crash left
+    """The large payloads and results of one database."""
 
-    # --- putting: before the row, and outside its transaction if it is not the user's ---
+    def __init__(self, db: Database, store: CheckedBlobs) -> None:
+        self._db, self._sql, self._clock, self.store = db, db.sql, db.clock, store
+        self._kind_is_stored = False
+        self._next_partition = 0  # of the blob store, to search next for orphans
 
-    def fetch(self, name: str) -> bytes:
-        return self.vault.get(name)
+    # --- put: before the row is written, and outside its transaction unless that is the caller's ---
 
-    def keep_apart(self, one: Settlement) -> Settlement:
-        """Put what is large into the blob store, before the attempt is settled."""
-        if one.result is not None and self.vault.is_large(one.result):
+    def read_blob(self, name: str) -> bytes:
+        return self.store.get(name)
+
+    def offload(self, one: Settlement) -> Settlement:
+        """Put a large result, or the large payload of a continuation, into the blob store before settling."""
+        if one.result is not None and self.store.is_large(one.result):
             return replace(one, result=PLACEHOLDER, result_blob=self.put(one.result))
         if one.then is not None:
-            return replace(one, then=self.with_args_apart(one.then))
+            return replace(one, then=self.offload_args(one.then))
         return one
 
-    def with_args_apart(self, job: NewJob) -> NewJob:
-        if not self.vault.is_large(job.args):
+    def offload_args(self, job: NewJob) -> NewJob:
+        if not self.store.is_large(job.args):
             return job
         return replace(job, args=PLACEHOLDER, args_blob=self.put(job.args, reserve=True))
 
-    def apart_if_possible(self, job: NewJob) -> NewJob:
-        """In a transaction that must not fail for it: in the row it is as good, if not as well kept."""
+    def offload_args_if_possible(self, job: NewJob) -> NewJob:
+        """For a transaction that must not fail because of the blob store: the payload then stays in the row."""
         try:
-            return self.with_args_apart(job)
+            return self.offload_args(job)
         except (StoreError, PayloadTooLarge):
             return job
 
     def put(self, text: str, reserve: bool = False) -> str:
-        """reserve: leave room on the disk for what runs to settle."""
+        """Store the text. Returns its name. reserve: leave free disk space for settling running jobs."""
         data = text.encode()
-        self.vault.require_on(len(data))
-        self._require_same_blob_store()
-        if reserve and self.vault.listed is not None:
+        self.store.require_enabled(len(data))
+        self._require_same_kind()
+        if reserve and self.store.listable is not None:
             self._db.engine().space.require(len(data), written_per_byte=1)
-        return self.vault.put(data)
+        return self.store.put(data)
 
-    def _require_same_blob_store(self) -> None:
-        """What one kind of them has, another would not find."""
-        if self._blob_store_named:
+    def _require_same_kind(self) -> None:
+        """Refuse another kind of blob store than the database was used with: it would not find the blobs."""
+        if self._kind_is_stored:
             return
-        found = self._db.read(lambda connection: connection.execute(self._sql.get_meta, ("blob_store",)).fetchone())
-        if found is not None and found[0] != self.vault.kind:
+        kind = self._stored_kind()
+        if kind is not None and kind != self.store.kind:
             raise BlobError(
-                f"the large payloads of this database are kept by {found[0]}, and this Holdfast has "
-                f"{self.vault.kind}: pass the same blobs= everywhere, and on the command line --app instead of --db"
+                f"the large payloads of this database are in {kind}, but this Holdfast uses {self.store.kind}: pass "
+                "the same blobs= everywhere, and use --app instead of --db on the command line"
             )
-        self._blob_store_named = found is not None
+        self._kind_is_stored = kind is not None
+
+    def _stored_kind(self) -> str | None:
+        row = self._db.read(lambda connection: connection.execute(self._sql.get_meta, ("blob_store",)).fetchone())
+        return None if row is None else row[0]
 
     def require_inline(self, *texts: str | None) -> None:
         for text in texts:
@@ -141,101 +145,100 @@ class Blobs:
                 and len(text.encode()) > LARGEST_INLINE_BYTES
             ):
                 raise PayloadTooLarge(
-                    f"the payload of what is enqueued later may have {LARGEST_INLINE_BYTES:,} bytes: store it "
-                    "elsewhere and pass a reference"
+                    f"the payload of a schedule or callback must have at most {LARGEST_INLINE_BYTES:,} bytes: "
+                    "store the data elsewhere and pass a reference"
                 )
 
-    # --- referring: in the transaction of the row ---
+    # --- refer: in the transaction that writes the row ---
 
     def refer(self, connection: sqlite3.Connection, job_id: int, name: str) -> None:
-        """The job, which has the placeholder, has this as its payload."""
+        """Set the payload of a job whose row has the placeholder."""
         self.require_blob(connection, name)
-        connection.execute(self._sql.refer_args, (name, job_id))
+        connection.execute(self._sql.set_args_blob, (name, job_id))
 
     def require_blob(self, connection: sqlite3.Connection, name: str) -> None:
         if self._was_collected(connection, name):
-            raise BlobCollected(f"the blob {name} was deleted at this very moment: nothing was stored, do it again")
+            raise BlobCollected(f"the blob {name} was deleted concurrently: nothing was stored, try again")
 
     def _was_collected(self, connection: sqlite3.Connection, name: str) -> bool:
-        """Whether it is gone that was put just now. From here on nobody can delete it."""
-        if not self._blob_store_named:
-            connection.execute(self._sql.name_blob_store, (self.vault.kind,))
+        """Return whether a blob that was just put has been deleted. If not, it is safe until the transaction ends."""
+        if not self._kind_is_stored:
+            connection.execute(self._sql.store_blob_kind, (self.store.kind,))
         if connection.execute(self._sql.is_unused_blob, (name,)).fetchone() is None:
             return False
-        if not self.vault.has(name):  # its row stays: others may be about to refer to it as well
+        if not self.store.has(name):  # its row stays: other processes may be about to refer to it
             return True
         connection.execute(self._sql.reuse_blob, (name,))
         return False
 
     def unless_collected(self, connection: sqlite3.Connection, one: Settlement) -> Settlement:
-        """What an attempt has put is gone again, so it has to be made again. Not seen so far."""
+        """Return the settlement, or a retry if the blob that the attempt put was deleted meanwhile."""
         name = one.result_blob if one.then is None else one.then.args_blob
         if name is None or not self._was_collected(connection, name):
             return one
-        failure = Failure("RESOURCE:BLOB_MISSING", "its result was deleted before it was stored")
+        failure = Failure("RESOURCE:BLOB_MISSING", "the blob of its result was deleted before the result was stored")
         return replace(one, transition="retry", failure=failure, result=None, result_blob=None, then=None)
 
-    # --- collecting ---
+    # --- delete unused blobs ---
 
     def collect_blobs(self, limit: int = 1000) -> int:
-        """Delete what no job refers to, at most so many, a little at a time. Returns how many."""
-        if not self._is_own():
+        """Delete blobs that no job refers to, at most `limit`, in short transactions. Returns how many."""
+        if self._stored_kind() not in (None, self.store.kind):
             return 0
         deleted, now = 0, self._clock.now()
         long_ago = now - GONE_SECONDS * SECOND
         ((fresh, unused, forgettable),) = self._db.rows(self._sql.any_unused_blob, (long_ago,))
         if not unused:
-            fresh = unused = self._find_some_orphans()
-        if fresh:  # and when this is on the disk, so is what let them go
+            fresh = unused = self._find_orphans()
+        if fresh:  # durable: once this is on disk, so is the change after which they were unused
             self._db.change(self._sql.note_unused_blobs, {"now": now, "limit": limit}, durable=True)
         while unused and deleted < limit:
-            looked, gone = self._db.run(partial(self._delete_some, most=min(DELETE_AT_ONCE, limit - deleted)))
-            unused, deleted = looked > 0, deleted + gone
+            scanned, gone = self._db.run(partial(self._delete_some, most=min(DELETE_BATCH, limit - deleted)))
+            unused, deleted = scanned > 0, deleted + gone
         if forgettable:
             self._db.change(self._sql.forget_gone_blobs, (long_ago,))
         return deleted
 
-    def _is_own(self) -> bool:
-        """Whether what jobs refer to is in the blob store of this one, or in none so far."""
-        found = self._db.read(lambda connection: connection.execute(self._sql.get_meta, ("blob_store",)).fetchone())
-        return found is None or found[0] == self.vault.kind
-
     def _delete_some(self, connection: sqlite3.Connection, most: int) -> tuple[int, int]:
-        """Returns how many were looked at, and how many deleted."""
-        until, looked, deleted = time.monotonic() + LONGEST_LOCK_SECONDS, 0, 0
+        """Returns how many names were scanned, and how many blobs were deleted."""
+        until, scanned, deleted = time.monotonic() + MAX_LOCK_SECONDS, 0, 0
         for name, is_used in connection.execute(self._sql.unused_blobs, (most,)).fetchall():
-            looked += 1
+            scanned += 1
             if is_used or not is_name(name):
                 connection.execute(self._sql.reuse_blob, (name,))
             else:
-                self.vault.delete(name)
+                self.store.delete(name)
                 connection.execute(self._sql.blob_gone, (self._clock.now(), name))
                 deleted += 1
             if time.monotonic() > until:
                 break
-        return looked, deleted
+        return scanned, deleted
 
-    def _find_some_orphans(self) -> bool:
-        """What somebody put, and did not live to refer to. Looks at a part of what is there each time."""
-        listed, looked, found = self.vault.listed, 0, False
-        if listed is None:
+    def _find_orphans(self) -> bool:
+        """Mark blobs as unused that were put by a process that died before it inserted the job.
+
+        Each call scans some partitions of the blob store. Returns whether any were found.
+        """
+        listable, scanned, found = self.store.listable, 0, False
+        if listable is None:
             return False
-        places = listed.places
-        for _ in range(places):
-            place, self._next_place = self._next_place % places, (self._next_place + 1) % places
-            for names in _some_at_a_time(listed.unchanged_for(ORPHAN_SECONDS, place)):
-                looked += len(names)
-                if orphans := self._not_referred_to(names):
+        partitions = listable.partitions
+        for _ in range(partitions):
+            partition = self._next_partition % partitions
+            self._next_partition = (partition + 1) % partitions
+            for names in _in_pages(listable.older_than(ORPHAN_SECONDS, partition)):
+                scanned += len(names)
+                if orphans := self._unreferenced(names):
                     found = True
-                    self._db.change(self._sql.let_all_go, {"names": as_json(orphans)})
-            if looked >= MOST_LOOKED_AT:
+                    self._db.change(self._sql.mark_orphans_unused, {"names": as_json(orphans)})
+            if scanned >= MAX_SCANNED:
                 break
         return found
 
-    def _not_referred_to(self, names: list[str]) -> list[str]:
-        return [row[0] for row in self._db.rows(self._sql.not_referred_to, {"names": as_json(names)})]
+    def _unreferenced(self, names: list[str]) -> list[str]:
+        return [row[0] for row in self._db.rows(self._sql.unreferenced_blobs, {"names": as_json(names)})]
 
 
-def _some_at_a_time(names: Iterator[str]) -> Iterator[list[str]]:
-    while some := list(islice(names, LOOK_AT_ONCE)):
-        yield some
+def _in_pages(names: Iterator[str]) -> Iterator[list[str]]:
+    while page := list(islice(names, PAGE)):
+        yield page

@@ -140,7 +140,7 @@ class Claim:
 
     def _recover_some(self, connection: sqlite3.Connection) -> int:
         times = self._times()
-        self._workers.renew_for_the_living(connection, times)
+        self._workers.renew_for_live_workers(connection, times)
         # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
         both = (self._sql.recover_spent, self._sql.recover)
         moved = sum(connection.execute(statement, times).rowcount for statement in both)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ...blobs import ListedBlobs
+from ...blobs import ListableBlobStore
 from ...clock import SECOND, Clock
 from ...errors import HoldfastError, StoreBusy, StoreError
 from ...model.diagnosis import (
@@ -30,7 +30,7 @@ from ...model.diagnosis import (
     SkipReason,
 )
 from ...model.stats import WaitingJob
-from ..blob_store import Vault
+from ..blob_store import CheckedBlobs
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
 from .database import Database
@@ -72,7 +72,7 @@ class DiagnosisReader:
         sql: Statements,
         path: Path,
         clock: Clock,
-        blobs: ListedBlobs | None = None,
+        blobs: ListableBlobStore | None = None,
     ) -> None:
         """blobs: what stores large payloads, if it can list them."""
         self._connection, self._sql, self._path, self._clock, self._blobs = connection, sql, path, clock, blobs
@@ -190,14 +190,14 @@ class DiagnosisReader:
         )
 
     def _blob_references(self, deep: bool) -> BlobReferences:
-        from .blobs import look_at_blobs
+        from .blobs import check_blobs
 
         store = self._meta("blob_store")
         if store is None:
             return BlobReferences()
         if self._blobs is None or store != type(self._blobs).__qualname__:
             raise _Skip("elsewhere", store)
-        return look_at_blobs(self._connection, self._sql, self._blobs, -1 if deep else MOST_BLOBS, self._deadline)
+        return check_blobs(self._connection, self._sql, self._blobs, -1 if deep else MOST_BLOBS, self._deadline)
 
     def _check_integrity(self, diagnosis: Diagnosis) -> None:
         size = diagnosis.file.database_bytes + diagnosis.file.log_bytes
@@ -303,7 +303,7 @@ class OfflineDatabase:
         require_file(self.path)
         return self._read(lambda reader, _: reader.health_metrics(since_minute, queues))
 
-    def _read(self, use: Callable[[DiagnosisReader, bool], T], blobs: ListedBlobs | None = None) -> T:
+    def _read(self, use: Callable[[DiagnosisReader, bool], T], blobs: ListableBlobStore | None = None) -> T:
         require_usable_sqlite()
         # A read-only connection would create -wal and -shm files and leave them behind. If there are none, no
         # process has the database open, and it can be read as a file that does not change.
@@ -344,8 +344,8 @@ def _connect(path: Path, immutable: bool) -> sqlite3.Connection:
 class Diagnostics:
     """Reads diagnosis and health metrics of a database that an app has open."""
 
-    def __init__(self, db: Database, vault: Vault) -> None:
-        self._db, self._vault = db, vault
+    def __init__(self, db: Database, blobs: CheckedBlobs) -> None:
+        self._db, self._blobs = db, blobs
 
     def diagnose(self, deep: bool = False) -> Diagnosis:
         options = self._db.options
@@ -365,4 +365,4 @@ class Diagnostics:
 
     def _reader(self, connection: sqlite3.Connection) -> DiagnosisReader:
         db = self._db
-        return DiagnosisReader(connection, db.sql, db.options.path, db.clock, self._vault.listed)
+        return DiagnosisReader(connection, db.sql, db.options.path, db.clock, self._blobs.listable)

@@ -30,7 +30,7 @@ class Enqueue:
         self._insert, self._insert_many = statement(db.sql.insert), statement(db.sql.insert_many)
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
-        if len(job.args) > self._blobs.vault.surely_small and self._blobs.vault.is_large(job.args):
+        if len(job.args) > self._blobs.store.always_small and self._blobs.store.is_large(job.args):
             return self._insert_large(job, conn)
         if conn is None and job.key is None and job.links is None:
             self._db.require_space(len(job.args))
@@ -39,7 +39,7 @@ class Enqueue:
 
     def _insert_large(self, job: NewJob, conn: Any) -> Inserted:
         while True:
-            kept = self._blobs.with_args_apart(job)
+            kept = self._blobs.offload_args(job)
             work = partial(self.insert_one, job=kept)
             try:
                 return self._db.run_in(conn, work, len(kept.args))
@@ -64,7 +64,7 @@ class Enqueue:
 
     def _existing(self, connection: sqlite3.Connection, job_id: int, instead_of: NewJob) -> Inserted:
         if instead_of.args_blob is not None:  # which was put for nothing, most likely
-            connection.execute(self._sql.let_go, (instead_of.args_blob,))
+            connection.execute(self._sql.mark_unused, (instead_of.args_blob,))
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
 
     def insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
@@ -92,7 +92,7 @@ class Enqueue:
             "actor": self._db.actor,
             "now": now,
         }
-        connection.execute(self._sql.let_go_of_args, given)
+        connection.execute(self._sql.mark_args_unused, given)
         connection.execute(self._sql.replace, given)
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
@@ -130,10 +130,10 @@ class Enqueue:
 
     def _gathered(self, payloads: Iterable[str]) -> "Iterator[_Batch]":
         """So many at a time as memory and a statement can bear. Large ones are put away at once."""
-        small = self._blobs.vault.surely_small
+        small = self._blobs.store.always_small
         batch, blobs, size = list[str](), dict[int, str](), 0
         for payload in payloads:
-            if len(payload) > small and self._blobs.vault.is_large(payload):
+            if len(payload) > small and self._blobs.store.is_large(payload):
                 blobs[len(batch)] = self._blobs.put(payload, reserve=True)
                 batch.append(PLACEHOLDER)
             else:

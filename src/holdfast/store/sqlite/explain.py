@@ -1,4 +1,4 @@
-"""Why a job is where it is, and how many come before it. Each read is bounded."""
+"""Read what explains the state of a job, and count the jobs ahead of it. Each read is bounded."""
 
 import sqlite3
 from collections.abc import Collection, Sequence
@@ -10,12 +10,14 @@ from ..statements import as_json
 from .claim import START, WINDOW
 from .database import Database
 from .read import get_record
-from .workflow import MOST_WALKED
+from .workflow import MAX_SCANNED
 
-MOST_BEHIND = 10
+MAX_INDIRECT_BLOCKERS = 10
 
 
 class Explain:
+    """Explains why a job waits."""
+
     def __init__(self, db: Database) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
 
@@ -27,26 +29,28 @@ class Explain:
                 return None
             transition, actor, lease, paused, unresolved = row
             left = None if lease is None else lease - self._clock.boot_now()
-            behind = self._behind(connection, record)
+            behind = self._indirect_blockers(connection, record)
             return Situation(record, transition, actor, left, bool(paused), bool(unresolved), behind)
 
         return self._db.read_snapshot(work)
 
-    def _behind(self, connection: sqlite3.Connection, job: JobRecord) -> list[Blocker]:
+    def _indirect_blockers(self, connection: sqlite3.Connection, job: JobRecord) -> list[Blocker]:
         if job.status != "blocked" or job.external:
             return []
-        wanted = {"job": job.id, "limit": MOST_BEHIND, "most": MOST_WALKED}
-        return [Blocker(*row) for row in connection.execute(self._sql.behind_blockers, wanted).fetchall()]
+        wanted = {"job": job.id, "limit": MAX_INDIRECT_BLOCKERS, "bound": MAX_SCANNED}
+        return [Blocker(*row) for row in connection.execute(self._sql.indirect_blockers, wanted).fetchall()]
 
-    def ahead_of(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
-        """Count ready jobs of these tasks that come before it, for a worker that serves these queues in this order;
-        of a message, the messages of its queue."""
+    def count_ahead(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
+        """Count the ready jobs that a worker with these queues, in this order, and these tasks would run first.
+
+        For a message, count the messages of its queue that are ahead of it.
+        """
 
         def work(connection: sqlite3.Connection) -> int:
             count = 0
             for queue, task in self._pairs_ahead(connection, job, queues, tasks):
-                in_turn = queues is None or queue == job.queue  # otherwise the whole queue comes before
-                names = ("ready_of_higher_priority", "ready_before") if in_turn else ("ready_in_all",)
+                same_rank = queues is None or queue == job.queue  # otherwise the whole queue comes first
+                names = ("ready_of_higher_priority", "ready_before") if same_rank else ("all_ready",)
                 wanted = {"queue": queue, "task": task, "priority": job.priority, "id": job.id, "limit": limit}
                 for name in names:
                     if count < limit:
@@ -58,7 +62,7 @@ class Explain:
     def _pairs_ahead(
         self, connection: sqlite3.Connection, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str]
     ) -> Sequence[tuple[str, str | None]]:
-        """Find the queues and tasks that a worker looks at together with the job's own, or before: see Places."""
+        """Return the queues and tasks that a worker claims from together with the job's own, or before it."""
         if job.task is None:
             return [(job.queue, None)]
         wanted: dict[str, Any] = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
@@ -68,6 +72,6 @@ class Explain:
         else:
             wanted |= {"queue": START[0], "task": START[1], "most": WINDOW + 1}
             _, *rows = connection.execute(self._sql.ready_pairs, wanted).fetchall()
-            if len(rows) > WINDOW:  # then each pair gets its share
+            if len(rows) > WINDOW:  # the worker then claims from all pairs in turn
                 rows = [(job.queue, job.task, False)]
         return [(queue, task) for queue, task, paused in rows if not paused and task in tasks]

@@ -1,4 +1,4 @@
-"""What only a file has: pages, checkpoints, and the ways to check and repair it."""
+"""The database file: its pages, checkpoints, VACUUM, checks and repairs."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from .engine.checkpoint import size_of
 from .engine.files import require_room
 from .repair import TABLES_OF_JOBS, Repairs
 
-STEPS_OF_VACUUM = 10_000  # of SQLite's virtual machine, between two calls of `tick`
-LOOK_AT_EACH_END = {"window": 250, "limit": 100}
+VACUUM_STEPS = 10_000  # of SQLite's virtual machine, between two calls of `tick`
+ORPHAN_SCAN = {"window": 250, "limit": 100}  # rows at either end of each table
 
 
 class File:
+    """Implements StoreFile."""
+
     def __init__(self, db: Database, diagnostics: Diagnostics, repairs: Repairs) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self.diagnose, self.health_metrics = diagnostics.diagnose, diagnostics.health_metrics
@@ -36,7 +38,7 @@ class File:
         def work(connection: sqlite3.Connection) -> tuple[int, float]:
             begun = perf_counter()
             for done in range(pages):
-                # One each time: Python takes one step of a statement without columns, and each step is a page.
+                # One page per statement: Python steps a statement without columns once, and each step frees one page.
                 connection.execute("PRAGMA incremental_vacuum(1)")
                 if perf_counter() - begun > seconds:
                     return done + 1, perf_counter() - begun
@@ -48,11 +50,11 @@ class File:
         require_room(self._db.options.path, self.pages().used_bytes)
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("PRAGMA temp_store = FILE")  # it may be larger than the memory
+            connection.execute("PRAGMA temp_store = FILE")  # the copy may be larger than memory
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             raised: list[BaseException] = []
 
-            def go_on() -> int:
+            def call_tick() -> int:
                 try:
                     tick()
                 except BaseException as error:  # noqa: BLE001  raised again below
@@ -60,7 +62,7 @@ class File:
                     return 1
                 return 0
 
-            connection.set_progress_handler(go_on, STEPS_OF_VACUUM)
+            connection.set_progress_handler(call_tick, VACUUM_STEPS)
             try:
                 connection.execute("VACUUM")
             except sqlite3.OperationalError:
@@ -72,16 +74,16 @@ class File:
 
         self._db.with_engine(lambda engine: engine.alone(work))
 
-    def left_behind(self) -> int:
+    def count_orphaned(self) -> int:
         def work(connection: sqlite3.Connection) -> int:
             found: set[int] = set()
             for table in TABLES_OF_JOBS:
-                rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), LOOK_AT_EACH_END).fetchall()
+                rows = connection.execute(getattr(self._sql, f"orphaned_{table}"), ORPHAN_SCAN).fetchall()
                 found.update(row[0] for row in rows)
             return len(found)
 
         return self._db.read(work)
 
-    def note(self, event: str, actor: str, detail: dict[str, Any]) -> None:
+    def log_event(self, event: str, actor: str, detail: dict[str, Any]) -> None:
         values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
-        self._db.run(lambda connection: connection.execute(self._sql.note, values).rowcount, durable=True)
+        self._db.run(lambda connection: connection.execute(self._sql.log_event, values).rowcount, durable=True)

@@ -1,8 +1,8 @@
-"""Finding jobs by filters, in the order of ids, whatever the tables hold.
+"""List and count jobs by filters, in the order of ids, in bounded time for any content of the tables.
 
-Where most jobs fit, a short walk by id fills the page. Otherwise the index is taken that leads to the fewest others:
-see plan.py. What no index leads to is looked for by id, up to a bound. Then the result says how far the search went,
-and the next call goes on from there.
+If most jobs match, a short scan by id fills the page. Otherwise the planner chooses an index: see listing_plan.py. If
+no index helps, a longer scan by id follows, up to a bound. The result then says how far the search went, and the next
+call continues there.
 """
 
 import builtins
@@ -19,8 +19,15 @@ from ..statements import Statements, as_json
 from ..statistics import ZONE_IDS, Statistics
 from . import listing_plan
 from .database import Database
-from .listing_plan import IdRange, Indexes, ListPlan, Path
+from .listing_plan import AccessPath, IdRange, JobIndexes, ListPlanner
 from .read import COLUMNS
+
+SHORT_SCAN = 1_000  # jobs, before an index is chosen
+LONG_SCAN = 20_000  # jobs, if no index helps
+MAX_LOOKUPS = 5_000  # jobs that an index yields, each looked up by id
+STEP = 20_000  # jobs in one read, to find all that match
+MAX_SORTED_IN_STEPS = 200_000  # as listing_plan.MAX_SORTED, to find all that match
+MAX_PARTS = 4  # ranges of ids that are searched one after the other
 
 _FIELDS = ("queue", "task", "key", "error_code")
 _RANGES = {
@@ -34,7 +41,7 @@ _RANGES = {
 def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
     clauses, values = ["true"], dict[str, Any]()
     if criteria.status:
-        # Written out, not bound: only so does the planner see which partial index serves.
+        # Literals, not bound values: SQLite uses a partial index only if it can see that the condition holds.
         names = ", ".join(f"'{Status(status).value}'" for status in criteria.status)
         clauses.append(f"status = {names}" if len(criteria.status) == 1 else f"status IN ({names})")
     for field in _FIELDS:
@@ -46,7 +53,7 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
             clauses.append(f"{field} IN (SELECT value FROM json_each(:{field}))")  # noqa: S608
             values[field] = as_json(wanted)
     if criteria.tag:
-        # Looked up for each job: as a list of ids it would have to be made in full first.
+        # A lookup for each job: a list of ids would have to be built completely first.
         clauses.append(
             f"EXISTS (SELECT 1 FROM {prefix}tags WHERE job_id = id AND tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
         )
@@ -69,29 +76,21 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
 
 
 def _chain_status(prefix: str) -> str:
-    """Of a root: how its last job stands."""
+    """The status of a chain, by its first job: the status of its last job."""
     last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
     return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
 
 
-SHORT_WALK = 1_000  # jobs, before anything is planned
-LONG_WALK = 20_000  # jobs, one after the other
-MOST_LOOKUPS = 5_000  # jobs that lie apart
-STEP = 20_000  # jobs at once, where all that fit are wanted
-MOST_SORTED_IN_STEPS = 200_000  # see listing_plan.MOST_SORTED
-MOST_PARTS = 4  # of the ids that are searched one after the other
-
-
-class Scanned(NamedTuple):
-    """Some of those that fit."""
+class ScanStep(NamedTuple):
+    """Some of the ids that match."""
 
     ids: list[int]
-    looked_at: int
-    rest: IdRange | None  # what is left to look at; None: nothing
+    scanned: int
+    rest: IdRange | None  # what is left to scan, if anything
 
 
 class Search:
-    """One search: the ids that were found, in order, and how far it went."""
+    """One search: the ids found so far, in order, and how far it went."""
 
     def __init__(
         self,
@@ -103,12 +102,12 @@ class Search:
         limit: int,
     ) -> None:
         self._connection, self._sql, self._clause, self._values = connection, sql, clause, values
-        self._all = self.span = span
+        self._whole_span = self.span = span
         self.limit = limit
         self.found: list[int] = []
-        self.looked_at = 0
+        self.scanned = 0
         self.is_complete = False
-        """Whether all jobs of the span were looked at that could fit."""
+        """Whether all jobs of the span that could match were scanned."""
 
     @property
     def is_full(self) -> bool:
@@ -123,44 +122,45 @@ class Search:
 
     @property
     def rest(self) -> IdRange:
-        """What is left of all that is to be searched, not only of the part where it is."""
-        if self._all.newer:
-            return self._all._replace(low=self.span.low)
-        return self._all._replace(high=self.span.high)
+        """What is left of the whole search, not only of the current part."""
+        if self._whole_span.ascending:
+            return self._whole_span._replace(low=self.span.low)
+        return self._whole_span._replace(high=self.span.high)
 
-    def walk(self, most: int) -> None:
-        """Look at so many jobs, one after the other."""
-        values = self.span.bounds | {"most": most}
-        row = self._execute(self.span.put_into(self._sql.walk_end), values).fetchone()
-        end = self.span if row is None else self.span.upto(row[0])
+    def scan_by_id(self, max_jobs: int) -> None:
+        """Scan jobs in the order of ids."""
+        values = self.span.bounds | {"max_jobs": max_jobs}
+        row = self._execute(self.span.fill(self._sql.scan_end), values).fetchone()
+        end = self.span if row is None else self.span.up_to(row[0])
         values = self._values | end.bounds | {"limit": self._missing}
-        self.found += [found for (found,) in self._execute(self.span.put_into(self._filled(self._sql.walk)), values)]
-        self.looked_at += most  # or less, if all were looked at: then nobody asks
-        self._go_on(None if row is None else row[0])
+        statement = self.span.fill(self._filled(self._sql.scan_ids))
+        self.found += [found for (found,) in self._execute(statement, values)]
+        self.scanned += max_jobs  # too many if there were fewer, but then the search is complete and this is not used
+        self._advance(None if row is None else row[0])
 
-    def follow(self, path: Path, most: int) -> None:
-        """Look at so many jobs that a path leads to."""
+    def follow(self, path: AccessPath, max_jobs: int) -> None:
+        """Look up the jobs that an access path yields."""
         ids = path.ids(self._connection, self.span, self._missing)
-        batch, left = self._missing, most
+        batch, left = self._missing, max_jobs
         while not self.is_done and left:
             size = min(batch, left)
             some = [*islice(ids, size)]
-            self._keep_fitting(some)
-            self.looked_at += len(some)
-            self._go_on(some[-1] if len(some) == size else None)
+            self._add_matching(some)
+            self.scanned += len(some)
+            self._advance(some[-1] if len(some) == size else None)
             left -= len(some)
             batch *= 4
 
-    def _go_on(self, reached: int | None) -> None:
-        """None: there are no more."""
+    def _advance(self, reached: int | None) -> None:
+        """Move the span beyond what was scanned. reached: the last id; None: there are no more."""
         self.is_complete = reached is None and not self.is_full
         if self.is_full:
             self.span = self.span.beyond(self.found[-1])
         elif reached is not None:
             self.span = self.span.beyond(reached)
 
-    def _keep_fitting(self, ids: Sequence[int]) -> None:
-        rows = self._execute(self._filled(self._sql.fitting), self._values | {"batch": as_json(ids)})
+    def _add_matching(self, ids: Sequence[int]) -> None:
+        rows = self._execute(self._filled(self._sql.matching), self._values | {"batch": as_json(ids)})
         self.found += self.span.sort(found for (found,) in rows)[: self._missing]
 
     @property
@@ -175,49 +175,51 @@ class Search:
 
 
 class Listing:
+    """Lists and counts jobs."""
+
     def __init__(self, db: Database, statistics: Statistics) -> None:
         self._db, self._sql, self._statistics = db, db.sql, statistics
-        self._indexes = Indexes(db.sql, db.options.prefix)
+        self._indexes = JobIndexes(db.sql, db.options.prefix)
 
     # --- a page ---
 
     def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> Listed:
-        span = IdRange() if cursor is None else IdRange(newer=cursor.newer).beyond(cursor.id)
+        span = IdRange() if cursor is None else IdRange(ascending=cursor.newer).beyond(cursor.id)
 
         def work(connection: sqlite3.Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
-            chosen = ListPlan(connection, self._sql, self._indexes, criteria, listing_plan.MOST_SORTED)
-            self._look_for_page(connection, criteria, chosen, search)
+            planner = ListPlanner(connection, self._sql, self._indexes, criteria, listing_plan.MAX_SORTED)
+            self._fill_page(connection, criteria, planner, search)
             records = self._records(connection, search.found)
             if search.is_done:
                 return Listed(records)
-            return Listed(records, search.looked_at, search.span.low if span.newer else search.span.high)
+            return Listed(records, search.scanned, search.span.low if span.ascending else search.span.high)
 
         return self._db.read_snapshot(work)
 
-    def _look_for_page(
-        self, connection: sqlite3.Connection, criteria: Criteria, chosen: ListPlan, search: Search
+    def _fill_page(
+        self, connection: sqlite3.Connection, criteria: Criteria, planner: ListPlanner, search: Search
     ) -> None:
-        """Each way goes on where the one before has stopped."""
-        if not chosen.is_direct:
-            search.walk(max(SHORT_WALK, 2 * search.limit))
+        """Search in stages; each continues where the one before stopped."""
+        if not planner.is_selective:
+            search.scan_by_id(max(SHORT_SCAN, 2 * search.limit))
         if search.is_done:
             return
-        path = chosen.path()
+        path = planner.path()
         search.is_complete = True
         for part in self._parts(connection, criteria, search.span):
             search.enter(part)
             if path is None:
-                search.walk(LONG_WALK)
+                search.scan_by_id(LONG_SCAN)
             else:
-                search.follow(path, MOST_LOOKUPS)
-            if not search.is_complete:  # stopped, or full
+                search.follow(path, MAX_LOOKUPS)
+            if not search.is_complete:  # stopped early, or the page is full
                 break
         if not search.is_done:
-            path = chosen.path_by_counts(self._statistics)
+            path = planner.path_by_counts(self._statistics)
             if path is not None:
                 search.enter(search.rest)
-                search.follow(path, MOST_LOOKUPS)
+                search.follow(path, MAX_LOOKUPS)
 
     def _records(self, connection: sqlite3.Connection, ids: Sequence[int]) -> builtins.list[JobRecord]:
         statement = self._sql.records.replace("{columns}", COLUMNS)
@@ -228,28 +230,28 @@ class Listing:
         return Search(connection, self._sql, clause, values, span, limit)
 
     def _parts(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange) -> builtins.list[IdRange]:
-        """Where such jobs may be, in the order of the span: by when they were created, and by how they ended."""
+        """Return the parts of the span that may have such jobs, by the zones: see docs/internals/listing.md."""
         times, statuses = (criteria.created_from, criteria.created_before), set(criteria.status)
-        is_about_ends = bool(statuses) and statuses <= {Status.SUCCEEDED, Status.CANCELLED}
-        if times == (None, None) and not is_about_ends:
+        only_finished = bool(statuses) and statuses <= {Status.SUCCEEDED, Status.CANCELLED}
+        if times == (None, None) and not only_finished:
             return [span]
         zones = self._statistics.zones(connection)
         if (
             zones is None
-            or self._indexes.without_history.size(connection, listing_plan.MOST_SORTED + 1) > listing_plan.MOST_SORTED
+            or self._indexes.without_history.size(connection, listing_plan.MAX_SORTED + 1) > listing_plan.MAX_SORTED
         ):
             return [span]
         rows = connection.execute(self._sql.zones_without_history, {"ids": ZONE_IDS}).fetchall()
-        fitting = {row[0] for row in rows}
+        matching = {row[0] for row in rows}
         for zone in zones:
-            if zone.has(*times) and (not is_about_ends or any(getattr(zone, status) for status in statuses)):
-                fitting.add(zone.zone)
-        return span.parts(fitting, ZONE_IDS, MOST_PARTS)
+            if zone.has(*times) and (not only_finished or any(getattr(zone, status) for status in statuses)):
+                matching.add(zone.zone)
+        return span.in_zones(matching, ZONE_IDS, MAX_PARTS)
 
     # --- all of them, in steps ---
 
-    def steps(self, criteria: Criteria) -> Iterator[Scanned]:
-        """All ids that fit, the oldest first, of jobs that are there when it begins. Each step is a short read."""
+    def steps(self, criteria: Criteria) -> Iterator[ScanStep]:
+        """Find all ids that match, oldest first, among the jobs that exist at the start, in short reads."""
         span, path = self._db.read_snapshot(partial(self._begin, criteria=criteria))
         while True:
             step = self._db.read_snapshot(partial(self._step, criteria=criteria, path=path, span=span))
@@ -258,45 +260,48 @@ class Listing:
                 return
             span = step.rest
 
-    def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[IdRange, Path | None]:
+    def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[IdRange, AccessPath | None]:
         (last,) = connection.execute(self._sql.last_job).fetchone()
-        chosen = ListPlan(connection, self._sql, self._indexes, criteria, MOST_SORTED_IN_STEPS)
-        return IdRange(newer=True, high=last + 1), chosen.path()
+        planner = ListPlanner(connection, self._sql, self._indexes, criteria, MAX_SORTED_IN_STEPS)
+        return IdRange(ascending=True, high=last + 1), planner.path()
 
-    def _step(self, connection: sqlite3.Connection, criteria: Criteria, path: Path | None, span: IdRange) -> Scanned:
+    def _step(
+        self, connection: sqlite3.Connection, criteria: Criteria, path: AccessPath | None, span: IdRange
+    ) -> ScanStep:
         parts = self._parts(connection, criteria, span)
         if not parts:
-            return Scanned([], 0, None)
+            return ScanStep([], 0, None)
         search = self._search(connection, criteria, span, STEP)
         search.enter(parts[0])
         if path is None:
-            search.walk(LONG_WALK)
+            search.scan_by_id(LONG_SCAN)
         else:
             search.follow(path, STEP)
         if not search.is_complete:
-            return Scanned(search.found, search.looked_at, search.rest)
+            return ScanStep(search.found, search.scanned, search.rest)
         rest = span._replace(low=parts[0].high - 1) if len(parts) > 1 else None
-        return Scanned(search.found, search.looked_at, rest)
+        return ScanStep(search.found, search.scanned, rest)
 
     # --- counts ---
 
-    def count(self, criteria: Criteria, deletable: bool = False, most: int | None = None) -> Counted:
+    def count(self, criteria: Criteria, deletable: bool = False, max_scanned: int | None = None) -> Counted:
         counted = self._count_by_statistics(criteria, deletable)
         if counted is not None:
             return Counted(counted)
-        count = looked_at = 0
+        count = scanned = 0
         for step in self.steps(criteria):
             if deletable and step.ids:
                 count += self._db.read(partial(self._deletable, criteria=criteria, ids=step.ids))
             else:
                 count += len(step.ids)
-            looked_at += step.looked_at
-            if most is not None and looked_at >= most and step.rest is not None:
+            scanned += step.scanned
+            if max_scanned is not None and scanned >= max_scanned and step.rest is not None:
                 return Counted(count, is_complete=False)
         return Counted(count)
 
     def _count_by_statistics(self, criteria: Criteria, deletable: bool) -> int | None:
-        """None: the filters are about more than queue, task and status, or many jobs are without history."""
+        """Count with the statistics. None: there are filters other than queue, task and status, or many jobs without
+        history."""
         statuses = tuple(one for one in criteria.status or Status if not deletable or one != Status.RUNNING)
         if not statuses:
             return 0
@@ -307,7 +312,7 @@ class Listing:
         def work(connection: sqlite3.Connection) -> int | None:
             queue = wanted.queue[0] if len(wanted.queue) == 1 else None
             counts = [
-                one.count for one in self._statistics.counts(connection, queue) if listing_plan.fits(wanted, one)
+                one.count for one in self._statistics.counts(connection, queue) if listing_plan.matches(wanted, one)
             ]
             known = [count for count in counts if count is not None]
             linked = self._linked(connection, wanted) if deletable else []
@@ -318,8 +323,8 @@ class Listing:
         return self._statistics.read(work)
 
     def _linked(self, connection: sqlite3.Connection, criteria: Criteria) -> builtins.list[int] | None:
-        """Those that fit of all jobs that are part of a chain or that others wait for. None: there are too many."""
-        bound = {"most": listing_plan.SMALL + 1}
+        """Return the matching jobs that are part of a chain or that others wait for. None: there are too many."""
+        bound = {"bound": listing_plan.SMALL + 1}
         sizes = [
             connection.execute(one, bound).fetchone()[0]
             for one in (self._sql.size_of_chains, self._sql.size_of_blockers)
@@ -332,7 +337,7 @@ class Listing:
             for row in connection.execute(one).fetchall()
         }
         clause, values = where(criteria, self._db.options.prefix)
-        statement = self._sql.fitting.replace("{where}", clause)
+        statement = self._sql.matching.replace("{where}", clause)
         return [row[0] for row in connection.execute(statement, values | {"batch": as_json(sorted(ids))}).fetchall()]
 
     def _deletable(self, connection: sqlite3.Connection, criteria: Criteria, ids: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Numbered migrations, each applied in one transaction and recorded by name and time."""
+"""Apply numbered migrations, each in one transaction, and compare the schema with what they create."""
 
 import re
 import sqlite3
@@ -16,27 +16,29 @@ from .engine.errors import Patience, is_busy
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
 UNRELEASED = "0001_initial"  # the first migration of the versions before the first release
-
-# The wall clock in microseconds; SQLite before 3.42 gives no more than milliseconds.
+_COMMENT = re.compile(r"--[^\n]*")
+# The wall clock in microseconds. SQLite before 3.42 has a resolution of milliseconds.
 NOW = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)"
 
 
 class Migrations:
+    """The migrations of one set of tables."""
+
     def __init__(self, connection: sqlite3.Connection, prefix: str, folder: Path | None = None) -> None:
         self._connection, self._prefix = connection, prefix
         self._known = {file.stem: file for file in sorted((folder or FOLDER).glob("[0-9]*.sql"))}
 
     def require_current(self) -> None:
-        """Raise unless the tables are exactly those of this version."""
+        """Raise unless all migrations of this version are applied."""
         pending = self.pending()
         if pending:
             raise SchemaOutdated(
                 f"found {len(self._known) - len(pending)} migrations, need {len(self._known)}: "
-                f"run '{self._command()}', or open it once with migrate=True, which is the default"
+                f"run '{self._command()}', or open the database once with migrate=True, which is the default"
             )
 
     def _command(self) -> str:
-        """What an operator types to migrate this very database."""
+        """Return the command that migrates this database."""
         from shlex import quote
 
         path = self._connection.execute("PRAGMA database_list").fetchone()[2]
@@ -47,24 +49,24 @@ class Migrations:
         applied = self.applied()
         if UNRELEASED in applied:
             raise SchemaUnsupported(
-                f"the tables {self._prefix}… were made by a development version of Holdfast and cannot be migrated: "
-                "move the database file away and start with a new one, or pass another prefix="
+                f"the tables {self._prefix}… were created by a development version of Holdfast and cannot be "
+                "migrated: move the database file away and start with a new one, or pass another prefix="
             )
         unknown = sorted(applied - self._known.keys())
         if unknown:
             raise SchemaTooNew(
                 f"this database was migrated by a newer Holdfast ({', '.join(unknown)}): "
-                "upgrade this one with 'pip install --upgrade holdfast'"
+                "upgrade with 'pip install --upgrade holdfast'"
             )
         return [name for name in self._known if name not in applied]
 
     def apply(self, clock: Clock, patience: Patience) -> list[str]:
-        """Apply what is missing. Two processes may do so at once: the second finds nothing left to do."""
+        """Apply pending migrations. Returns their names. Safe if several processes do so at the same time."""
         done: list[str] = []
         while patience.run(self.pending):
             patience.run(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
-                pending = self.pending()  # once more, now that nobody else can change it
+                pending = self.pending()  # again, now with the write lock
                 if pending:
                     self._apply_one(pending[0], clock.now())
                     done.append(pending[0])
@@ -87,7 +89,7 @@ class Migrations:
             if is_busy(error):
                 raise
             raise MigrationFailed(
-                f"migration {name} failed and was undone ({error}): the database is as it was"
+                f"migration {name} failed and was rolled back ({error}): the database is unchanged"
             ) from error
 
     def _record_table(self) -> str:
@@ -117,77 +119,80 @@ class Migrations:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Split a script where SQLite says a statement is complete: a trigger's inner semicolons are not."""
-    part = ""
+    """Split a script into complete statements. Semicolons inside a trigger do not end a statement."""
+    statement = ""
     for line in script.splitlines(keepends=True):
-        part += line
-        if line.rstrip().endswith(";") and sqlite3.complete_statement(part):
-            yield part
-            part = ""
-    if with_prefix(part, ""):
-        yield part
+        statement += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if with_prefix(statement, ""):
+        yield statement
 
 
-_COMMENT = re.compile(r"--[^\n]*")
+class SchemaObject(NamedTuple):
+    """A table, index or trigger."""
 
-
-class SchemaPart(NamedTuple):
     kind: str
     table: str
     sql: str
 
 
 def compare(connection: sqlite3.Connection, sql: Statements, prefix: str) -> Schema:
+    """Compare the schema of a database with this version's."""
     migrations = Migrations(connection, prefix)
-    found, known = migrations.applied(), migrations.known()
-    pending = [name for name in known if name not in found]
-    unknown = sorted(found - set(known))
-    as_one = not pending and not unknown
-    drift = drift_from(expected(sql, prefix), _parts(connection, sql, prefix), prefix) if as_one else []
-    others = [] if found else [row[0] for row in connection.execute(sql.prefixes).fetchall()]
-    return Schema(sorted(found), pending, unknown, drift, others, UNRELEASED in found)
+    applied, known = migrations.applied(), migrations.known()
+    pending = [name for name in known if name not in applied]
+    unknown = sorted(applied - set(known))
+    is_current = not pending and not unknown
+    drift = drift_from(expected(sql, prefix), _objects(connection, sql, prefix), prefix) if is_current else []
+    others = [] if applied else [row[0] for row in connection.execute(sql.prefixes).fetchall()]
+    return Schema(sorted(applied), pending, unknown, drift, others, UNRELEASED in applied)
 
 
-def expected(sql: Statements, prefix: str) -> dict[str, SchemaPart]:
-    """What the migrations make of an empty database."""
-    fresh = sqlite3.connect(":memory:", isolation_level=None)
+def expected(sql: Statements, prefix: str) -> dict[str, SchemaObject]:
+    """Return the schema that the migrations create in an empty database."""
+    empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        Migrations(fresh, prefix).apply(SystemClock(), Patience(Random(), 0))
-        return _parts(fresh, sql, prefix)
+        Migrations(empty, prefix).apply(SystemClock(), Patience(Random(), 0))
+        return _objects(empty, sql, prefix)
     finally:
-        fresh.close()
+        empty.close()
 
 
-def drift_from(wanted: dict[str, SchemaPart], there: dict[str, SchemaPart], prefix: str) -> list[SchemaDifference]:
+def drift_from(
+    wanted: dict[str, SchemaObject], found: dict[str, SchemaObject], prefix: str
+) -> list[SchemaDifference]:
+    """List the missing, changed and additional objects."""
     missing = [
-        SchemaDifference("missing", part.kind, name, part.table) for name, part in wanted.items() if name not in there
+        SchemaDifference("missing", one.kind, name, one.table) for name, one in wanted.items() if name not in found
     ]
     changed = [
-        SchemaDifference("changed", part.kind, name, part.table)
-        for name, part in wanted.items()
-        if name in there and _plain(there[name].sql) != _plain(part.sql)
+        SchemaDifference("changed", one.kind, name, one.table)
+        for name, one in wanted.items()
+        if name in found and _normalized(found[name].sql) != _normalized(one.sql)
     ]
-    tables = {part.table for part in wanted.values()}
-    others = _other_prefixes(there, prefix)
+    tables = {one.table for one in wanted.values()}
+    others = _other_prefixes(found, prefix)
     extra = [
-        SchemaDifference("extra", part.kind, name, part.table)
-        for name, part in there.items()
-        if name not in wanted and (part.table in tables or not part.table.startswith(others))
+        SchemaDifference("extra", one.kind, name, one.table)
+        for name, one in found.items()
+        if name not in wanted and (one.table in tables or not one.table.startswith(others))
     ]
     return [*missing, *changed, *extra]
 
 
-def _parts(connection: sqlite3.Connection, sql: Statements, prefix: str) -> dict[str, SchemaPart]:
+def _objects(connection: sqlite3.Connection, sql: Statements, prefix: str) -> dict[str, SchemaObject]:
     rows = connection.execute(sql.schema_objects, {"prefix": prefix}).fetchall()
-    return {name: SchemaPart(kind, table, text) for kind, name, table, text in rows}
+    return {name: SchemaObject(kind, table, text) for kind, name, table, text in rows}
 
 
-def _other_prefixes(there: dict[str, SchemaPart], prefix: str) -> tuple[str, ...]:
-    """Of other sets of Holdfast's tables in the same file, whose prefixes begin with this one."""
-    ends = f"{prefix}migrations"
-    return tuple(name.removesuffix("migrations") for name in there if name.endswith("migrations") and name != ends)
+def _other_prefixes(found: dict[str, SchemaObject], prefix: str) -> tuple[str, ...]:
+    """Return the prefixes of other sets of Holdfast's tables in the same file that begin with this prefix."""
+    own = f"{prefix}migrations"
+    return tuple(name.removesuffix("migrations") for name in found if name.endswith("migrations") and name != own)
 
 
-def _plain(sql: str) -> str:
-    """Without comments, and spaces as they come."""
+def _normalized(sql: str) -> str:
+    """Strip comments and normalize spaces."""
     return " ".join(_COMMENT.sub("", sql).replace('"', "").split()).replace("( ", "(").replace(" )", ")")

@@ -1,4 +1,4 @@
-"""Looking at jobs, and waiting for something to look at."""
+"""Read jobs and their history, and wait for commits."""
 
 import math
 import sqlite3
@@ -12,10 +12,14 @@ from ...model.stats import EventRecord
 from ..statements import Statements
 from .database import Database
 
+MAX_WAIT_SECONDS = 1.0
+COLUMNS = ", ".join(
+    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+)
 EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
 
-# Events whose states go without saying.
-PLAIN = frozenset({"enqueued", "claimed", "succeeded", "removed"})
+# Events whose old and new status are always the same, and are therefore not shown.
+OBVIOUS_EVENTS = frozenset({"enqueued", "claimed", "succeeded", "removed"})
 
 
 def event_record(
@@ -25,14 +29,14 @@ def event_record(
 
 
 def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:
-    """In the order in which things happened; an attempt stands right after the event of its claim."""
-    spans = {row[0]: _attempt(row) for row in attempts}
+    """Merge events and attempts in order of time. An attempt follows the event of its claim."""
+    by_number = {row[0]: _attempt(row) for row in attempts}
     entries: list[TimelineEntry] = []
     for one in events:
         entries.append(TimelineEntry(one.at, "event", one.event, one.attempt or 0, one.actor, one.detail))
-        if one.event == "claimed" and one.attempt in spans:
-            entries.append(spans.pop(one.attempt))
-    return entries + list(spans.values())  # what is left was inserted by hand, without its event
+        if one.event == "claimed" and one.attempt in by_number:
+            entries.append(by_number.pop(one.attempt))
+    return entries + list(by_number.values())  # the rest was inserted by plain SQL, without events
 
 
 def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
@@ -59,7 +63,7 @@ def _detail(
 ) -> dict[str, Any]:
     if text is not None:
         return read_detail(text)
-    detail: dict[str, Any] = {} if event in PLAIN else {"from": old, "to": new, "run_at": run_at}
+    detail: dict[str, Any] = {} if event in OBVIOUS_EVENTS else {"from": old, "to": new, "run_at": run_at}
     detail |= {"error_code": error_code, "reason": reason}
     return {name: value for name, value in detail.items() if value is not None}
 
@@ -67,14 +71,8 @@ def _detail(
 def read_detail(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:  # inserted by hand
+    except msgspec.DecodeError:  # inserted by plain SQL
         return {"text": text}
-
-
-LONGEST_WAIT_SECONDS = 1.0
-COLUMNS = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
-)
 
 
 def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
@@ -83,6 +81,8 @@ def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> 
 
 
 class ReadJobs:
+    """Reads single jobs, and waits for commits."""
+
     def __init__(self, db: Database) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
 
@@ -111,18 +111,18 @@ class ReadJobs:
         if until_due:
             timeout = min(timeout, self._seconds_until_due())
         if timeout > 0:
-            watcher.wait(seen, min(timeout, LONGEST_WAIT_SECONDS))
+            watcher.wait(seen, min(timeout, MAX_WAIT_SECONDS))
         return watcher.endings
 
-    def wake_waiting(self) -> None:
+    def wake_waiters(self) -> None:
         self._db.engine().watcher.notify()
 
     def _seconds_until_due(self) -> float:
         run_at, timeout_at, lease = self._db.read(
             lambda connection: connection.execute(self._sql.next_due).fetchone()
         )
-        moments = [math.inf]
-        moments += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
+        seconds = [math.inf]
+        seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
         if lease is not None:
-            moments.append((lease - self._clock.boot_now()) / SECOND)
-        return min(moments)
+            seconds.append((lease - self._clock.boot_now()) / SECOND)
+        return min(seconds)

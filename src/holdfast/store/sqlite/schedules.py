@@ -1,4 +1,4 @@
-"""Cron schedules: kept, changed, and turned into jobs when they are due."""
+"""Store cron schedules, and enqueue their jobs when they are due."""
 
 import builtins
 import sqlite3
@@ -16,12 +16,14 @@ from .blobs import Blobs
 from .database import Database
 from .enqueue import Enqueue
 
-FIRES_KEPT = 1000
+FIRES_KEPT = 1000  # per schedule, to recognise occurrences that have fired
 EVENTS: dict[ScheduleAction, str] = {"remove": "removed", "pause": "paused", "resume": "resumed"}
 _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 
 
 class SqliteSchedules:
+    """Implements ScheduleStore."""
+
     def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
 
@@ -34,8 +36,8 @@ class SqliteSchedules:
                 return True
             if known.source == "code" and schedule.source == "runtime":
                 raise InvalidInput(
-                    f"the schedule {schedule.name!r} was put there by @app.cron: change it in the code, choose "
-                    "another name, or remove it first if the code has it no more"
+                    f"the schedule {schedule.name!r} comes from @app.cron: change it in the code or choose another "
+                    "name; if it is no longer in the code, remove it first"
                 )
             if schedule.is_like(known):
                 return False
@@ -50,7 +52,7 @@ class SqliteSchedules:
     def _write_schedule(
         self, connection: sqlite3.Connection, statement: str, schedule: NewSchedule, known: ScheduleRecord | None
     ) -> None:
-        """A new expression counts from now; otherwise what was missed is still missed."""
+        """Store the schedule. A new expression counts from now; otherwise missed occurrences stay missed."""
         now = self._clock.now()
         values = {field: getattr(schedule, field) for field in NewSchedule.__struct_fields__}
         if known is not None and (known.cron, known.tz) == (schedule.cron, schedule.tz):
@@ -60,7 +62,10 @@ class SqliteSchedules:
         connection.execute(statement, values | {"now": now})
 
     def change(self, action: ScheduleAction, name: str, actor: str, reason: str = "") -> bool:
-        """Resumed, it counts from now: what was missed during the pause does not fire. False: nothing changed."""
+        """Remove, pause or resume a schedule. Occurrences missed during a pause do not fire.
+
+        Returns False if nothing changed.
+        """
 
         def work(connection: sqlite3.Connection) -> bool:
             known = self._find_schedule(connection, name)
@@ -75,7 +80,7 @@ class SqliteSchedules:
         return self._db.run(work, durable=True, wakes=True)
 
     def list(self, after: str = "", limit: int = 1000, name: str | None = None) -> builtins.list[ScheduleRecord]:
-        """By name, those after one; or the one of this name."""
+        """Return the schedules after this name, by name; or the one of this name."""
         if name is not None:
             found = self._db.read(lambda connection: self._find_schedule(connection, name))
             return [] if found is None else [found]
@@ -85,7 +90,7 @@ class SqliteSchedules:
     def due(
         self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
     ) -> tuple[builtins.list[ScheduleRecord], int | None]:
-        """Those with something to do, by name, and the next occurrence of such schedules after now."""
+        """Return the due schedules, by name, and the time of the next occurrence after now."""
         statement = self._sql.due_schedules.replace("{columns}", _COLUMNS)
         given = {"tasks": as_json(tasks), "declared": as_json(declared), "now": now, "after": after, "limit": limit}
 
@@ -100,25 +105,25 @@ class SqliteSchedules:
             if plan.moments and plan.moments[-1] > self._clock.now():
                 return []  # the clock was set back since the plan was made
             values = {"name": schedule.name, "revision": schedule.revision}
-            places = {"handled_at": plan.handled_at, "next_at": plan.next_at}
-            if connection.execute(self._sql.advance_schedule, values | places).rowcount == 0:
-                return []  # another worker was faster, or an operator
-            found = [self._fire_one(connection, schedule, moment, name) for moment in plan.moments]
-            if found:
+            advanced = {"handled_at": plan.handled_at, "next_at": plan.next_at}
+            if connection.execute(self._sql.advance_schedule, values | advanced).rowcount == 0:
+                return []  # another worker fired it, or an operator changed it
+            fired = [self._fire_one(connection, schedule, moment, blob) for moment in plan.moments]
+            if fired:
                 connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
-            return [job_id for job_id in found if job_id is not None]
+            return [job_id for job_id in fired if job_id is not None]
 
-        is_large = bool(plan.moments) and self._blobs.vault.is_large(schedule.args)
-        name = self._blobs.put(schedule.args, reserve=True) if is_large else None
-        self._db.require_space(0 if name is not None else len(schedule.args) * len(plan.moments))
+        is_large = bool(plan.moments) and self._blobs.store.is_large(schedule.args)
+        blob = self._blobs.put(schedule.args, reserve=True) if is_large else None
+        self._db.require_space(0 if blob is not None else len(schedule.args) * len(plan.moments))
         return self._db.run(work, durable=bool(plan.moments), wakes=True)
 
     def _fire_one(
         self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
     ) -> int | None:
-        """The id of the new job. None if this occurrence has fired before, or its key is taken.
+        """Enqueue one occurrence. Returns the id of the job, or None if it has fired before, or its key is taken.
 
-        blob: by which its payload is kept, if it is large.
+        blob: the name of its payload in the blob store, if it is large.
         """
         values: dict[str, Any] = {"name": schedule.name, "fire_at": fire_at}
         if connection.execute(self._sql.add_fire, values).rowcount == 0:
@@ -128,8 +133,8 @@ class SqliteSchedules:
             connection, job if blob is None else replace(job, args=PLACEHOLDER, args_blob=blob)
         )
         values["job_id"] = inserted.id
-        connection.execute(self._sql.name_job_of_fire, values)
-        connection.execute(self._sql.name_last_job, values)
+        connection.execute(self._sql.set_fire_job, values)
+        connection.execute(self._sql.set_last_job, values)
         return inserted.id if inserted.existing is None else None
 
     def _find_schedule(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:
@@ -148,7 +153,7 @@ class SqliteSchedules:
         detail = {"schedule": name} | ({} if put is None else {"cron": put.cron, "tz": put.tz, "task": put.task})
         detail |= {"reason": reason} if reason else {}
         values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
-        connection.execute(self._sql.note, values)
+        connection.execute(self._sql.log_event, values)
 
 
 def _record(row: tuple[Any, ...]) -> ScheduleRecord:

@@ -40,7 +40,7 @@ class Settle:
             return self._db.take_part(conn, lambda connection: self._settle_with_others(connection, one))
         if one.transition == "succeed" and one.result is None and one.lease.queue is not None:
             return self._db.run(_Ack(self._sql, one), atomic=True)
-        one = self._blobs.keep_apart(one)
+        one = self._blobs.offload(one)
 
         def work(connection: sqlite3.Connection) -> bool:
             settled = self.settle_here(connection, one) is not None
@@ -80,10 +80,10 @@ class Settle:
         kept = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
         if connection.execute(self._sql.succeed, kept).rowcount == 1:
             if one.result_blob is not None:
-                connection.execute(self._sql.refer_result, (one.result_blob, lease.id))
+                connection.execute(self._sql.set_result_blob, (one.result_blob, lease.id))
             return True
         if one.result_blob is not None:
-            connection.execute(self._sql.let_go, (one.result_blob,))
+            connection.execute(self._sql.mark_unused, (one.result_blob,))
         return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
 
     def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> Settlement | None:

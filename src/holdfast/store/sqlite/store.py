@@ -1,11 +1,11 @@
-"""The store on SQLite: its parts, each given the database, put together. The SQL is in `sql/`."""
+"""Assemble the SQLite store from its parts, each of which is given the database. The SQL is in `sql/`."""
 
 from random import Random
 from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ..blob_store import FileBlobs, Vault
+from ..blob_store import CheckedBlobs, FileBlobs
 from ..prune import Prune
 from ..statistics import Statistics
 from .blobs import Blobs
@@ -31,41 +31,45 @@ from .workers import Workers
 from .workflow import Workflows
 
 
-class SlotLock:
-    """The lock of a worker of this process, or, where it has none, one of its own for each run."""
+class PruneRunLock:
+    """Proves to other processes that a pruning run is alive: by a worker's lock, or one of the run's own."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self.slots: dict[str, Slot] = {}  # of runs whose process has no worker
+        self.slots: dict[str, Slot] = {}  # of runs in a process without workers
 
     def take(self, token: str) -> dict[str, Any]:
         slot = next(iter(self._workers.slots.values()), None)
         if slot is None:
-            slot = self.slots[token] = self._workers.lock_file_here().hold()
+            slot = self.slots[token] = self._workers.lock_file().hold()
         return {"slot": slot.number, "inode": slot.inode}
 
     def is_held(self, number: int, inode: int) -> bool:
-        file, slot = self._workers.lock_file_here(), Slot(number, inode)
+        file, slot = self._workers.lock_file(), Slot(number, inode)
         return not file.is_free(slot) and file.is_current(slot)
 
     def release(self, token: str) -> None:
         slot = self.slots.pop(token, None)
         if slot is not None:
-            self._workers.lock_file_here().let_go(slot)
+            self._workers.lock_file().let_go(slot)
 
 
 class SqliteStore:
+    """Implements Store."""
+
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self.clock = clock
         self.database = db = Database(options, clock, random, token)
-        vault = Vault(options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes)
-        blobs = Blobs(db, vault)
+        checked_blobs = CheckedBlobs(
+            options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
+        )
+        blobs = Blobs(db, checked_blobs)
         statistics = Statistics(db, db.sql, clock)
         workflows = Workflows(db, blobs, statistics)
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
         workers = Workers(db, workflows)
         claim = Claim(db, workers, workflows)
-        reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), SlotLock(workers)
+        reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), PruneRunLock(workers)
         self.jobs = _Jobs(
             enqueue,
             claim,
@@ -81,32 +85,34 @@ class SqliteStore:
         self.schedules = SqliteSchedules(db, blobs, enqueue)
         self.statistics = SqliteStatistics(db, statistics)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
-        self.file = File(db, Diagnostics(db, vault), Repairs(db, statistics))
+        self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
 
         db.fold, db.after_fork = self.statistics.fold_quietly, forget_workers
-        self.transaction, self.reading = db.transaction, db.reading
-        self.hurried, self.held_for, self.close = db.hurried, db.held_for, db.close
+        self.transaction, self.snapshot, self.close = db.transaction, db.reading, db.close
+        self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
-        self.wake_waiting = reading.wake_waiting
+        self.wake_waiters = reading.wake_waiters
 
     @property
     def actor(self) -> str:
         return self.database.actor
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         options = self.database.options
         prefix = "" if options.prefix == DEFAULT_PREFIX else f" ({options.prefix})"
         return f"{options.path.resolve()}{prefix}"
 
-    def refuse_waiting_for_itself(self) -> None:
+    def require_no_transaction(self) -> None:
         self.database.engine().writer.refuse_waiting_for_itself()
 
 
 class _Jobs:
+    """Implements JobStore."""
+
     def __init__(
         self,
         enqueue: Enqueue,
@@ -119,29 +125,30 @@ class _Jobs:
         blobs: Blobs,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
-        self.claim_messages, self.settle_and_claim, self.sweep = (
-            claim.claim_messages,
-            settle_and_claim.settle_and_claim,
-            claim.sweep,
-        )
+        self.claim_messages, self.sweep = claim.claim_messages, claim.sweep
+        self.settle_and_claim = settle_and_claim.settle_and_claim
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
-        self.keep_apart, self.fetch = blobs.keep_apart, blobs.fetch
+        self.offload, self.read_blob = blobs.offload, blobs.read_blob
 
 
 class _Workers:
+    """Implements WorkerStore."""
+
     def __init__(self, workers: Workers) -> None:
-        self.enlist, self.retire = workers.enlist, workers.retire
+        self.register, self.unregister = workers.register, workers.unregister
         self.heartbeat, self.list = workers.heartbeat, workers.list
 
 
 class _Workflows:
+    """Implements WorkflowStore."""
+
     def __init__(self, workflows: Workflows, explain: Explain) -> None:
         self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
         self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
         self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
-        self.situation, self.ahead_of = explain.situation, explain.ahead_of
+        self.situation, self.count_ahead = explain.situation, explain.count_ahead
 
 
 def open_store(

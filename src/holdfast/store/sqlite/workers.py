@@ -1,4 +1,4 @@
-"""Workers: registering, heartbeats, and recovering what dead ones held."""
+"""Register workers, record their heartbeats, and recover the jobs of dead ones."""
 
 import builtins
 import logging
@@ -19,30 +19,35 @@ from .database import Database
 from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, presence
 from .workflow import Workflows
 
-MOST_RUNNING = 20_000
-Taken = Mapping[str, list[tuple[str, str | None, int]]]
+log = logging.getLogger("holdfast.worker")
+RECOVERY_ROWS = 1000
+ENDED_WORKERS_KEPT = 100
+MAX_RUNNING_READ = 20_000
+ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
 
 
 def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
-    """Those that are present and the last ones that were, with what they have claimed. The newest first."""
-    taken = defaultdict[str, list[Any]](list)
-    for worker, *place in connection.execute(sql.claimed_by_workers, {"most": MOST_RUNNING}).fetchall():
-        taken[worker].append(tuple(place))
-    return _attendance(connection, sql, path, taken)
+    """Return the running workers and the last ones that ended, newest first, with how many jobs each has claimed."""
+    claimed = defaultdict[str, list[Any]](list)
+    for worker, *count in connection.execute(sql.claimed_by_workers, {"bound": MAX_RUNNING_READ}).fetchall():
+        claimed[worker].append(tuple(count))
+    return _attendance(connection, sql, path, claimed)
 
 
 def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
-    """Those that have not ended, for the doctor, which does not ask what they have claimed."""
+    """Return the workers that have not ended, without the jobs that they have claimed."""
     return [one for one in _attendance(connection, sql, path, {}) if one.presence != "ended"]
 
 
-def _attendance(connection: sqlite3.Connection, sql: Statements, path: Path, taken: Taken) -> list[Attendance]:
+def _attendance(
+    connection: sqlite3.Connection, sql: Statements, path: Path, claimed: ClaimedCounts
+) -> list[Attendance]:
     found = []
     for number, inode, *row in connection.execute(sql.workers).fetchall():
         worker = _as_worker(*row)
         has_ended = worker.ended_at is not None
         state = "ended" if has_ended else presence(path, Slot(number, inode), worker.pid, worker.host)
-        found.append(Attendance(worker, state, taken.get(worker.id, [])))
+        found.append(Attendance(worker, state, claimed.get(worker.id, [])))
     return found
 
 
@@ -56,47 +61,44 @@ def _texts(stored: str | None) -> tuple[str, ...] | None:
     return None if stored is None else tuple(msgspec.json.decode(stored, type=list[str]))
 
 
-log = logging.getLogger("holdfast.worker")
-LOST_ROWS = 1000
-ENDED_WORKERS_KEPT = 100
-
-
 class Workers:
+    """The workers of this process, and the recovery of dead ones."""
+
     def __init__(self, db: Database, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
         self.slots: dict[str, Slot] = {}  # of the workers of this process
 
-    def enlist(self, worker: WorkerRecord, retention: str | None = None) -> None:
-        """Register a worker. From now on, and while this process lives, others know that it does."""
-        slot = self.lock_file_here().hold()
+    def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
+        """Register a worker. Other processes see it as alive while this process lives."""
+        slot = self.lock_file().hold()
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute(self._sql.enlist, _as_row(worker, slot))
-            connection.execute(self._sql.forget_ended_workers, {"keep": ENDED_WORKERS_KEPT})
+            connection.execute(self._sql.register_worker, _as_row(worker, slot))
+            connection.execute(self._sql.delete_ended_workers, {"keep": ENDED_WORKERS_KEPT})
             if retention is not None:
                 self._put_retention(connection, retention)
 
         try:
             self._db.run(work, durable=retention is not None)
         except BaseException:
-            self.lock_file_here().let_go(slot)
+            self.lock_file().let_go(slot)
             raise
         self.slots[worker.id] = slot
         self._db.has_workers = True
         self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
 
     def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:
-        """Store the policy, and log it if it is another one."""
+        """Store the policy, and log an event if it has changed."""
         if connection.execute(self._sql.get_meta, ("retention",)).fetchone() == (text,):
             return
         connection.execute(self._sql.set_meta, ("retention", text))
         policy = retention_from_json(text)
         detail = as_json({"retention": text if policy is None else policy.in_words()})
         values = {"now": self._clock.now(), "event": "retention_changed", "actor": self._db.actor, "detail": detail}
-        connection.execute(self._sql.note, values)
+        connection.execute(self._sql.log_event, values)
 
-    def retire(self, worker_id: str) -> None:
-        """Note that the worker has stopped. What it still holds goes back, uncounted."""
+    def unregister(self, worker_id: str) -> None:
+        """Record that the worker has stopped. Jobs that it still holds are returned; the attempt does not count."""
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._sql.return_all, {"worker": worker_id, "now": self._clock.now()})
@@ -108,14 +110,16 @@ class Workers:
             self._db.run(work, wakes=True)
         finally:
             if slot is not None:
-                self.lock_file_here().let_go(slot)
+                self.lock_file().let_go(slot)
 
     def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
-        """Note that the worker lives. Returns the leases held in its name; None where others have taken it for dead:
-        it needs a new id."""
+        """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
+
+        Then the worker needs a new id.
+        """
         slot = self.slots[worker_id]
-        if not self.lock_file_here().is_current(slot):  # somebody has removed the file, so nobody sees the lock
-            slot = self.slots[worker_id] = self.lock_file_here().hold_visibly(slot)
+        if not self.lock_file().is_current(slot):  # the file was deleted, so other processes cannot see the lock
+            slot = self.slots[worker_id] = self.lock_file().hold_visibly(slot)
             self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -127,24 +131,24 @@ class Workers:
         return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
 
     def list(self) -> builtins.list[Attendance]:
-        """Read the workers that are present and the last ones that were, with what they claimed. The newest first."""
+        """Return the running workers and the last ones that ended, newest first."""
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 
     def recover_lost(self) -> int:
-        """running -> ready or failed, for everything that dead workers held."""
+        """running -> ready or failed, for all jobs that dead workers held. Returns how many."""
         recovered = 0
         for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
-            if self.lock_file_here().is_free(Slot(*slot)):
+            if self.lock_file().is_free(Slot(*slot)):
                 recovered += self._recover_from(worker_id)
         return recovered
 
-    def renew_for_the_living(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
-        """Renew the leases of workers that live and are only slow, since a handler hogs the interpreter.
+    def renew_for_live_workers(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
+        """Renew expired leases of workers that are alive but slow, for example because a handler holds the GIL.
 
         Runs in the transaction that recovers expired leases, with the same time: a worker that is late only because
-        the database was locked must not lose anything between the two.
+        the database was locked must not lose a job between the two.
         """
-        names = {row[0] for row in connection.execute(self._sql.late_workers, times).fetchall()}
+        names = {row[0] for row in connection.execute(self._sql.workers_with_expired_leases, times).fetchall()}
         if not names:
             return
         for worker_id, number, inode, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
@@ -156,8 +160,8 @@ class Workers:
 
     def _recover_from(self, worker_id: str) -> int:
         def work(connection: sqlite3.Connection) -> int:
-            values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": LOST_ROWS}
-            # Both look at the same rows, so each batch moves all of them one way or the other.
+            values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": RECOVERY_ROWS}
+            # Both select the same rows, so each batch moves all of them: to failed or to ready.
             both = (self._sql.recover_lost_spent, self._sql.recover_lost)
             moved = sum(connection.execute(statement, values).rowcount for statement in both)
             self._workflows.resolve_here(connection)
@@ -168,14 +172,13 @@ class Workers:
         recovered = 0
         while batch := self._db.run(work, wakes=True):
             recovered += batch
-        held = f"{plural(recovered, 'job')} that it held {'is' if recovered == 1 else 'are'} recovered"
-        log.warning("worker %s has died: %s", worker_id, held)
+        log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
         return recovered
 
     def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:
-        connection.execute(self._sql.worker_ended, {"id": worker_id, "ending": ending, "now": self._clock.now()})
+        connection.execute(self._sql.end_worker, {"id": worker_id, "ending": ending, "now": self._clock.now()})
 
-    def lock_file_here(self) -> LockFile:
+    def lock_file(self) -> LockFile:
         return lock_file(self._db.options.path)
 
 

@@ -1,9 +1,8 @@
-"""Chains, blockers and batches: reading, making and deleting them, and what happens when a job ends.
+"""Create, read and delete chains, blockers and batches, and resolve the ends of jobs.
 
-A trigger inserts a row into `endings` for every end that other jobs or a batch may wait for. Whoever has ended a job
-resolves these rows in the same transaction, or right after it if the end was a single statement. Rows that are left,
-because they were too many for one transaction or the job was ended by plain SQL, are resolved by the next worker that
-looks for work.
+When a job ends that other jobs or a batch may wait for, a trigger inserts a row into `endings`. The process that
+ended the job resolves these rows in the same transaction, or right after it if the end was a single statement. The
+next claim resolves the rows that are left, because they were too many for one transaction or plain SQL ended the job.
 """
 
 import logging
@@ -27,15 +26,17 @@ from .job_columns import statement, values
 from .read import COLUMNS, get_record
 
 log = logging.getLogger("holdfast.worker")
-ENDINGS = 500
-EDGES = 1000
-MOST_AT_ONCE = 2000
-MOST_WALKED = 10_000
+ENDINGS_PER_ROUND = 500
+EDGES_PER_ROUND = 1000
+MAX_RESOLVED = 2000  # endings and edges in one transaction
+MAX_SCANNED = 10_000  # blockers
 LAST_INDEX = 2**63 - 1
 _read_callback = msgspec.json.Decoder(NewJob).decode
 
 
 class Workflows:
+    """Chains, blockers and batches."""
+
     def __init__(self, db: Database, blobs: Blobs, statistics: Statistics) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self._blobs, self._statistics = blobs, statistics
@@ -46,39 +47,40 @@ class Workflows:
     def chain(
         self, chain_id: int, *, last_only: bool = False, near: int | None = None, each_side: int = 0
     ) -> list[JobRecord]:
-        """Read the jobs of a chain, in order. near: only those around this index, the first and the last."""
-        found = {"chain": chain_id, "low": 0, "high": LAST_INDEX}
+        """Return the jobs of a chain, in order. near: only those around this index, the first and the last."""
+        wanted = {"chain": chain_id, "low": 0, "high": LAST_INDEX}
         if near is not None:
-            found |= {"low": near - each_side, "high": near + each_side}
-        return self._records(self._sql.chain_end if last_only else self._sql.chain, found)
+            wanted |= {"low": near - each_side, "high": near + each_side}
+        return self._records(self._sql.chain_end if last_only else self._sql.chain, wanted)
 
     def delete_chain(
         self, chain_id: int, cascade: bool, actor: str, reason: str = "", *, dry_run: bool = False
     ) -> Deletion:
-        """Delete the whole chain, unless others wait for it; with `cascade` those, too. All or nothing.
+        """Delete the whole chain, unless jobs wait for it. All or nothing.
 
-        dry_run: tells what would be deleted, and what is in the way.
+        cascade: delete the chains of those jobs, too.
+        dry_run: only return what would be deleted, and which jobs prevent it.
         """
 
         def work(connection: sqlite3.Connection) -> Deletion:
-            found = self._deletion(connection, chain_id, cascade)
-            if found.waiting or found.running:
-                return msgspec.structs.replace(found, ids=())
-            if found.ids:
-                connection.execute(self._sql.delete_jobs, {"batch": as_json(found.ids)})
-                self.note_deletion(connection, "deleted", len(found.ids), found.ids, actor, reason)
+            planned = self._plan_deletion(connection, chain_id, cascade)
+            if planned.waiting or planned.running:
+                return msgspec.structs.replace(planned, ids=())
+            if planned.ids:
+                connection.execute(self._sql.delete_jobs, {"batch": as_json(planned.ids)})
+                self.log_deletion(connection, "deleted", len(planned.ids), planned.ids, actor, reason)
                 self.resolve_here(connection)
-            return found
+            return planned
 
         if dry_run:
-            return self._db.read_snapshot(lambda connection: self._deletion(connection, chain_id, cascade))
+            return self._db.read_snapshot(lambda connection: self._plan_deletion(connection, chain_id, cascade))
         deletion = self._db.run(work, durable=True, wakes=True)
         if deletion.ids:
             self.forget_events()
         return deletion
 
-    def _deletion(self, connection: sqlite3.Connection, chain_id: int, cascade: bool) -> Deletion:
-        """Find what would be deleted, and what is in the way."""
+    def _plan_deletion(self, connection: sqlite3.Connection, chain_id: int, cascade: bool) -> Deletion:
+        """Return what would be deleted, and which jobs prevent it."""
         chains = [chain_id]
         if cascade:
             chains = [row[0] for row in connection.execute(self._sql.chains_waiting, (chain_id,)).fetchall()]
@@ -90,7 +92,7 @@ class Workflows:
             running=tuple(job_id for job_id, status in jobs if status == "running"),
         )
 
-    def note_deletion(
+    def log_deletion(
         self,
         connection: sqlite3.Connection,
         event: str,
@@ -100,12 +102,12 @@ class Workflows:
         reason: str | None = None,
     ) -> None:
         detail = as_json({"count": count, "among": [ids[0], ids[-1]]} | ({"reason": reason} if reason else {}))
-        note = {"now": self._clock.now(), "event": event, "actor": actor, "detail": detail}
-        connection.execute(self._sql.note, note)
+        event_row = {"now": self._clock.now(), "event": event, "actor": actor, "detail": detail}
+        connection.execute(self._sql.log_event, event_row)
 
     def forget_events(self) -> None:
-        """Delete the events of deleted jobs, which are kept until they are folded."""
-        with suppress(StoreError):  # what was asked for is done; the next one that folds sees to the rest
+        """Delete the events of deleted jobs, after folding them into the statistics."""
+        with suppress(StoreError):  # the jobs are deleted; the next fold deletes the events that are left
             self._statistics.fold_all()
             while self._statistics.delete_removed():
                 pass
@@ -113,8 +115,10 @@ class Workflows:
     # --- blockers ---
 
     def blockers(self, job_id: int, limit: int = -1, *, urgent_first: bool = False) -> Blockers:
-        """Read the chains that a job waits for, or waited for: as they were given, or each once, first those that
-        need an operator."""
+        """Return the chains that a job waits for or waited for, in the order given.
+
+        urgent_first: each chain once, those that need an operator first.
+        """
 
         def work(connection: sqlite3.Connection) -> Blockers:
             total, holding = connection.execute(self._sql.count_blockers, (job_id,)).fetchone()
@@ -126,22 +130,23 @@ class Workflows:
 
         return self._db.read(work)
 
-    def waiting_for(self, chain_id: int, limit: int, *, ended: bool = False) -> WaitingJobs:
-        """Read unfinished jobs that wait for this chain, or waited for it. ended: those that have ended, too.
+    def waiting_for(self, chain_id: int, limit: int, *, include_finished: bool = False) -> WaitingJobs:
+        """Return unfinished jobs that wait for this chain, or waited for it. include_finished: finished ones, too.
 
-        With a limit, at most 10,000 are looked at.
+        With a limit, at most 10,000 blockers are scanned.
         """
-        wanted = {"chain": chain_id, "limit": limit, "ended": ended, "most": MOST_WALKED if limit >= 0 else -1}
+        bound = MAX_SCANNED if limit >= 0 else -1
+        wanted = {"chain": chain_id, "limit": limit, "include_finished": include_finished, "bound": bound}
         found = self._records(self._sql.waiting_for, wanted)
         if len(found) != limit:
             return WaitingJobs(found, len(found))
-        ids = self._db.read(lambda connection: self._waiting_ids(connection, chain_id, ended, MOST_WALKED))
+        ids = self._db.read(lambda connection: self._waiting_ids(connection, chain_id, include_finished, MAX_SCANNED))
         return WaitingJobs(found, len(ids))
 
     def _waiting_ids(
-        self, connection: sqlite3.Connection, chain_id: int, ended: bool = False, most: int = -1
+        self, connection: sqlite3.Connection, chain_id: int, include_finished: bool = False, bound: int = -1
     ) -> list[int]:
-        wanted = {"chain": chain_id, "limit": -1, "ended": ended, "most": most}
+        wanted = {"chain": chain_id, "limit": -1, "include_finished": include_finished, "bound": bound}
         rows = connection.execute(self._sql.waiting_for.replace("{columns}", "id"), wanted).fetchall()
         return [row[0] for row in rows]
 
@@ -162,9 +167,10 @@ class Workflows:
         return self._db.run_in(conn, work, sum(len(text) for text in callbacks.values() if text is not None))
 
     def close_batch(self, batch_id: int, conn: Any = None, *, cancel: str | None = None) -> None:
-        """Take no more members from outside. cancel: a reason; its members are cancelled and no callback runs.
+        """Stop accepting members. Only unfinished members may then add more.
 
-        A batch that was rolled back with the transaction of `conn` needs no cancelling.
+        cancel: a reason; cancels the members, and no callback runs. Does nothing if the batch was rolled back with
+            the transaction of `conn`.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -180,7 +186,7 @@ class Workflows:
             self._db.run_in(conn, work)
 
     def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """Read a batch by its id, or by the job that was enqueued as its callback."""
+        """Return a batch by its id, or by the job that was enqueued as its callback."""
 
         def work(connection: sqlite3.Connection) -> BatchRecord | None:
             row = connection.execute(self._sql.batch, {"batch": batch_id, "callback": callback}).fetchone()
@@ -196,11 +202,11 @@ class Workflows:
             return
         row = connection.execute(self._sql.batch_is_open, (links.batch_id,)).fetchone()
         if row is None:
-            raise BatchNotFound(f"there is no batch {links.batch_id}: it never existed, or it was deleted")
+            raise BatchNotFound(f"there is no batch {links.batch_id}: it never existed or was deleted")
         if not row[0]:
             raise BatchEnded(
-                f"batch {links.batch_id} has ended: it takes members while its block lasts, and then from members "
-                "that have not ended"
+                f"batch {links.batch_id} has ended: members can be added inside its block, and later only by members "
+                "that have not finished"
             )
 
     # --- new jobs ---
@@ -221,62 +227,68 @@ class Workflows:
     def link(
         self, connection: sqlite3.Connection, ids: Sequence[int], links: Links, chain: int | None = None
     ) -> None:
-        """Add the blockers of these jobs, which are stored as blocked. chain: their chain, unless each begins one."""
+        """Add the blockers of these jobs, which are stored as blocked.
+
+        chain: the chain that they continue, if any.
+        """
         if not links.after:
             return
         chains = self._chains_of(connection, links.after)
         given = {"jobs": as_json(ids), "chains": as_json(chains), "chain": chain}
         if chain is not None and connection.execute(self._sql.waits_for_itself, given).fetchone() is not None:
-            raise CircularWait(f"chain {chain} would wait for itself: what it is to wait for waits for it")
+            raise CircularWait(f"chain {chain} would wait for itself: a job in after= waits for this chain")
         connection.execute(self._sql.add_blockers, given)
         connection.execute(self._sql.mark_awaited, given)
-        connection.execute(self._sql.note_ended, given)
+        connection.execute(self._sql.queue_finished, given)
         self.resolve_here(connection)
 
     def _chains_of(self, connection: sqlite3.Connection, ids: Sequence[int]) -> list[int]:
         chains: list[int] = []
-        for asked, task, chain in connection.execute(self._sql.chains_to_wait_for, (as_json(ids),)).fetchall():
+        for job_id, task, chain in connection.execute(self._sql.chains_to_wait_for, (as_json(ids),)).fetchall():
             if chain is None:
-                raise JobNotFound(f"there is no job {asked} to wait for: it never existed, or it was deleted")
+                raise JobNotFound(f"there is no job {job_id} to wait for: it never existed or was deleted")
             if task is None:
-                raise InvalidInput(f"{asked} is a message: after= takes jobs of tasks, or external ones")
+                raise InvalidInput(f"after= must name jobs of tasks or external jobs, got message {job_id}")
             chains.append(chain)
         return chains
 
-    # --- when a job has ended ---
+    # --- resolving ends ---
 
     def resolve(self) -> int:
-        """Unblock or end the jobs that waited for what has ended, call back for batches, and fail external jobs whose
-        time is over."""
+        """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, and fail external
+        jobs after their timeout. Returns how many rows were processed."""
         return self._db.in_batches(self._resolve_some)
 
     def _resolve_some(self, connection: sqlite3.Connection) -> int:
-        times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MOST_AT_ONCE}
-        late = connection.execute(self._sql.time_out_external, times).rowcount
-        return late + self.resolve_here(connection)
+        times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
+        timed_out = connection.execute(self._sql.time_out_external, times).rowcount
+        return timed_out + self.resolve_here(connection)
 
     def has_endings(self, connection: sqlite3.Connection) -> bool:
         return connection.execute(self._sql.any_ending).fetchone() is not None
 
     def resolve_here(self, connection: sqlite3.Connection) -> int:
-        """Do so in an open transaction. Each round is one level of the graph. Returns 0 if there was nothing."""
+        """Resolve the ends of jobs in the open transaction, up to MAX_RESOLVED. Returns how many rows were processed.
+
+        Each round is one level of the graph of blockers.
+        """
         done = 0
-        while done < MOST_AT_ONCE:
-            endings = connection.execute(self._sql.endings, (ENDINGS,)).fetchall()
+        while done < MAX_RESOLVED:
+            endings = connection.execute(self._sql.endings, (ENDINGS_PER_ROUND,)).fetchall()
             if not endings:
                 break
             edges = self._release(connection, {chain for _, chain, _ in endings if chain is not None})
             done += len(endings) + edges
-            if edges < EDGES:  # otherwise there may be more that wait for the same chains
+            if edges < EDGES_PER_ROUND:  # otherwise more jobs may wait for the same chains
                 self._end_batches(connection, {batch for _, _, batch in endings if batch is not None})
-                connection.execute(self._sql.forget_endings, (as_json([ending[0] for ending in endings]),))
+                connection.execute(self._sql.delete_endings, (as_json([ending[0] for ending in endings]),))
         return done
 
     def _release(self, connection: sqlite3.Connection, chains: set[int]) -> int:
-        """Unblock, fail or cancel jobs that waited for these chains, at most EDGES of them. Returns how many."""
+        """Unblock, fail or cancel jobs that wait for these chains, at most EDGES_PER_ROUND. Returns how many."""
         if not chains:
             return 0
-        given: dict[str, Any] = {"chains": as_json(sorted(chains)), "limit": EDGES}
+        given: dict[str, Any] = {"chains": as_json(sorted(chains)), "limit": EDGES_PER_ROUND}
         edges = connection.execute(self._sql.edges_of_ended, given).fetchall()
         if edges:
             given |= {"edges": as_json(edges), "jobs": as_json(sorted({edge[0] for edge in edges}))}
@@ -288,28 +300,28 @@ class Workflows:
     def _end_batches(self, connection: sqlite3.Connection, batches: set[int]) -> None:
         if not batches:
             return
-        ended = {"batches": as_json(sorted(batches))}
-        for row in connection.execute(self._sql.batches_that_ended, ended).fetchall():
-            batch, on_success, on_done, done_at, success_job, all_well = row
+        wanted = {"batches": as_json(sorted(batches))}
+        for row in connection.execute(self._sql.ended_batches, wanted).fetchall():
+            batch, on_success, on_done, done_at, success_job, all_succeeded = row
             done = {"batch": batch, "now": self._clock.now(), "done_job": None, "success_job": None}
             if done_at is None:
-                done["done_job"] = self._call_back(connection, batch, on_done)
-            if all_well and success_job is None:
-                done["success_job"] = self._call_back(connection, batch, on_success)
+                done["done_job"] = self._enqueue_callback(connection, batch, on_done)
+            if all_succeeded and success_job is None:
+                done["success_job"] = self._enqueue_callback(connection, batch, on_success)
             connection.execute(self._sql.batch_done, done)
 
-    def _call_back(self, connection: sqlite3.Connection, batch: int, callback: str | None) -> int | None:
-        """Enqueue a callback. One that was damaged by plain SQL is logged and must not stop anything else."""
+    def _enqueue_callback(self, connection: sqlite3.Connection, batch: int, callback: str | None) -> int | None:
+        """Enqueue a callback. A callback that plain SQL has damaged is logged and must not block other batches."""
         if callback is None:
             return None
-        connection.execute("SAVEPOINT calling_back")
+        connection.execute("SAVEPOINT enqueue_callback")
         job_id = None
         try:
-            job_id = self.insert_new(connection, self._blobs.apart_if_possible(_read_callback(callback))).id
+            job_id = self.insert_new(connection, self._blobs.offload_args_if_possible(_read_callback(callback))).id
         except (msgspec.DecodeError, sqlite3.IntegrityError) as error:
-            connection.execute("ROLLBACK TO calling_back")
-            log.error("batch %d has ended, and its callback cannot be enqueued: %s", batch, error)
-        connection.execute("RELEASE calling_back")
+            connection.execute("ROLLBACK TO enqueue_callback")
+            log.error("cannot enqueue the callback of batch %d: %s", batch, error)
+        connection.execute("RELEASE enqueue_callback")
         return job_id
 
     def _records(self, template: str, wanted: dict[str, Any]) -> list[JobRecord]:

@@ -126,5 +126,7 @@ def _run(store: Store, repair: Repair, step: _Step, restored: list[str]) -> int:
     finally:
         if count:
             detail = {"what": step.what, "count": count} | ({"names": restored} if step.what == "schema" else {})
-            store.file.note("repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {}))
+            store.file.log_event(
+                "repaired", repair.actor, detail | ({"reason": repair.reason} if repair.reason else {})
+            )
     return count

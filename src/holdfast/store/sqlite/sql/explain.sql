@@ -1,22 +1,22 @@
--- Why a job is where it is. Each statement reads a bounded part of an index.
+-- Explain the state of a job. Each statement reads a bounded part of an index.
 
 -- name: situation
--- how a job came to its state, when its lease ends, whether its queue is paused, whether some ending is unresolved
+-- the last transition of a job, the end of its lease, whether its queue is paused, and whether ends are unresolved
 SELECT transition, actor, lease,
        EXISTS (SELECT 1 FROM {p}queues WHERE name = {p}jobs.queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM {p}endings)
 FROM {p}jobs WHERE id = ?
 
--- name: behind_blockers
--- The chains that a job waits for indirectly, through blockers that are blocked themselves: those that are not blocked,
--- or are external.
+-- name: indirect_blockers
+-- The chains that a job waits for indirectly, through blockers that are blocked themselves, if they are not blocked or
+-- are external.
 WITH RECURSIVE reached (chain, depth) AS (
     SELECT chain_id, 0 FROM {p}blockers WHERE job_id = :job AND outcome IS NULL
     UNION
     SELECT edge.chain_id, 1 FROM reached
     CROSS JOIN {p}blockers AS edge ON edge.outcome IS NULL AND edge.job_id =
         coalesce((SELECT id FROM {p}jobs WHERE chain_id = reached.chain ORDER BY chain_index DESC LIMIT 1), reached.chain)
-    LIMIT :most
+    LIMIT :bound
 )
 SELECT reached.chain, NULL, last.id, last.task, last.status, last.chain_index, last.external, last.timeout_at,
        last.error_code
@@ -28,8 +28,8 @@ ORDER BY CASE WHEN last.id IS NULL THEN 0 WHEN last.status = 'failed' THEN 1 WHE
               WHEN last.external THEN 3 ELSE 4 END, reached.chain
 LIMIT :limit
 
--- Ready jobs, or messages, that come before one. The index is named: the planner would scan the table where most jobs
--- are ready.
+-- Ready jobs, or messages, that are ahead of one. The index is forced: SQLite would scan the table if most jobs are
+-- ready.
 
 -- name: ready_of_higher_priority
 SELECT count(*) FROM (
@@ -37,12 +37,12 @@ SELECT count(*) FROM (
     WHERE status = 'ready' AND queue = :queue AND task IS :task AND priority > :priority LIMIT :limit)
 
 -- name: ready_before
--- of the same priority, and enqueued before
+-- of the same priority, and enqueued earlier
 SELECT count(*) FROM (
     SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready
     WHERE status = 'ready' AND queue = :queue AND task IS :task AND priority = :priority AND id < :id LIMIT :limit)
 
--- name: ready_in_all
+-- name: all_ready
 SELECT count(*) FROM (
     SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready
     WHERE status = 'ready' AND queue = :queue AND task IS :task LIMIT :limit)

@@ -1,4 +1,4 @@
--- The file.
+-- The pages of the database file.
 
 -- name: page_counts
 SELECT (SELECT page_count FROM pragma_page_count), (SELECT freelist_count FROM pragma_freelist_count),

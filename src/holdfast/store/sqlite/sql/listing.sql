@@ -1,17 +1,17 @@
--- Finding jobs by filters: see listing.py. These are templates. {where} is the clause of the filters, {order} is empty or
--- DESC; {source} is a table with the index to use, {range} a part of that index.
+-- Find jobs by filters: see listing.py. These are templates. {where} is the condition of the filters, {order} is empty
+-- or DESC; {source} is a table INDEXED BY an index, {range} the condition of a part of that index.
 
--- --- one by one, by id ---
+-- --- scan by id ---
 
--- name: walk
+-- name: scan_ids
 SELECT id FROM {p}jobs NOT INDEXED WHERE id > :low AND id < :high AND {where} ORDER BY id {order} LIMIT :limit
 
--- name: walk_end
--- where a walk over so many rows ends; nothing if there are fewer
-SELECT id FROM {p}jobs NOT INDEXED WHERE id > :low AND id < :high ORDER BY id {order} LIMIT 1 OFFSET :most - 1
+-- name: scan_end
+-- the last id of a scan over this many rows; nothing if there are fewer
+SELECT id FROM {p}jobs NOT INDEXED WHERE id > :low AND id < :high ORDER BY id {order} LIMIT 1 OFFSET :max_jobs - 1
 
--- name: fitting
--- of these ids, those that fit
+-- name: matching
+-- the ids among these that match
 SELECT id FROM {p}jobs NOT INDEXED WHERE id IN (SELECT value FROM json_each(:batch)) AND {where}
 
 -- name: records
@@ -23,14 +23,14 @@ SELECT coalesce(max(id), 0) FROM {p}jobs
 -- name: zones_without_history
 SELECT DISTINCT id / :ids FROM {p}jobs INDEXED BY {p}jobs_unlogged WHERE history = 0
 
--- --- a part of an index that is not in the order of ids: read as a whole, and sorted ---
+-- --- a part of an index that is not in the order of ids: read completely and sorted ---
 
 -- name: sorted_ids
 SELECT id FROM {source} WHERE {range} AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
 
 -- name: size_of_part
 -- up to a bound
-SELECT count(*) FROM (SELECT 1 FROM {source} WHERE {range} LIMIT :most)
+SELECT count(*) FROM (SELECT 1 FROM {source} WHERE {range} LIMIT :bound)
 
 -- --- ranges of an index, each in the order of ids ---
 
@@ -43,30 +43,30 @@ FROM json_each(:ranges) AS range
 SELECT {id} FROM {source} WHERE {range} AND {id} > :low AND {id} < :high ORDER BY {id} {order} LIMIT :limit
 
 -- name: size_of_ranges
-SELECT count(*) FROM (SELECT 1 FROM json_each(:ranges) AS range CROSS JOIN {source} WHERE {range} LIMIT :most)
+SELECT count(*) FROM (SELECT 1 FROM json_each(:ranges) AS range CROSS JOIN {source} WHERE {range} LIMIT :bound)
 
--- Which ranges there are. Each step is one look-up of a least value, and NULL where there is none any more.
+-- Skip scans that find the ranges of an index. Each step is one lookup of the next value; NULL ends the series.
 
 -- name: queues_in
 WITH RECURSIVE found (queue) AS (
     SELECT min(queue) FROM {source} WHERE {range}
     UNION ALL
     SELECT (SELECT min(queue) FROM {source} WHERE {range} AND queue > found.queue) FROM found WHERE queue IS NOT NULL
-    LIMIT :most
+    LIMIT :bound
 )
 SELECT queue FROM found
 
 -- name: tasks_in
 -- of these queues; '' stands for messages
-WITH RECURSIVE found (queue, is_there, task) AS (
+WITH RECURSIVE found (queue, has_jobs, task) AS (
     SELECT value, EXISTS (SELECT 1 FROM {source} WHERE {range} AND queue = value AND task IS NULL), ''
     FROM json_each(:queues)
     UNION ALL
     SELECT queue, 1, (SELECT min(task) FROM {source} WHERE {range} AND queue = found.queue AND task > found.task)
     FROM found WHERE task IS NOT NULL
-    LIMIT :most
+    LIMIT :bound
 )
-SELECT queue, is_there, task FROM found
+SELECT queue, has_jobs, task FROM found
 
 -- name: priorities_in
 -- of these queues and tasks
@@ -74,20 +74,20 @@ WITH RECURSIVE found (queue, task, priority) AS (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), (
         SELECT max(priority) FROM {source}
         WHERE {range} AND queue = json_extract(value, '$[0]') AND task IS json_extract(value, '$[1]'))
-    FROM json_each(:places)
+    FROM json_each(:pairs)
     UNION ALL
     SELECT queue, task, (
         SELECT max(priority) FROM {source}
         WHERE {range} AND queue = found.queue AND task IS found.task AND priority < found.priority)
     FROM found WHERE priority IS NOT NULL
-    LIMIT :most
+    LIMIT :bound
 )
 SELECT queue, task, priority FROM found
 
 -- --- chains ---
 
 -- name: continued_chains
--- roots that were continued, each step one look-up
+-- first jobs of chains of more than one job, by a skip scan
 WITH RECURSIVE found (chain, n) AS (
     SELECT {first}(chain_id), 1 FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id > :low AND chain_id < :high
     UNION ALL
@@ -98,17 +98,17 @@ WITH RECURSIVE found (chain, n) AS (
 SELECT chain FROM found WHERE chain IS NOT NULL
 
 -- name: size_of_chains
-SELECT count(*) FROM (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL LIMIT :most)
+SELECT count(*) FROM (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL LIMIT :bound)
 
 -- name: chains_of
 -- the chains that these jobs belong to
 SELECT DISTINCT coalesce(chain_id, id) FROM {p}jobs NOT INDEXED WHERE id IN (SELECT value FROM json_each(:batch))
 
--- --- what could be deleted ---
+-- --- deletable jobs ---
 
 -- name: count_deletable
--- Of these ids, what `delete` and `delete_fitting_chain` would delete: jobs that are alone, and chains all of whose jobs
--- fit, counted with their root; but nothing that somebody waits for.
+-- The jobs among these that `delete` and `delete_matching_chain` would delete: jobs outside chains, and chains of which
+-- all jobs match, counted with their first job; but no job that an unfinished job waits for.
 SELECT (
     SELECT count(*) FROM {p}jobs NOT INDEXED
     WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status <> 'running'
@@ -135,7 +135,7 @@ SELECT chain_id FROM {p}jobs INDEXED BY {p}jobs_chain WHERE chain_id IS NOT NULL
 
 -- name: size_of_blockers
 -- up to a bound
-SELECT count(*) FROM (SELECT 1 FROM {p}blockers INDEXED BY {p}blockers_chain LIMIT :most)
+SELECT count(*) FROM (SELECT 1 FROM {p}blockers INDEXED BY {p}blockers_chain LIMIT :bound)
 
 -- name: awaited_chains
 SELECT DISTINCT chain_id FROM {p}blockers INDEXED BY {p}blockers_chain

@@ -1,9 +1,9 @@
--- What an operator may do. Each takes a JSON array of ids, and leaves alone what is in another state or does not
--- fit the filters any more.
+-- Operator actions. Each takes a JSON array of ids, and skips jobs that are in another state or no longer match the
+-- filters.
 
 -- name: requeue
--- failed, cancelled -> ready (or scheduled, or blocked by what it waits for); `attempt` goes on, so `max_attempts`
--- rises. Those whose key, or their chain's, a live job has taken since are left.
+-- failed, cancelled -> ready (or scheduled, or blocked by unfinished blockers). `attempt` is never reset, so
+-- `max_attempts` is raised. Skips jobs whose key, or whose chain's key, an unfinished job has taken since.
 UPDATE OR IGNORE {p}jobs SET
     status = CASE WHEN external OR EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IS NULL)
                   THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
@@ -19,7 +19,7 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('fa
       WHERE root.id = {p}jobs.chain_id AND root.key IS NOT NULL))
 
 -- name: cancel
--- blocked, scheduled, ready, running -> cancelled; a running attempt is thereby fenced
+-- blocked, scheduled, ready, running -> cancelled; this fences a running attempt
 UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL,
     error_code = NULL, error_detail = :reason, fingerprint = NULL,
     transition = 'cancelled', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
@@ -32,7 +32,7 @@ UPDATE {p}jobs SET status = 'ready', run_at = :now,
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status = 'scheduled'
 
 -- name: complete
--- blocked, scheduled, ready, running -> succeeded, by somebody outside; a running attempt is thereby fenced
+-- blocked, scheduled, ready, running -> succeeded, by an external system; this fences a running attempt
 UPDATE {p}jobs SET status = 'succeeded', finished_at = :now, lease = NULL, result = :result, result_blob = :result_blob,
     error_code = NULL, error_detail = NULL, fingerprint = NULL,
     transition = 'completed', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
@@ -40,7 +40,7 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NU
   AND status IN ('blocked', 'scheduled', 'ready', 'running')
 
 -- name: fail_outside
--- blocked, scheduled, ready, running -> failed, by somebody outside; a running attempt is thereby fenced
+-- blocked, scheduled, ready, running -> failed, by an external system; this fences a running attempt
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, lease = NULL,
     error_code = :failure_code, error_detail = :failure_detail, fingerprint = NULL,
     transition = 'failed', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
@@ -48,7 +48,7 @@ WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND task IS NOT NU
   AND status IN ('blocked', 'scheduled', 'ready', 'running')
 
 -- name: delete
--- any state but running -> gone, with attempts, events and tags: jobs that are alone, and that nobody waits for
+-- any state but running -> deleted, with attempts, events and tags: jobs outside chains that no unfinished job waits for
 DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status <> 'running'
   AND NOT continued AND chain_id IS NULL
   AND (NOT awaited OR NOT EXISTS (
@@ -56,11 +56,11 @@ DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) AND {where
       WHERE edge.chain_id = {p}jobs.id AND waiting.status IN ('blocked', 'scheduled', 'ready', 'running')))
 
 -- name: purge
--- any state -> gone
+-- any state -> deleted
 DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) AND {where}
 
--- name: note
--- an event about a queue, or about jobs that are gone
+-- name: log_event
+-- an event about a queue, or about deleted jobs
 INSERT INTO {p}events (at, event, actor, detail) VALUES (:now, :event, :actor, :detail)
 
 -- name: pause

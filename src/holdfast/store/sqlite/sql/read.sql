@@ -1,3 +1,5 @@
+-- Read single jobs, their history, and the table `meta`.
+
 -- name: get
 SELECT {columns} FROM {p}jobs WHERE id = ?
 
@@ -17,7 +19,7 @@ FROM {p}jobs WHERE id = ?1 AND status = 'running' AND history = 1
 SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
 
 -- name: queues_ever_paused
--- queues that were ever paused, and whether they are
+-- queues that were ever paused, and whether they are paused now
 SELECT name, paused_at IS NOT NULL FROM {p}queues
 
 -- name: get_meta
@@ -27,9 +29,9 @@ SELECT value FROM {p}meta WHERE name = ?
 INSERT INTO {p}meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: end_leases_of_another_boot
--- a lease is a time of the boot clock: after a restart of the machine every one of them has ended
+-- leases are times of the boot clock: after a reboot of the machine all of them have ended
 UPDATE {p}jobs SET lease = 0 WHERE status = 'running'
 
 -- name: end_workers_of_another_boot
--- none of them lives: a slot below 0 is held by nobody
+-- after a reboot no worker is alive; a slot below 0 is never locked
 UPDATE {p}workers SET slot = -1 WHERE ended_at IS NULL

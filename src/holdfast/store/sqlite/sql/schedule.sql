@@ -1,4 +1,4 @@
--- Cron schedules. Each change raises `revision`; a fire that was worked out from an older one changes nothing.
+-- Cron schedules. `revision` is an optimistic lock: firing a schedule that has changed meanwhile does nothing.
 
 -- name: get_schedule
 SELECT {columns} FROM {p}schedules WHERE name = ?
@@ -7,8 +7,8 @@ SELECT {columns} FROM {p}schedules WHERE name = ?
 SELECT {columns} FROM {p}schedules WHERE name > ? ORDER BY name LIMIT ?
 
 -- name: due_schedules
--- those of these tasks whose time has come, or whose last occurrence lies ahead because the clock was set back; what
--- code has put there is left to those who still have it in their code
+-- Schedules of these tasks that are due, or whose last occurrence is in the future because the clock was set back.
+-- Schedules from code are left to programs that still declare them.
 SELECT {columns} FROM {p}schedules
 WHERE paused_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
   AND (next_at IS NULL OR next_at <= :now OR handled_at > :now)
@@ -42,7 +42,7 @@ UPDATE {p}schedules SET paused_at = :now, updated_at = :now, revision = revision
 WHERE name = :name AND paused_at IS NULL
 
 -- name: resume_schedule
--- from now on: what was missed during the pause does not fire
+-- counts from now: occurrences missed during the pause do not fire
 UPDATE {p}schedules SET paused_at = NULL, handled_at = :now, next_at = :next_at, updated_at = :now,
     revision = revision + 1
 WHERE name = :name AND paused_at IS NOT NULL
@@ -54,13 +54,13 @@ WHERE name = :name AND revision = :revision AND paused_at IS NULL
 -- name: add_fire
 INSERT INTO {p}fires (schedule, fire_at) VALUES (:name, :fire_at) ON CONFLICT (schedule, fire_at) DO NOTHING
 
--- name: name_job_of_fire
+-- name: set_fire_job
 UPDATE {p}fires SET job_id = :job_id WHERE schedule = :name AND fire_at = :fire_at
 
--- name: name_last_job
+-- name: set_last_job
 UPDATE {p}schedules SET last_at = :fire_at, last_job_id = :job_id WHERE name = :name
 
 -- name: prune_fires
--- the oldest by the order in which they came, not by their time: that may be wrong by years
+-- the oldest in order of insertion, not of their time, which may be wrong by years
 DELETE FROM {p}fires WHERE schedule = :name
   AND id <= (SELECT id FROM {p}fires WHERE schedule = :name ORDER BY id DESC LIMIT 1 OFFSET :keep)

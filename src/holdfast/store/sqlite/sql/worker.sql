@@ -1,8 +1,10 @@
--- name: enlist
+-- Workers, and the jobs of dead or stopped ones.
+
+-- name: register_worker
 INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, limits, concurrency, lease, started_at, heartbeat_at)
 VALUES (:id, :slot, :inode, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at)
 
--- name: forget_ended_workers
+-- name: delete_ended_workers
 -- all but the newest ones
 DELETE FROM {p}workers WHERE id IN (
     SELECT id FROM {p}workers WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT -1 OFFSET :keep
@@ -11,19 +13,19 @@ DELETE FROM {p}workers WHERE id IN (
 -- name: heartbeat
 UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :inode WHERE id = :id AND ended_at IS NULL
 
--- name: worker_ended
+-- name: end_worker
 UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended_at IS NULL
 
 -- name: present_workers
 SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
 
 -- name: workers
--- the newest first
+-- newest first
 SELECT slot, inode, id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits
 FROM {p}workers ORDER BY started_at DESC, id
 
 -- name: return_all
--- running -> ready, for whatever a worker that has stopped still held; the attempts do not count
+-- running -> ready, for jobs that a stopped worker still held; the attempts do not count
 UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     transition = 'returned', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
@@ -48,19 +50,18 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worke
   AND attempt >= max_attempts
 
 -- name: renew_for
--- running -> running, for a worker that lives and could not do it itself; not beyond the job's own timeout
+-- running -> running, for a live worker that did not renew in time; not beyond the job's own timeout
 UPDATE {p}jobs SET lease = :boot_now + :lease
 WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker = :worker
   AND (timeout IS NULL OR :now <= coalesce(started_at, claimed_at) + timeout + :lease)
 
--- name: late_workers
--- whose leases have ended
+-- name: workers_with_expired_leases
 SELECT DISTINCT worker FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker IS NOT NULL
 
 -- name: claimed_by_workers
--- how many jobs each worker has claimed of each queue and task: a bounded part of what runs
+-- how many jobs each worker has claimed, by queue and task, among a bounded number of running jobs
 SELECT worker, queue, task, count(*)
-FROM (SELECT worker, queue, task FROM {p}jobs INDEXED BY {p}jobs_running WHERE status = 'running' LIMIT :most)
+FROM (SELECT worker, queue, task FROM {p}jobs INDEXED BY {p}jobs_running WHERE status = 'running' LIMIT :bound)
 WHERE worker IS NOT NULL GROUP BY worker, queue, task
 
 -- name: leases_of

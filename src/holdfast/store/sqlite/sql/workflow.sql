@@ -1,9 +1,9 @@
--- Chains, blockers and batches, and what happens to waiting jobs when a job ends.
+-- Chains, blockers and batches, and the resolution of ended jobs.
 
 -- name: chains_to_wait_for
 -- the task and the chain of each of these jobs
-SELECT asked.value, job.task, coalesce(job.chain_id, job.id)
-FROM json_each(?) AS asked LEFT JOIN {p}jobs AS job ON job.id = asked.value ORDER BY asked.key
+SELECT wanted.value, job.task, coalesce(job.chain_id, job.id)
+FROM json_each(?) AS wanted LEFT JOIN {p}jobs AS job ON job.id = wanted.value ORDER BY wanted.key
 
 -- name: add_blockers
 -- each of these jobs waits for each of these chains
@@ -13,8 +13,8 @@ SELECT job.value, chain.key, chain.value FROM json_each(:jobs) AS job CROSS JOIN
 -- name: mark_awaited
 UPDATE {p}jobs SET awaited = 1 WHERE id IN (SELECT value FROM json_each(:chains)) AND NOT awaited
 
--- name: note_ended
--- Queue the chains among these that have ended already.
+-- name: queue_finished
+-- Queue in `endings` the chains among these that have finished already.
 INSERT INTO {p}endings (chain_id)
 SELECT DISTINCT chain.value FROM json_each(:chains) AS chain
 CROSS JOIN {p}jobs AS last ON last.id =
@@ -37,8 +37,8 @@ SELECT 1 FROM reached WHERE chain = :chain
 SELECT id, chain_id, batch_id FROM {p}endings ORDER BY id LIMIT ?
 
 -- name: edges_of_ended
--- Jobs that wait for one of these chains and are affected by its end: it succeeded, or the job does not hold when a
--- blocker fails. A deleted chain counts as cancelled.
+-- Jobs that wait for one of these chains and are affected by its end: the chain succeeded, or the job has a rule for
+-- failed blockers. A deleted chain counts as cancelled.
 SELECT edge.job_id, edge.position, coalesce(last.status, 'cancelled')
 FROM json_each(:chains) AS chain
 LEFT JOIN {p}jobs AS last ON last.id =
@@ -60,8 +60,8 @@ FROM (
 WHERE {p}blockers.job_id = ended.job_id AND {p}blockers.position = ended.position
 
 -- name: unblock
--- blocked -> ready (or scheduled), when no blocker holds it. Uses the index of blockers that hold: of a thousand blockers,
--- those that have ended are not read again each time.
+-- blocked -> ready (or scheduled), when all blockers have finished. Uses the index of unfinished blockers, so that the
+-- finished ones of a thousand are not read again each time.
 UPDATE {p}jobs SET status = CASE WHEN run_at > :now THEN 'scheduled' ELSE 'ready' END, run_at = max(run_at, :now),
     transition = 'unblocked', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'blocked' AND NOT external
@@ -69,7 +69,7 @@ WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'blocked' AND NOT
                   WHERE job_id = {p}jobs.id AND outcome IS NULL)
 
 -- name: fail_blocked
--- blocked -> failed, since a blocker failed or was cancelled
+-- blocked -> failed, because a blocker failed or was cancelled
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, error_code = 'DEPENDENCY:BLOCKER', fingerprint = NULL,
     error_detail = (SELECT 'the chain ' || chain_id || ', which it waited for, ' ||
                            CASE outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
@@ -79,7 +79,7 @@ WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'blocked' AND on_
   AND EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IN ('failed', 'cancelled'))
 
 -- name: cancel_blocked
--- blocked -> cancelled, since a blocker failed or was cancelled
+-- blocked -> cancelled, because a blocker failed or was cancelled
 UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, error_code = NULL, fingerprint = NULL,
     error_detail = (SELECT 'the chain ' || chain_id || ', which it waited for, ' ||
                            CASE outcome WHEN 'failed' THEN 'failed' ELSE 'was cancelled' END
@@ -91,34 +91,34 @@ WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'blocked' AND on_
 -- name: any_ending
 SELECT 1 FROM {p}endings LIMIT 1
 
--- name: forget_endings
+-- name: delete_endings
 DELETE FROM {p}endings WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: time_out_external
 -- blocked -> failed, when an external job was not settled in time
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, error_code = 'TIMEOUT:EXTERNAL', fingerprint = NULL,
-    error_detail = 'nobody had settled it when its time was over',
+    error_detail = 'the external job was not settled before its timeout',
     transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now ORDER BY timeout_at LIMIT :limit)
 
--- name: would_wait
--- The jobs among these that an operator may retry: their chains, and the chains that each would wait for again.
+-- name: blocked_if_requeued
+-- The jobs among these that can be requeued and would wait again: their chains, and the chains that each waits for.
 SELECT job.id, coalesce(job.chain_id, job.id), json_group_array(edge.chain_id), job.on_blocker_failure = 'run'
-FROM json_each(:batch) AS asked CROSS JOIN {p}jobs AS job ON job.id = asked.value
+FROM json_each(:batch) AS wanted CROSS JOIN {p}jobs AS job ON job.id = wanted.value
 CROSS JOIN {p}blockers AS edge ON edge.job_id = job.id
 WHERE job.status IN ('failed', 'cancelled')
   AND (edge.outcome IS NULL OR (edge.outcome <> 'succeeded' AND job.on_blocker_failure IN ('fail', 'cancel')))
 GROUP BY job.id
 
 -- name: hold_again
--- A retried job waits again for blockers that have not succeeded, except deleted ones.
+-- A requeued job waits again for blockers that have not succeeded, except deleted ones.
 UPDATE {p}blockers SET outcome = CASE WHEN EXISTS (SELECT 1 FROM {p}jobs WHERE id = {p}blockers.chain_id) THEN NULL
                                       ELSE 'gone' END
 WHERE job_id = :job AND (outcome IS NULL OR (outcome <> 'succeeded'
   AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND on_blocker_failure IN ('fail', 'cancel'))))
 
--- name: note_ended_well
--- Queue the chains among these that have succeeded.
+-- name: queue_succeeded
+-- Queue in `endings` the chains among these that have succeeded.
 INSERT INTO {p}endings (chain_id)
 SELECT DISTINCT chain.value FROM json_each(:chains) AS chain
 CROSS JOIN {p}jobs AS last ON last.id =
@@ -145,7 +145,7 @@ SELECT {columns} FROM {p}jobs WHERE id =
 SELECT id, status FROM {p}jobs WHERE id = :chain OR chain_id = :chain
 
 -- name: chains_waiting
--- this chain, the chains of unfinished jobs that wait for it, the chains of those that wait for them, and so on
+-- this chain, and all chains of unfinished jobs that wait for it, directly or indirectly
 WITH RECURSIVE reached (chain) AS (
     SELECT ?
     UNION
@@ -157,26 +157,26 @@ WITH RECURSIVE reached (chain) AS (
 SELECT chain FROM reached
 
 -- name: waiting_for
--- Unfinished jobs that wait for this chain, or waited for it and may read its result; or all of them. Those that it
--- still blocks are looked at first.
+-- Unfinished jobs that wait for this chain, or waited for it and may read its result; or finished ones, too. Jobs that
+-- it still blocks come first.
 SELECT {columns} FROM {p}jobs WHERE id IN (
     SELECT waiting.id
-    FROM (SELECT job_id FROM {p}blockers WHERE chain_id = :chain ORDER BY outcome LIMIT :most) AS found
+    FROM (SELECT job_id FROM {p}blockers WHERE chain_id = :chain ORDER BY outcome LIMIT :bound) AS found
     CROSS JOIN {p}jobs AS waiting ON waiting.id = found.job_id
-    WHERE :ended OR waiting.status IN ('blocked', 'scheduled', 'ready', 'running')
+    WHERE :include_finished OR waiting.status IN ('blocked', 'scheduled', 'ready', 'running')
 ) ORDER BY id LIMIT :limit
 
 -- name: delete_jobs
--- any state -> gone, with attempts, events and tags
+-- any state -> deleted, with attempts, events and tags
 DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch))
 
 -- name: chains_among
 -- the chains of more than one job that these belong to
-SELECT DISTINCT coalesce(job.chain_id, job.id) FROM json_each(:batch) AS asked
-CROSS JOIN {p}jobs AS job ON job.id = asked.value WHERE job.continued OR job.chain_id IS NOT NULL
+SELECT DISTINCT coalesce(job.chain_id, job.id) FROM json_each(:batch) AS wanted
+CROSS JOIN {p}jobs AS job ON job.id = wanted.value WHERE job.continued OR job.chain_id IS NOT NULL
 
--- name: delete_fitting_chain
--- any state but running -> gone, all jobs of a chain, if all of them fit and no unfinished job waits for it
+-- name: delete_matching_chain
+-- any state but running -> deleted, all jobs of a chain, if all of them match and no unfinished job waits for it
 DELETE FROM {p}jobs WHERE id IN (SELECT id FROM {p}jobs WHERE id = :chain OR chain_id = :chain)
   AND NOT EXISTS (SELECT 1 FROM {p}jobs AS part
                   WHERE (part.id = :chain OR part.chain_id = :chain) AND ({where} AND status <> 'running') IS NOT TRUE)
@@ -185,8 +185,8 @@ DELETE FROM {p}jobs WHERE id IN (SELECT id FROM {p}jobs WHERE id = :chain OR cha
       WHERE edge.chain_id = :chain AND waiting.status IN ('blocked', 'scheduled', 'ready', 'running'))
 
 -- name: blockers
--- The chains that a job waits for, or waited for, each with its last job: one for each position; or, if :urgent, each
--- chain once, first those that an operator must see to.
+-- The chains that a job waits for or waited for, each with its last job: one per position; or, if :urgent, each chain
+-- once, those that need an operator first.
 SELECT found.chain_id, found.outcome, last.id, last.task, last.status, last.chain_index, last.external, last.timeout_at,
        last.error_code
 FROM (SELECT chain_id, outcome, min(position) AS position FROM {p}blockers WHERE job_id = :job
@@ -217,7 +217,7 @@ UPDATE {p}batches SET sealed_at = :now WHERE id = :batch AND sealed_at IS NULL
 INSERT INTO {p}endings (batch_id) VALUES (:batch)
 
 -- name: batch_is_open
--- whether it takes members: it was not sealed, or not all members have ended
+-- whether it accepts members: it is not sealed, or has an unfinished member
 SELECT sealed_at IS NULL OR done_at IS NULL OR EXISTS (
     SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL AND continued = 0
     AND status IN ('blocked', 'scheduled', 'ready', 'running'))
@@ -230,10 +230,10 @@ WHERE id = coalesce(:batch, (SELECT id FROM {p}batches WHERE success_job_id = :c
                     (SELECT id FROM {p}batches WHERE done_job_id = :callback))
 
 -- name: batch_counts
--- how many chains it has, by status
+-- the number of chains in it, by status
 SELECT status, count(*) FROM {p}jobs WHERE batch_id = ? AND batch_id IS NOT NULL AND continued = 0 GROUP BY status
 
--- name: batches_that_ended
+-- name: ended_batches
 -- The batches among these that are sealed and have no unfinished member, with their callbacks.
 SELECT id, on_success, on_done, done_at, success_job_id,
        deleted = 0 AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL AND continued = 0
