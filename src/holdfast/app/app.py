@@ -348,8 +348,8 @@ class App:
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
         return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
 
-    def chain(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
-        """Enqueue steps that run one after the other: `app.chain(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
+    def pipeline(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
+        """Enqueue steps that run one after the other: `app.pipeline(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
 
         These are separate jobs, each of which waits for the one before it, or for all of a group, as by `after=`, and
         finds their results in `ctx.blockers`. Returns them in order; wait for the last one. If one fails, those

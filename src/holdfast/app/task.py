@@ -150,7 +150,7 @@ class Task(Generic[P, R]):
         return BoundTask(self, {}).enqueue_many(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
-        """A call that is not enqueued yet: for `app.chain`, `group` and the callbacks of a batch."""
+        """A call that is not enqueued yet: for `app.pipeline`, `group` and the callbacks of a batch."""
         return BoundTask(self, {}).s(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -244,7 +244,7 @@ class BoundTask(Generic[P, R]):
     def behind(self, ids: Sequence[int], conn: Any) -> "BoundTask[P, R]":
         """The same, to be enqueued in a transaction, behind these jobs too."""
         if "conn" in self._options:
-            raise InvalidInput("a step takes no conn: pass it to app.chain, where it holds for all of them")
+            raise InvalidInput("a step takes no conn: pass it to app.pipeline, where it holds for all of them")
         after = (*ids, *self._options.get("after", ()))
         return BoundTask(self._task, {**self._options, "conn": conn, **({"after": after} if after else {})})
 

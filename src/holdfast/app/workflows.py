@@ -60,7 +60,7 @@ class Group:
 
 
 def group(*steps: Step) -> Group:
-    """Steps that may run at the same time, as one link of `app.chain(…)`: what comes next waits for all of them."""
+    """Steps that may run at the same time, as one link of `app.pipeline(…)`: what comes next waits for all of them."""
     if not steps:
         raise InvalidInput("a group has at least one step, such as group(resize.s(1), resize.s(2))")
     for step in steps:
@@ -82,10 +82,10 @@ def enqueue_in_line(app: App, links: Sequence[Step | Group], conn: Any) -> list[
 
 def check_links(app: App, links: Sequence[Any]) -> None:
     if not links:
-        raise InvalidInput("a chain has at least one step, such as app.chain(fetch.s(1), store.s())")
+        raise InvalidInput("a pipeline must have at least one step, such as app.pipeline(fetch.s(1), store.s())")
     for link in links:
         for step in link.steps if isinstance(link, Group) else (link,):
-            _require_step(step, "a chain takes steps and groups of them")
+            _require_step(step, "a pipeline takes steps and groups of them")
             app.require_own(step)
 
 

@@ -137,7 +137,7 @@ def test_what_a_failed_job_waited_for_is_kept_so_that_it_can_be_retried(
 def test_a_long_line_of_those_who_waited_for_each_other_goes_in_one_run(
     app: Holdfast, clock: FakeClock, flow: Flow, dry_run: bool
 ) -> None:
-    app.chain(*(flow.step.s(str(number)) for number in range(60)))
+    app.pipeline(*(flow.step.s(str(number)) for number in range(60)))
     drain(app)
     clock.advance(MONTH)
     assert app.prune(dry_run=dry_run).succeeded == 60
