@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
@@ -20,16 +20,17 @@ from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.workflow import Links
 from ..retention import Retention
-from ..retry import RetryPolicy, backoff, retry_policy
+from ..retry import RetryPolicy
 from ..store.protocol import Store
 from .job import Job
 from .jobs import Jobs
-from .queue import Queue, Seconds
+from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
+from .queue import Queue
 from .schedules import Schedules
-from .task import AsyncTask, BoundTask, Pool, Task, TaskOptions, make_task
+from .task import BoundTask, Task, TaskDecorator, make_task
 from .task_context import AppBacking
 from .workers import WorkerInfo
-from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_links, enqueue_in_line
+from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,36 +45,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Any])
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
-_TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout", "pool")
-
-
-class TaskSettings(TypedDict, total=False):
-    """What `@app.cron(…)` takes for the task that it makes: as `@app.task`."""
-
-    queue: str
-    priority: int
-    max_attempts: int
-    retry: Retry | None
-    timeout: Seconds | None
-    pool: Pool
-
-
-class TaskDecorator:
-    """What `@app.task(…)` with options gives, and `@app.cron(…)`."""
-
-    def __init__(self, make: Callable[[Callable[..., Any]], Task[..., Any]]) -> None:
-        self._make = make
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Task[Any, Any]:
-        return self._make(function)
 
 
 class App:
@@ -118,6 +89,7 @@ class App:
 
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.task = TaskDecorator(self._register, {}, TaskDecoratorOptions.__annotations__)
         self.jobs = Jobs(self)
         self.chains = Chains(self)
         self.batches = Batches(self)
@@ -147,64 +119,12 @@ class App:
         settings = self._settings | other_settings
         return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
 
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 5,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        pool: Pool = "thread",
-    ) -> TaskDecorator: ...
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
-        unknown = options.keys() - _TASK_OPTIONS
-        if unknown:
-            raise validate.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
-        if function is None:
-            return TaskDecorator(partial(self._register, **options))
-        return self._register(function, **options)
-
-    def _register(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 5,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        pool: Pool = "thread",
-    ) -> Task[..., Any]:
-        if not callable(function) or not hasattr(function, "__name__"):
-            raise InvalidTask(f"a task is a function, and {validate.shown(function)} is none")
-        options = TaskOptions(
-            name=validate.name(function.__name__ if name is None else name, "task name"),
-            queue=validate.name(queue, "queue name"),
-            priority=validate.priority(priority),
-            max_attempts=validate.max_attempts(max_attempts),
-            retry=backoff() if retry is None else retry_policy(retry),
-            timeout=None if timeout is None else validate.duration(timeout, "timeout"),
-            pool=validate.pool(pool, function),
-        )
+    def _register(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+        options = task_options(function, given)
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
             raise InvalidTask(
-                f"the task name {options.name!r} is taken by {_place(known.function)}: pass another, such as "
+                f"the task name {options.name!r} is taken by {_place(known.function)}: pass another name, such as "
                 f"@app.task(name='{function.__module__}.{options.name}')"
             )
         task = make_task(self, function, options)
@@ -221,7 +141,7 @@ class App:
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
         name: str | None = None,
-        **options: Unpack[TaskSettings],
+        **options: Unpack[CronTaskOptions],
     ) -> TaskDecorator:
         """Enqueue a task by the clock: `@app.cron("*/5 * * * *", tz="Europe/Zurich")`.
 
@@ -231,14 +151,12 @@ class App:
             "skip" none, "catch_up" one for each, up to `catch_up_limit` (100).
         name: of the schedule, by default that of the task; and of the task, if this makes it one.
         """
-        unknown = options.keys() - TaskSettings.__annotations__.keys()
-        if unknown:
-            raise validate.suggest(sorted(unknown)[0], TaskSettings.__annotations__, "option")
+        checked(options, CronTaskOptions.__annotations__)
         timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
 
-        def make(function: Callable[..., Any]) -> Task[..., Any]:
+        def make(function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
             if not isinstance(function, Task):
-                task = self._register(function, name=name, **options)
+                task = self._register(function, {**given, "name": name})
             elif options:
                 raise InvalidTask(f"{function.name} is a task already: pass {sorted(options)[0]} to its @app.task")
             else:
@@ -246,7 +164,7 @@ class App:
             self.schedules.declare(task, task.name if name is None else name, timing)
             return task
 
-        return TaskDecorator(make)
+        return TaskDecorator(make, options, {})
 
     def middleware(self, layer: M, /) -> M:
         """Put a generator function around every handler: it gets the Context, and yields once.
@@ -349,18 +267,18 @@ class App:
         return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
 
     def pipeline(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
-        """Enqueue steps that run one after the other: `app.pipeline(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
+        """Enqueue steps that run in order: `app.pipeline(fetch.s(1), group(crop.s(), blur.s()), send.s())`.
 
-        These are separate jobs, each of which waits for the one before it, or for all of a group, as by `after=`, and
-        finds their results in `ctx.blockers`. Returns them in order; wait for the last one. If one fails, those
-        behind it hold, until it is retried: `task.using(on_blocker_failure="fail").s(…)` makes them fail, too. All
-        are stored in one transaction, or in yours.
+        Each step is a job of its own. It waits for the step before it, or for all of a group, as with `after=`, and
+        finds their results in `ctx.blockers`. Returns the jobs in order; wait for the last one. If one fails, the
+        steps after it stay blocked until it is retried; with `task.using(on_blocker_failure="fail").s(…)` they fail,
+        too. All jobs are stored in one transaction, or in yours.
         """
-        check_links(self, steps)
+        check_steps(self, steps)
         if conn is not None:
-            return enqueue_in_line(self, steps, conn)
+            return enqueue_pipeline(self, steps, conn)
         with self.transaction() as opened:
-            return enqueue_in_line(self, steps, opened)
+            return enqueue_pipeline(self, steps, opened)
 
     def require_own(self, *things: Any) -> None:
         """Jobs, chains, batches and tasks of this database: a number of another one's would mean something else."""

@@ -183,7 +183,7 @@ class Job(Generic[R]):
         self._record = record
         return self
 
-    def wait(self, timeout: float | None = None) -> R | None:
+    def wait(self, timeout: float | None = None) -> R:
         """Wait for the job to end and return its result. Raises JobFailed, or WaitTimeout after so many seconds."""
         wait_until(
             self._app.store,
@@ -193,7 +193,7 @@ class Job(Generic[R]):
         )
         if self.status != "succeeded":
             raise self.failure()
-        return self.result
+        return cast(R, self.result)
 
     def wait_chain(self, timeout: float | None = None) -> Any:
         """Wait for the chain that it belongs to, and return the result of its last job. Raises as `wait`."""

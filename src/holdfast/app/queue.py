@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -19,6 +18,7 @@ from ..failure import Failure, check_code, shorten
 from ..model.job import Claimed, Criteria, Cursor, Lease, LeaseRenewal, NewJob, Settlement, Transition
 from ..model.stats import QueueStats, queue_stats
 from .job import Job
+from .options import Seconds
 
 if TYPE_CHECKING:
     from .app import App
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_RECEIVE = 1000
-Seconds = float | timedelta
 
 
 class Message(Generic[T]):

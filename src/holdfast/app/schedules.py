@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from .. import validate
 from ..clock import SECOND, as_datetime
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
-from ..model.schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
+from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, ScheduleRecord, Source
 from .job import _plain
+from .options import EnqueueOptions
 from .task import BoundTask, Task
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 MOST_TO_CATCH_UP = 1000
 PAGE_ROWS = 1000
 
-# Of what `using` takes; the rest would make no sense, or not the sense that one hopes for.
-_JOB_OPTIONS = ("queue", "priority", "max_attempts", "timeout", "key", "tags")
+_JOB_OPTIONS = tuple(name for name in EnqueueOptions.__annotations__ if name in JOB_FIELDS)
 
 
 class Schedule:
@@ -236,7 +236,7 @@ class Schedules:
             raise InvalidInput(f"{bound._task.name} is a task of another app")
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
         if unusable:
-            raise InvalidInput(f"a schedule cannot use {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
+            raise InvalidInput(f"a schedule does not take {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
         return bound
 
     def _not_found(self, name: str) -> ScheduleNotFound:
@@ -244,17 +244,4 @@ class Schedules:
 
 
 def _new(name: str, bound: BoundTask[..., Any], payload: str, timing: dict[str, Any], source: Source) -> NewSchedule:
-    job = bound.new_job(payload)
-    return NewSchedule(
-        name=name,
-        task=bound._task.name,
-        args=job.args,
-        queue=job.queue,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        key=job.key,
-        tags=job.tags,
-        source=source,
-        **timing,
-    )
+    return NewSchedule.of_job(bound.new_job(payload), name=name, source=source, **timing)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
-    from ..app.task import Seconds
+    from ..app.options import Seconds
     from ..observe import Observe
     from ..retention import Retention
     from ..upkeep.doctor.findings import Checkup

@@ -242,7 +242,7 @@ def _batch_words(around: Around) -> str:
     if around.is_callback:
         words += ", which enqueued it when all had ended"
     if around.progress is not None:
-        words += f": {around.progress.ended:,} of {around.progress.total:,} ended"
+        words += f": {around.progress.finished:,} of {around.progress.total:,} ended"
         for name in ("failed", "cancelled"):
             count = getattr(around.progress, name)
             words += f", {count:,} {name}" if count else ""
