@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .lazy import late
+from .lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .app.job import Job
@@ -45,7 +45,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 if not TYPE_CHECKING:  # so that a name which is not there is still an error to a type checker
-    __getattr__, __dir__ = late(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "Holdfast": "supervisor",

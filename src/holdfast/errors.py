@@ -1,4 +1,4 @@
-"""Every exception Holdfast raises. Each message says what is wrong and what to do about it."""
+"""All exceptions of Holdfast. Each message says what is wrong and what to do."""
 
 
 class HoldfastError(Exception):
@@ -63,7 +63,7 @@ class CircularWait(InvalidInput):
     """The job would wait for itself, by way of others, and so never run."""
 
 
-class StillAwaited(HoldfastError):
+class HasWaitingJobs(HoldfastError):
     """Others wait for the chain that was to be deleted. `waiting` are the ids of those jobs; nothing was deleted."""
 
     def __init__(self, chain_id: int, waiting: tuple[int, ...]) -> None:

@@ -1,16 +1,16 @@
-"""Names that are imported when they are asked for: who runs `holdfast health` every few seconds needs few of them."""
+"""Names of a package that are imported at first use, so that short commands such as `holdfast health` start fast."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def late(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package. places: by name, the module in it that has it."""
+def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package. modules: the module of each name."""
 
-    def getattr_late(name: str) -> Any:
-        if name not in places:
+    def get_attribute(name: str) -> Any:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{places[name]}"), name)
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return getattr_late, lambda: sorted(places)
+    return get_attribute, lambda: sorted(modules)

@@ -172,7 +172,7 @@ def test_one_that_has_ended_is_code_1(jobs: dict[str, int], app: Holdfast, on: R
         (["complete", "x"], "'x' is not a job id"),
         (["fail", 1], "Missing argument 'CODE'"),
         (["fail", 1, "rejected"], "error code 'rejected' is not CATEGORY:SUBCATEGORY in capitals"),
-        (["complete", 2], "2 is a message: receive it from the queue 'inbox'"),
+        (["complete", 2], "2 is a message: receive it from queue 'inbox'"),
     ],
 )
 def test_wrong_usage_is_code_2(app: Holdfast, on: Run, args: list[Any], complaint: str) -> None:

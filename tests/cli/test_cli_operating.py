@@ -148,7 +148,7 @@ def test_filters_that_fit_nothing_are_code_1(jobs: dict[str, int], on: Run) -> N
         (["retry", "--status", "succeeded", "-y"], "only jobs that are failed or cancelled can be retried"),
         (["cancel", "x"], "'x' is not a job id"),
         (["cancel", "0"], "'0' is not a job id"),
-        (["retry", "1", "--attempts", "0"], "attempts is 1 to 1000"),
+        (["retry", "1", "--attempts", "0"], "attempts must be 1 to 1000"),
         (["retry", "1", "--delay", "soon"], "'soon' is not a duration"),
     ],
 )

@@ -119,7 +119,7 @@ async def strong_link(ctx: Context, left: int) -> Any:
 @app.task(max_attempts=4, retry=fixed(0))
 def gather(ctx: Context) -> Any:
     write_down(ctx)
-    complete(ctx, len(ctx.blockers))
+    complete(ctx, len(ctx.blocker_results))
 
 
 @app.task(max_attempts=4, retry=fixed(0))

@@ -74,7 +74,7 @@ def pages(app: Holdfast, criteria: Criteria, limit: int, cursor: str | None, bac
         found = [*ids, *found] if backwards else [*found, *ids]
         cursor = page.previous if backwards else page.next
         if cursor is None:
-            assert page.looked_at is None
+            assert page.scanned is None
             return found
     raise AssertionError("the pages never end")
 
@@ -221,7 +221,7 @@ def test_jobs_of_a_time_are_looked_for_only_where_they_are(
 
     def listed(**times: int) -> list[int]:
         found = app.store.jobs.list(Criteria(**times), 1000)
-        assert found.looked_at is None
+        assert found.scanned is None
         return [record.id for record in found.records]
 
     assert listed(created_from=HOUR * 1002) == [30_001, 20_001]

@@ -1,8 +1,8 @@
-"""The façade: what a program imports and calls."""
+"""The interface for programs: apps, tasks, jobs, queues, schedules and workflows."""
 
 from typing import TYPE_CHECKING
 
-from ..lazy import late
+from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .app import App
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["App"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late(__name__, {"App": "app"})
+    __getattr__, __dir__ = lazy_exports(__name__, {"App": "app"})

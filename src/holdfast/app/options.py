@@ -107,7 +107,7 @@ def _pool(value: Any) -> str:
 def _after(value: Any) -> tuple[int, ...]:
     """Return the ids of one or several jobs or chains."""
     single = isinstance(value, (Job, Chain, int))
-    unordered = isinstance(value, (str, bytes, Mapping, Set))  # ctx.blockers has the results in this order
+    unordered = isinstance(value, (str, bytes, Mapping, Set))  # ctx.blocker_results has the results in this order
     if not single and (unordered or not isinstance(value, Iterable)):
         raise InvalidInput(f"after must be a job, a chain, an id or a list of these, got {validate.shown(value)}")
     ids = tuple(_blocker_id(one) for one in ([value] if single else value))

@@ -92,7 +92,7 @@ class Task(Generic[P, R]):
         bound = BoundTask(given, {}) if isinstance(given, Task) else given
         if not isinstance(bound, BoundTask):
             raise InvalidInput(f"Then must be given a task or task.using(…), got {type(given).__qualname__}")
-        self._app.require_own(bound)
+        self._app._require_own(bound)
         new, tracing = bound.continuation(then.arguments, then.named_arguments), self._app._tracing
         return new if tracing is None else replace(new, trace=then.trace or tracing.current())
 
@@ -101,7 +101,7 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.signature.context_parameter is None:
             return cast(R, self.function(*args, **kwargs))
-        context = Context(task=self.name, queue=self.options.queue, backing=self._app.backing)
+        context = Context(task=self.name, queue=self.options.queue, backing=self._app._context_backend)
         call = self.signature.with_context(context, args, kwargs)
         return cast(R, self.function(*call.args, **call.kwargs))
 
@@ -208,7 +208,7 @@ class BoundTask(Generic[P, R]):
 
     def using(self, **options: Unpack[EnqueueOptions]) -> "BoundTask[P, R]":
         """Return the task with these options as well."""
-        self._task._app.require_own(options.get("after"), options.get("batch"))
+        self._task._app._require_own(options.get("after"), options.get("batch"))
         merged = {**self._options, **checked(options, EnqueueOptions.__annotations__)}
         if "delay" in merged and "run_at" in merged:
             raise InvalidInput("delay and run_at both say when the job is due: pass only one of them")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from .. import validate
 from ..clock import as_datetime
-from ..errors import BatchNotFound, HoldfastError, InvalidInput, JobNotFound, StillAwaited
+from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound
 from ..failure import shorten
 from ..model.job import STATUSES, JobRecord, NewJob, Page, Status
 from ..model.workflow import BatchRecord
@@ -76,7 +76,7 @@ def enqueue_pipeline(app: App, steps: Sequence[Step | Group], conn: Any) -> list
         before = [one.enqueue_after(before, conn) for one in (step.steps if isinstance(step, Group) else (step,))]
         jobs += before
     for job in jobs:
-        app.tell_inline([job.id], conn)
+        app._tell_inline([job.id], conn)
     return jobs
 
 
@@ -86,7 +86,7 @@ def check_steps(app: App, steps: Sequence[Any]) -> None:
     for step in steps:
         for one in step.steps if isinstance(step, Group) else (step,):
             _require_step(one, "a pipeline must be made of steps and groups of steps")
-            app.require_own(one)
+            app._require_own(one)
 
 
 def callback(app: App, value: Any, what: str) -> NewJob | None:
@@ -96,7 +96,7 @@ def callback(app: App, value: Any, what: str) -> NewJob | None:
     step = value if isinstance(value, Step) else value.s() if hasattr(value, "s") else None
     if not isinstance(step, Step):
         raise InvalidInput(f"{what} must be a task, such as report or report.s(7), got {validate.shown(value)}")
-    app.require_own(step)
+    app._require_own(step)
     job, tracing = step.new_job(), app._tracing
     job = job if tracing is None else replace(job, trace=tracing.current())
     if job.links is not None or job.key is not None:
@@ -191,19 +191,19 @@ class Chains:
         wanted = replace(wanted, status=(), chain_status=wanted.status, roots=True, messages=False)
         page = page_of(self._app.store, wanted, limit, cursor)
         chains = [Chain(self._app, root if not root.continued else _end_of(self._app, root.id)) for root in page]
-        return Page(chains, page.next, page.previous, page.looked_at)
+        return Page(chains, page.next, page.previous, page.scanned)
 
     def delete(self, id: int, *, cascade: bool = False, actor: str | None = None, reason: str = "") -> bool:
         """Delete all jobs of the chain, with their attempts and events. False if one is running: cancel it first.
 
-        Raises StillAwaited if other jobs wait for the chain. With `cascade`, they and their chains are deleted, too.
+        Raises HasWaitingJobs if other jobs wait for the chain. `cascade` deletes them and their chains, too.
         """
         validate.flag(cascade, "cascade")
         chain_id = self._app.jobs.get(id).chain_id
         by = validate.actor(actor), validate.reason(reason)
         deletion = self._app.store.workflows.delete_chain(chain_id, cascade, *by)
         if deletion.waiting:
-            raise StillAwaited(chain_id, deletion.waiting)
+            raise HasWaitingJobs(chain_id, deletion.waiting)
         return bool(deletion.ids)
 
 
@@ -331,7 +331,7 @@ class Batch:
         if self._conn is None and self._app._inline is not None:
             record = self._read()
             jobs = [one for one in (record.done_job_id, record.success_job_id) if one is not None]
-            self._app.tell_inline(jobs, None)
+            self._app._tell_inline(jobs, None)
 
     def __repr__(self) -> str:
         return "<Batch, not made yet>" if self._id is None else f"<Batch {self._id}>"

@@ -5,7 +5,7 @@ from typing import cast
 import click
 
 from .. import __version__
-from ..lazy import late
+from ..lazy import lazy_exports
 from .errors import Root
 from .options import example
 
@@ -36,7 +36,7 @@ COMMANDS = {
     "vacuum": "vacuum",
     "completion": "completion",
 }
-_command, _ = late(
+_command, _ = lazy_exports(
     str(__package__),
     {name.replace("-", "_"): f"commands.{module}" for name, module in COMMANDS.items()} | {"top": "top.top"},
 )

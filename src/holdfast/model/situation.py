@@ -1,4 +1,4 @@
-"""Why a job is where it is, and which workers there are. Pure data; times are microseconds."""
+"""The facts that `app.jobs.explain` needs about a job. Pure data; times are microseconds."""
 
 from msgspec import Struct
 
@@ -6,10 +6,10 @@ from .job import JobRecord, Status
 
 
 class Blocker(Struct, frozen=True):
-    """A chain that a job waits for, or waited for, by its last job. `id` is None where that was deleted."""
+    """A chain that a job waits for or waited for, with the state of its last job. `id` is None if it was deleted."""
 
     chain_id: int
-    outcome: str | None  # how it ended, once it does not hold the job any more
+    outcome: str | None  # the final status, once it does not block the job any more
     id: int | None
     task: str | None
     status: Status | None
@@ -24,27 +24,27 @@ class Blocker(Struct, frozen=True):
 
 
 class Blockers(Struct, frozen=True):
-    """Chains that a job waits for, or waited for."""
+    """The chains that a job waits for or waited for."""
 
     found: list[Blocker]
-    total: int  # how many chains there are
-    holding: int  # how many of them the job still waits for
+    total: int  # number of chains
+    holding: int  # number of chains that still block the job
 
 
 class Situation(Struct, frozen=True):
-    """A job, how it came to its state, and what keeps it there."""
+    """A job, its last transition, and what it waits for."""
 
     record: JobRecord
-    transition: str  # the last one
-    actor: str | None  # who made it
-    lease_left: int | None  # until its lease ends; below 0, it has ended
-    paused: bool  # its queue
-    unresolved: bool  # some job has ended, and those that wait for it were not told yet
-    behind: list[Blocker]  # of a blocked job: chains that it waits for indirectly, the most urgent first
+    transition: str  # the last transition
+    actor: str | None  # of the last transition
+    lease_left: int | None  # time until the lease expires; negative if it has expired
+    paused: bool  # whether its queue is paused
+    unresolved: bool  # a job has finished whose waiting jobs were not released yet
+    behind: list[Blocker]  # indirect blockers of a blocked job, most urgent first
 
 
 class WaitingJobs(Struct, frozen=True):
-    """Jobs that wait for a chain, or waited for it."""
+    """Jobs that wait for a chain or waited for it."""
 
     found: list[JobRecord]
     total: int

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazy import late
+from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
     from .holdfast import Holdfast
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Holdfast"]
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late(__name__, {"Holdfast": "holdfast"})
+    __getattr__, __dir__ = lazy_exports(__name__, {"Holdfast": "holdfast"})

@@ -83,6 +83,6 @@ def _run(
     attempt = _Told(claimed, task, 0)
     attempt.pipe = pipe
     executor = Executor(
-        OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app.backing
+        OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
     )
     return AttemptEnded(executor.run(attempt))

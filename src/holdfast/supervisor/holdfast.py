@@ -187,7 +187,7 @@ class Holdfast(App):
             errors=self.error_table,
             random=self.random,
             middleware=self._layers(),
-            backing=self.backing,
+            backing=self._context_backend,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
             upkeep=Caretaker(self.store, self.clock),

@@ -77,7 +77,7 @@ def lease_of(app: App) -> int:
 def run_claimed(app: App, claimed: Claimed) -> Ran:
     """Run the attempt and settle it. What is meant for the test, such as a Ctrl-C, is raised after that."""
     witness = _Witness(app.error_table, app.random)
-    executor = Executor(witness, app.clock, app._layers(), app.store, app.backing)
+    executor = Executor(witness, app.clock, app._layers(), app.store, app._context_backend)
     attempt = _AttemptHere(claimed, app.tasks[claimed.task or ""], monotonic_ns())
     attempt.app = app
     settlement = _execute(executor, attempt)

@@ -296,7 +296,7 @@ def test_a_bad_schedule_is_refused_and_nothing_is_stored(app: Holdfast, work: Ta
         add("x", "@daily", work, {"n": "five"})
     with told(InvalidArguments, "unexpected", "'m'"):
         add("x", "@daily", work, {"m": 5})
-    with told(InvalidArguments, "by name"):
+    with told(InvalidArguments, "args must be a mapping"):
         add("x", "@daily", work, [5])
     assert app.schedules.list() == []
 

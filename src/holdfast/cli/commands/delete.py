@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ...app.jobs import Filters
-from ...errors import JobNotFound, PartOfChain, StillAwaited
+from ...errors import HasWaitingJobs, JobNotFound, PartOfChain
 from ...model.job import Counted
 from ...supervisor import Holdfast
 from ..bulk import Action, BulkReport, Consent, by_filters, check_which, count
@@ -112,7 +112,7 @@ class _ById:
         act = self._app.chains.delete if self._whole else self._app.jobs.delete
         try:
             done = act(id, cascade=self._cascade, **self._signature)
-        except StillAwaited as error:
+        except HasWaitingJobs as error:
             self._refuse_awaited(id, error.waiting, length)
             return False
         except PartOfChain:

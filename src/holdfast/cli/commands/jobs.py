@@ -45,13 +45,13 @@ def jobs(
         page = app.jobs.list(limit=limit, cursor=cursor, **filters)
     if as_json:
         rows = [as_data(job, with_args=with_args) for job in page]
-        document({"jobs": rows, "next": page.next, "previous": page.previous, "looked_at": page.looked_at})
+        document({"jobs": rows, "next": page.next, "previous": page.previous, "scanned": page.scanned})
         return
     if page:
         now = datetime.now(UTC)
         columns = (*COLUMNS, Column("ARGS", least=20)) if with_args else COLUMNS
         table(columns, [_row(job, now, with_args) for job in page])
-    if page.looked_at is not None:
+    if page.scanned is not None:
         note(stopped(page, cursor))
     elif not page:
         note("No jobs.")
@@ -66,7 +66,7 @@ def stopped(page: Page[Any], cursor: str | None) -> str:
     assert onward is not None
     reached = f"{'up' if newer else 'down'} to id {int(onward.partition('-')[2]):,}"
     found = "" if page else "No such job was found yet. "
-    return f"{found}Looked at {page.looked_at:,} jobs, {reached}; go on with --cursor {onward}"
+    return f"{found}Looked at {page.scanned:,} jobs, {reached}; go on with --cursor {onward}"
 
 
 def _row(job: Job[Any], now: datetime, with_args: bool) -> list[Cell | str]:

@@ -214,7 +214,7 @@ def _batch_data(around: Around) -> dict[str, Any] | None:
     data: dict[str, Any] = {"id": around.batch_id, "callback": around.is_callback}
     if around.progress is not None:
         p = around.progress
-        counts = ("total", "blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled", "ended")
+        counts = ("total", "blocked", "scheduled", "ready", "running", "succeeded", "failed", "cancelled", "finished")
         data |= {name: getattr(p, name) for name in counts}
         data |= {"sealed": p.sealed, "done_at": optional_iso(p.done_at)}
     return data
