@@ -352,7 +352,9 @@ def test_a_success(app: Holdfast, work: Any, why: Any) -> None:
     drain(app)
     nothing = "Nothing needs to be done."
     assert why(job) == f"Job 1 (work) succeeded at 2023-11-14 22:13:20 UTC, in attempt 1 of 3. {nothing}"
-    assert "in attempt 1 of 3; its chain continues with job 4 (work), which has succeeded. Nothing needs" in why(chained)
+    assert "in attempt 1 of 3; its chain continues with job 4 (work), which has succeeded. Nothing needs" in why(
+        chained
+    )
     assert why(approval) == f"Job 3 (approve) was completed by kim at 2023-11-14 22:13:20 UTC. {nothing}"
     app.queue("inbox").send(1)
     message = app.queue("inbox").receive()
