@@ -44,7 +44,7 @@ class Completion(Protocol):
     def executemany(self, statement: str, values: Iterable[Any], /) -> Any: ...
 
 
-class Backing(Protocol):
+class ContextBackend(Protocol):
     """The app whose job the attempt runs."""
 
     def job(self, job_id: int) -> Any: ...
@@ -67,7 +67,7 @@ class Context:
     """The attempt that is running. In a direct call of the task there is none, and `job_id` is None."""
 
     __slots__ = (
-        "_backing",
+        "_backend",
         "_complete",
         "_reporting",
         "attempt",
@@ -89,7 +89,7 @@ class Context:
         max_attempts: int = 0,
         last_error: LastError | None = None,
         reporting: Reporting | None = None,
-        backing: Backing | None = None,
+        backend: ContextBackend | None = None,
         complete: Complete | None = None,
         trace: str | None = None,
         waited: float = 0.0,
@@ -97,12 +97,12 @@ class Context:
         self.job_id, self.attempt, self.max_attempts = job_id, attempt, max_attempts
         self.task, self.queue, self.last_error = task, queue, last_error
         self.trace, self.waited = trace, waited
-        self._reporting, self._backing, self._complete = reporting, backing, complete
+        self._reporting, self._backend, self._complete = reporting, backend, complete
 
     @property
     def job(self) -> Any:
         """Read the job, a `Job`; None in a direct call."""
-        return None if self.job_id is None or self._backing is None else self._backing.job(self.job_id)
+        return None if self.job_id is None or self._backend is None else self._backend.job(self.job_id)
 
     @property
     def blocker_results(self) -> tuple[Any, ...]:
@@ -111,12 +111,12 @@ class Context:
         The result of a chain is that of its last job. With `on_blocker_failure="run"`, a blocker that failed or was
         cancelled is a JobFailed.
         """
-        return () if self.job_id is None or self._backing is None else self._backing.blocker_results(self.job_id)
+        return () if self.job_id is None or self._backend is None else self._backend.blocker_results(self.job_id)
 
     @property
     def batch(self) -> Any:
         """The `Batch` that the job is a member or a callback of, or None."""
-        return None if self.job_id is None or self._backing is None else self._backing.batch(self.job_id)
+        return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
     def complete(self, result: Any = None) -> AbstractContextManager[Completion]:
         """Open a transaction in which the job succeeds: `with ctx.complete() as tx:`. Both commit, or neither does.
@@ -129,7 +129,7 @@ class Context:
         """
         if self._complete is not None:
             return self._complete(result)
-        return self._require_backing().completion(result)
+        return self._require_backend().completion(result)
 
     def progress(self, fraction: float, text: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, and a short text. It is stored within a second."""
@@ -168,14 +168,14 @@ class Context:
                     )
                 return done
 
-        return await self._require_backing().in_thread(run)
+        return await self._require_backend().in_thread(run)
 
-    def _require_backing(self) -> Backing:
-        if self._backing is None:
+    def _require_backend(self) -> ContextBackend:
+        if self._backend is None:
             raise TransactionError(
                 "this Context does not belong to an app, so it cannot complete: call the task, or enqueue it"
             )
-        return self._backing
+        return self._backend
 
     @property
     def logger(self) -> LoggerAdapter[Any]:

@@ -22,13 +22,13 @@ from ..model.workflow import Links
 from ..retention import Retention
 from ..retry import RetryPolicy
 from ..store.protocol import Store
+from .context_backend import AppContextBackend
 from .job import Job
 from .jobs import Jobs
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
 from .queue import Queue
 from .schedules import Schedules
 from .task import BoundTask, Task, TaskDecorator, make_task
-from .task_context import AppContextBackend
 from .workers import WorkerInfo
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 

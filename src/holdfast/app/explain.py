@@ -10,9 +10,9 @@ from msgspec import Struct
 from .. import validate
 from ..clock import SECOND
 from ..errors import JobNotFound
+from ..model.blocker import Blocker, Blockers, JobDetails
 from ..model.job import JobRecord, Status
-from ..model.situation import Blocker, Blockers, Situation
-from ..model.worker import Attendance, WorkerRecord
+from ..model.worker import WorkerRecord, WorkerStatus
 from ..store.protocol import Store
 from ..text import ahead, error, listed, moment, numbered, plural, short, span, subject, whole, word
 
@@ -26,11 +26,11 @@ START_WORKER = "holdfast worker module:app"
 ReasonAndAdvice = tuple[str, str]
 
 
-def why_not_claimed(store: Store, situation: Situation, state: str) -> ReasonAndAdvice:
+def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndAdvice:
     """Explain why no worker has claimed a due job. state: such as 'is ready'."""
-    job = situation.record
+    job = details.record
     it = f"{subject(job.id, job.task)} {state}"
-    if situation.paused:
+    if details.paused:
         return (
             f"{it}, but its queue {short(job.queue)} is paused.",
             f"Resume the queue: holdfast queues resume {word(job.queue)}",
@@ -64,7 +64,7 @@ def _message(store: Store, job: JobRecord, it: str) -> ReasonAndAdvice:
     )
 
 
-def _no_worker(workers: Sequence[Attendance], job: JobRecord, it: str) -> ReasonAndAdvice:
+def _no_worker(workers: Sequence[WorkerStatus], job: JobRecord, it: str) -> ReasonAndAdvice:
     task, queue = short(job.task or ""), short(job.queue)
     if not workers:
         return f"{it}, but no worker is running.", f"Start one that has the task {task}: {START_WORKER}"
@@ -89,7 +89,7 @@ def _no_worker(workers: Sequence[Attendance], job: JobRecord, it: str) -> Reason
     )
 
 
-def _queued(store: Store, job: JobRecord, candidates: Sequence[Attendance], it: str) -> ReasonAndAdvice:
+def _queued(store: Store, job: JobRecord, candidates: Sequence[WorkerStatus], it: str) -> ReasonAndAdvice:
     workers = [one.record for one in candidates]
     count = _count_ahead(store, job, workers)
     before = f"{_ahead(count, 'job')} ahead of it" if count else ""
@@ -122,14 +122,14 @@ def _slots(worker: WorkerRecord, job: JobRecord) -> int:
     return worker.limits.pool if job.task in worker.limits.pool_tasks else worker.concurrency
 
 
-def _limit_reached(candidate: Attendance, job: JobRecord) -> str | None:
+def _limit_reached(candidate: WorkerStatus, job: JobRecord) -> str | None:
     """Return why the worker cannot take another job: the limit of the queue, or no free slot; or None."""
-    worker, taken = candidate.record, candidate.taken
+    worker, claimed = candidate.record, candidate.claimed
     limit = worker.limits.queues.get(job.queue)
-    if limit is not None and sum(count for queue, _, count in taken if queue == job.queue) >= limit:
+    if limit is not None and sum(count for queue, _, count in claimed if queue == job.queue) >= limit:
         return "queue"
     in_pool = job.task in worker.limits.pool_tasks
-    used = sum(count for _, task, count in taken if (task in worker.limits.pool_tasks) == in_pool)
+    used = sum(count for _, task, count in claimed if (task in worker.limits.pool_tasks) == in_pool)
     return "slots" if used >= _slots(worker, job) else None
 
 
@@ -258,19 +258,19 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(app: App, id: int) -> Explanation:
-    situation = app.store.workflows.situation(validate.job_id(id))
-    if situation is None:
+    details = app.store.workflows.job_details(validate.job_id(id))
+    if details is None:
         raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
-    case = _JobExplainer(app.store, situation, app.clock.now())
-    status = situation.record.status
+    job = _JobExplainer(app.store, details, app.clock.now())
+    status = details.record.status
     by_status: dict[str, Callable[[], ReasonAndAdvice]] = {
-        "blocked": case.blocked,
-        "scheduled": case.scheduled,
-        "ready": case.ready,
-        "running": case.running,
-        "succeeded": case.succeeded,
-        "failed": case.failed,
-        "cancelled": case.cancelled,
+        "blocked": job.blocked,
+        "scheduled": job.scheduled,
+        "ready": job.ready,
+        "running": job.running,
+        "succeeded": job.succeeded,
+        "failed": job.failed,
+        "cancelled": job.cancelled,
     }
     return Explanation(id, status, *by_status[status]())
 
@@ -278,19 +278,19 @@ def explain(app: App, id: int) -> Explanation:
 class _JobExplainer:
     """Explains one job. It has a method for each state."""
 
-    def __init__(self, store: Store, situation: Situation, now: int) -> None:
-        self._store, self._situation, self._now = store, situation, now
-        self._job = job = situation.record
+    def __init__(self, store: Store, details: JobDetails, now: int) -> None:
+        self._store, self._details, self._now = store, details, now
+        self._job = job = details.record
         self._it = subject(job.id, job.task)
         self._attempt = f"attempt {job.attempt} of {job.max_attempts}"
-        self._actor = short(situation.actor or "an unknown actor")
+        self._actor = short(details.actor or "an unknown actor")
 
     # --- not started ---
 
     def scheduled(self) -> ReasonAndAdvice:
-        job, transition = self._job, self._situation.transition
+        job, transition = self._job, self._details.transition
         if job.run_at <= self._now:
-            return why_not_claimed(self._store, self._situation, f"has been due for {whole(self._now - job.run_at)}")
+            return why_not_claimed(self._store, self._details, f"has been due for {whole(self._now - job.run_at)}")
         when = ahead(job.run_at, self._now)
         if transition == "retry_scheduled":
             failed = f"{self._attempt} failed with {error(job.error_code, job.error_detail)}"
@@ -306,7 +306,7 @@ class _JobExplainer:
         return reason, f"Run it now: holdfast run-now {job.id}"
 
     def ready(self) -> ReasonAndAdvice:
-        return why_not_claimed(self._store, self._situation, "is ready")
+        return why_not_claimed(self._store, self._details, "is ready")
 
     def blocked(self) -> ReasonAndAdvice:
         job = self._job
@@ -314,16 +314,16 @@ class _JobExplainer:
             return self._external()
         blockers = self._store.workflows.blockers(job.id, MAX_NAMED, urgent_first=True)
         holding = [one for one in blockers.found if one.holds]
-        if not holding and not self._situation.unresolved:
+        if not holding and not self._details.unresolved:
             return (
                 f"{self._it} is blocked, but has no blockers: its row was changed by hand.",
                 f"Release it: holdfast cancel {job.id}, then holdfast retry {job.id}",
             )
-        minds = job.on_blocker_failure is not None and any(one.status in UNSUCCESSFUL for one in holding)
-        if (minds and self._situation.unresolved) or all(one.status == "succeeded" for one in holding):
+        has_policy = job.on_blocker_failure is not None and any(one.status in UNSUCCESSFUL for one in holding)
+        if (has_policy and self._details.unresolved) or all(one.status == "succeeded" for one in holding):
             return self._about_to_change("is blocked, although its blockers have finished", "update it")
         is_deep = any(map(is_blocked, holding))
-        behind = self._situation.behind[: MAX_INDIRECT + 1] if is_deep else []
+        behind = self._details.behind[: MAX_INDIRECT + 1] if is_deep else []
         reason = f"{self._it} is blocked: it {waits_for(blockers, holding, behind)}."
         return reason, release(job.id, holding, behind)
 
@@ -383,7 +383,7 @@ class _JobExplainer:
         return f"for {whole(self._now - job.started_at)}{limit}" + (f", progress {progress}" if progress else "")
 
     def _held(self, fact: str) -> ReasonAndAdvice:
-        job, left = self._job, self._situation.lease_left or 0
+        job, left = self._job, self._details.lease_left or 0
         if left <= 0:
             again = f"Receive it again: app.queue({job.queue!r}).receive()"
             return (
@@ -401,7 +401,7 @@ class _JobExplainer:
     def succeeded(self) -> ReasonAndAdvice:
         job = self._job
         when = "" if job.finished_at is None else f" at {moment(job.finished_at)}"
-        if self._situation.transition == "completed":
+        if self._details.transition == "completed":
             reason = f"{self._it} was completed by {self._actor}{when}"
         elif job.task is None:
             reason = f"{self._it} was acknowledged{when}, in {self._attempt}"
@@ -425,7 +425,7 @@ class _JobExplainer:
             reason = f"{it} failed with TIMEOUT:EXTERNAL: it was not settled{by}{others}."
             return reason, f"Let it wait again, without a deadline: holdfast retry {job.id}"
         why = error(job.error_code, job.error_detail)
-        if self._situation.actor != job.worker and job.error_code not in _BY_SWEEP:
+        if self._details.actor != job.worker and job.error_code not in _BY_SWEEP:
             reason = f"{it} was failed by {self._actor} with {why}{others}."
         elif job.attempt >= job.max_attempts:
             spent = "its only attempt" if job.attempt == 1 else f"the last of its {job.attempt} attempts"
@@ -442,7 +442,7 @@ class _JobExplainer:
             found = self._store.workflows.blockers(job.id, MAX_NAMED, urgent_first=True).found
             if any(one.outcome in UNSUCCESSFUL for one in found):
                 return f"{self._it} was cancelled, since {said}{others}.", self._retry_with_blockers()
-        by_itself = job.worker is not None and self._situation.actor == job.worker
+        by_itself = job.worker is not None and self._details.actor == job.worker
         who = "its own task" if by_itself else self._actor
         reason = f"{self._it} was cancelled by {who}{f': {said}' if said else ''}{others}."
         return reason, f"Run it anyway: holdfast retry {job.id}"

@@ -101,7 +101,7 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.signature.context_parameter is None:
             return cast(R, self.function(*args, **kwargs))
-        context = Context(task=self.name, queue=self.options.queue, backing=self._app._context_backend)
+        context = Context(task=self.name, queue=self.options.queue, backend=self._app._context_backend)
         call = self.signature.with_context(context, args, kwargs)
         return cast(R, self.function(*call.args, **call.kwargs))
 

@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..blobs import BlobReference
-from .worker import Attendance
+from .worker import WorkerStatus
 
 
 class Opener(Struct, frozen=True):
@@ -186,7 +186,7 @@ class Examination(Struct):
     rootless: Some | None = None  # jobs of chains without their first one
     batchless: Some | None = None  # jobs of a batch that is gone
     miscounts: list[Miscount] | None = None
-    workers: list[Attendance] | None = None
+    workers: list[WorkerStatus] | None = None
     overdue: Some | None = None  # run, past their lease, and no live worker holds them
     abandoned: Some | None = None  # run in the name of a worker that is dead
     unheld: Some | None = None  # blocked by nothing
@@ -206,4 +206,4 @@ class Vitals(Struct, frozen=True):
     oldest_ready_since: int | None
     oldest_ready_id: int | None
     ended: dict[str, int]  # attempts since a minute, by how they ended
-    workers: list[Attendance]
+    workers: list[WorkerStatus]

@@ -40,12 +40,12 @@ Presence = Literal[
 ]
 
 
-class Attendance(Struct, frozen=True):
+class WorkerStatus(Struct, frozen=True):
     """A worker, whether its process is alive, and the jobs it has claimed."""
 
     record: WorkerRecord
     presence: Presence
-    taken: list[tuple[str, str | None, int]] = []  # queue, task and number of jobs
+    claimed: list[tuple[str, str | None, int]] = []  # queue, task and number of jobs
 
     @property
     def is_present(self) -> bool:
@@ -54,4 +54,4 @@ class Attendance(Struct, frozen=True):
 
     @property
     def running(self) -> int:
-        return sum(count for _, _, count in self.taken)
+        return sum(count for _, _, count in self.claimed)

@@ -12,7 +12,7 @@ from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT
 from ..histogram import percentile
 from ..model.job import Criteria, JobRecord
 from ..model.stats import Count, EventRecord
-from ..model.worker import Attendance
+from ..model.worker import WorkerStatus
 from ..retention import ENDED, LAST_ID, NOTHING, Retention, decider, expiry
 from ..store.protocol import Store
 from .results import (
@@ -335,7 +335,7 @@ def _since(record: JobRecord, waiting: dict[int, int]) -> int:
     return waiting.get(record.id, record.created_at)
 
 
-def _health(worker: Attendance) -> WorkerHealth:
+def _health(worker: WorkerStatus) -> WorkerHealth:
     record = worker.record
     return WorkerHealth(
         id=record.id,

@@ -21,6 +21,7 @@ from ..model.job import Sweep
 
 if TYPE_CHECKING:
     from ..clock import Clock
+    from ..model.blocker import Blockers, JobDetails, WaitingJobs
     from ..model.job import (
         Claimed,
         ClaimRequest,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     )
     from ..model.pruning import Doomed, DoomedChain, EndedJob, OldRows, Pruned, Pruner, PruneRun, Rest, Weight
     from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
-    from ..model.situation import Blockers, Situation, WaitingJobs
     from ..model.stats import (
         CountsRecord,
         EventRecord,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         Totals,
         WaitingJob,
     )
-    from ..model.worker import Attendance, WorkerRecord
+    from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Mark
 
@@ -242,7 +242,7 @@ class WorkerStore(Protocol):
         """Returns what runs in its name; None where others have taken it for dead: it needs a new id."""
         ...
 
-    def list(self) -> builtins.list[Attendance]:
+    def list(self) -> builtins.list[WorkerStatus]:
         """Workers that are present, and the last ones that were. The newest first."""
         ...
 
@@ -278,7 +278,7 @@ class WorkflowStore(Protocol):
         """A batch by its id, or by the job that was enqueued as its callback."""
         ...
 
-    def situation(self, job_id: int) -> Situation | None:
+    def job_details(self, job_id: int) -> JobDetails | None:
         """Why a job is where it is. Reads a bounded part."""
         ...
 

@@ -15,8 +15,8 @@ from ...app.jobs import HistoryEntry
 from ...app.workflows import BatchProgress
 from ...clock import as_datetime
 from ...errors import BatchNotFound, BlobError, BlobMissing, InvalidPayload
+from ...model.blocker import Blocker
 from ...model.job import JobRecord
-from ...model.situation import Blocker
 from ...supervisor import Holdfast
 from ..options import DatabaseOption, complete_jobs, example, job_id, takes_database
 from ..output import (

@@ -31,7 +31,7 @@ from ...model.diagnosis import (
     Why,
 )
 from ...model.stats import WaitingJob
-from ...model.worker import Attendance
+from ...model.worker import WorkerStatus
 from ..blob_store import Vault
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
@@ -181,7 +181,7 @@ class Look:
             counts[table] = counts.get(table, 0) + 1
         return sorted(counts.items())
 
-    def _workers(self) -> list[Attendance]:
+    def _workers(self) -> list[WorkerStatus]:
         return present_workers(self._connection, self._sql, self._path)
 
     def _held(self, values: dict[str, Any]) -> list[Held]:

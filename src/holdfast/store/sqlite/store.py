@@ -149,7 +149,7 @@ class _Workflows:
         self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
         self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
         self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
-        self.situation, self.ahead_of = explain.situation, explain.ahead_of
+        self.job_details, self.ahead_of = explain.job_details, explain.ahead_of
 
 
 def open_store(

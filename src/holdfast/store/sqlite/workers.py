@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...model.job import Lease
-from ...model.worker import Attendance, WorkerLimits, WorkerRecord
+from ...model.worker import WorkerLimits, WorkerRecord, WorkerStatus
 from ...retention import read as read_retention
 from ...text import plural
 from ..statements import Statements, as_json
@@ -23,7 +23,7 @@ MOST_RUNNING = 20_000
 Taken = Mapping[str, list[tuple[str, str | None, int]]]
 
 
-def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
+def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Those that are present and the last ones that were, with what they have claimed. The newest first."""
     taken = defaultdict[str, list[Any]](list)
     for worker, *place in connection.execute(sql.claimed_by_workers, {"most": MOST_RUNNING}).fetchall():
@@ -31,18 +31,18 @@ def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> 
     return _attendance(connection, sql, path, taken)
 
 
-def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
+def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Those that have not ended, for the doctor, which does not ask what they have claimed."""
     return [one for one in _attendance(connection, sql, path, {}) if one.presence != "ended"]
 
 
-def _attendance(connection: sqlite3.Connection, sql: Statements, path: Path, taken: Taken) -> list[Attendance]:
+def _attendance(connection: sqlite3.Connection, sql: Statements, path: Path, taken: Taken) -> list[WorkerStatus]:
     found = []
     for number, inode, *row in connection.execute(sql.workers).fetchall():
         worker = _as_worker(*row)
         has_ended = worker.ended_at is not None
         state = "ended" if has_ended else presence(path, Slot(number, inode), worker.pid, worker.host)
-        found.append(Attendance(worker, state, taken.get(worker.id, [])))
+        found.append(WorkerStatus(worker, state, taken.get(worker.id, [])))
     return found
 
 
@@ -126,7 +126,7 @@ class Workers:
             return None
         return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
 
-    def list(self) -> builtins.list[Attendance]:
+    def list(self) -> builtins.list[WorkerStatus]:
         """Read the workers that are present and the last ones that were, with what they claimed. The newest first."""
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 

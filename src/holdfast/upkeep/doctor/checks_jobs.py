@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...clock import SECOND
 from ...model.diagnosis import Examination, Held, StuckReady
-from ...model.worker import Attendance
+from ...model.worker import WorkerStatus
 from ...text import listed, plural, short, span, word
 from .findings import Finding, agree, command, count_of, ids_of
 
@@ -25,7 +25,7 @@ def about_jobs(found: Examination) -> Iterator[Finding]:
     yield from _pauses(found)
 
 
-def _live(found: Examination) -> list[Attendance]:
+def _live(found: Examination) -> list[WorkerStatus]:
     return [one for one in found.workers or () if one.presence in ("alive", "unknown")]
 
 
@@ -168,7 +168,7 @@ def _workers(found: Examination) -> Iterator[Finding]:
         yield Finding("ok", "WORKERS", text, None, {"alive": alive})
 
 
-def _named(workers: list[Attendance]) -> str:
+def _named(workers: list[WorkerStatus]) -> str:
     names = [f"process {one.record.pid} on {short(one.record.host)}" for one in workers[:MOST_NAMED]]
     more = [f"{len(workers) - MOST_NAMED} more"] if len(workers) > MOST_NAMED else []
     return f"{agree(len(workers), 'The worker', 'The workers')} {listed(names + more)}"
@@ -216,7 +216,7 @@ def _unserved(found: Examination) -> Iterator[Finding]:
         yield Finding("ok", "READY_JOBS", "Every job that is ready has a worker that can take it.")
 
 
-def _serves(worker: Attendance, one: StuckReady) -> bool:
+def _serves(worker: WorkerStatus, one: StuckReady) -> bool:
     queues = worker.record.queues
     return one.task in worker.record.tasks and (queues is None or one.queue in queues)
 

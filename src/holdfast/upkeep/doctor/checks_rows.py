@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ...clock import SECOND
 from ...model.diagnosis import Examination, Miscount, Some, Times
-from ...model.worker import Attendance
+from ...model.worker import WorkerStatus
 from ...text import listed, plural, short, span
 from .findings import Finding, agree, command, count_of, ids_of, words
 
@@ -269,5 +269,5 @@ def _boot(found: Examination, times: Times) -> Iterator[Finding]:
         )
 
 
-def _who(workers: list[Attendance]) -> str:
+def _who(workers: list[WorkerStatus]) -> str:
     return "A worker" if len(workers) == 1 else f"{len(workers)} workers"

@@ -1,6 +1,6 @@
 -- Why a job is where it is. Each statement reads a bounded part of an index.
 
--- name: situation
+-- name: job_details
 -- how a job came to its state, when its lease ends, whether its queue is paused, whether some ending is unresolved
 SELECT transition, actor, lease,
        EXISTS (SELECT 1 FROM {p}queues WHERE name = {p}jobs.queue AND paused_at IS NOT NULL),

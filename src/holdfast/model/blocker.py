@@ -1,4 +1,4 @@
-"""The facts that `app.jobs.explain` needs about a job. Pure data; times are microseconds."""
+"""Blockers of jobs, and the details that `app.jobs.explain` needs. Pure data; times are microseconds."""
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ class Blockers(Struct, frozen=True):
     holding: int  # number of chains that still block the job
 
 
-class Situation(Struct, frozen=True):
+class JobDetails(Struct, frozen=True):
     """A job, its last transition, and what it waits for."""
 
     record: JobRecord
