@@ -64,7 +64,7 @@ Complete = Callable[[Any], AbstractContextManager[Completion]]
 
 
 class Context:
-    """The attempt that is running. In a direct call of the task there is none, and `job_id` is None."""
+    """The attempt that is running. In a direct call of the task, `job_id` is None."""
 
     __slots__ = (
         "_backend",

@@ -182,8 +182,8 @@ class App:
 
     def _layers(self) -> list[Callable[[Context], Any]]:
         """Return the middleware for a worker that starts now: tracing first, if it is on."""
-        around = None if self._tracing is None else self._tracing.middleware()
-        return self.middlewares if around is None else [around, *self.middlewares]
+        tracing = None if self._tracing is None else self._tracing.middleware()
+        return self.middlewares if tracing is None else [tracing, *self.middlewares]
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         """Give an error code to exceptions of this type that tasks raise."""

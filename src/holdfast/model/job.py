@@ -295,8 +295,8 @@ class Listed(Struct, frozen=True):
     """Records, newest first. A search without a suitable index stops after a bounded number of jobs."""
 
     records: list[JobRecord]
-    scanned: int | None = None  # that many jobs, if it ended early; None: nothing was left out
-    resume: int | None = None  # the last id that was looked at: a cursor to go on from
+    scanned: int | None = None  # the number of scanned jobs, if the search stopped early
+    resume: int | None = None  # the last scanned id, to continue from
 
 
 class Counted(Struct, frozen=True):
@@ -307,10 +307,10 @@ class Counted(Struct, frozen=True):
 
 
 class Page(Sequence[T], Generic[T]):
-    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
+    """A page of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
 
-    scanned: None, or how many jobs were looked at before the search was stopped, since no index finds those that
-    were asked for. Then there may be less on the page than asked for, or nothing, and its cursor goes on from there.
+    scanned: None, or the number of scanned jobs after which a search without a suitable index stopped. The page may
+    then be incomplete or empty, and its cursor continues the search.
     """
 
     def __init__(self, items: list[T], next: str | None, previous: str | None, scanned: int | None = None) -> None:
