@@ -280,11 +280,13 @@ class BoundTask(Generic[P, R]):
 
     def new_job(self, args: str) -> NewJob:
         """Return the job that an enqueue hands to the store."""
-        options = self._options
+        task, options = self._task, self._options
+        if not options:  # the usual case, made fast
+            return NewJob(task=task.name, args=args, **task.job_options)
         if "key" not in options and options.keys() & {"key_window", "on_conflict"}:
             raise InvalidInput("key_window and on_conflict need a key: pass key= with them")
         fields = {name: value for name, value in options.items() if name not in LINK_OPTIONS}
-        return NewJob(task=self._task.name, args=args, links=self._links(), **(self._task.job_options | fields))
+        return NewJob(task=task.name, args=args, links=self._links(), **(task.job_options | fields))
 
     def _links(self) -> Links | None:
         options = self._options
