@@ -32,7 +32,7 @@ def run(app: Holdfast, conn: sqlite3.Connection) -> None:
 
     @app.task(max_attempts=2, retry=0)
     def charge(ctx: Context, order: int) -> None:
-        *weights, approval = ctx.blockers
+        *weights, approval = ctx.blocker_results
         price = sum(weights)
         with ctx.complete() as tx:
             tx.execute("UPDATE accounts SET balance = balance - ? WHERE name = 'ada'", (price,))

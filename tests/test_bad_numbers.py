@@ -55,7 +55,6 @@ TAKES_SECONDS: dict[str, Call] = {
     "retry, delay": lambda on, bad: on.app.jobs.retry(status="failed", delay=bad),
     "using, delay": lambda on, bad: on.work.using(delay=bad).enqueue(),
     "using, key_window": lambda on, bad: on.work.using(key="k", key_window=bad).enqueue(),
-    "using, timeout": lambda on, bad: on.work.using(timeout=bad).enqueue(),
     "busy_timeout": lambda _, bad: Holdfast("never.db", busy_timeout=bad),
 }
 OPTIONAL_SECONDS: dict[str, Call] = {
@@ -63,6 +62,7 @@ OPTIONAL_SECONDS: dict[str, Call] = {
     "receive_many, visibility": lambda on, bad: on.inbox.receive_many(5, visibility=bad),
     "wait, timeout": lambda on, bad: on.job.wait(timeout=bad),
     "task, timeout": lambda on, bad: on.app.task(timeout=bad)(lambda: None),
+    "using, timeout": lambda on, bad: on.work.using(timeout=bad).enqueue(),
 }
 NO_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 10**400, "5", "", True, False, 1j, b"1", []]
 NO_SECONDS += [timedelta(seconds=-1), timedelta.max]

@@ -16,12 +16,12 @@ import holdfast.testing
 from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
 from holdfast.app.explain import Explanation
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
+from holdfast.app.options import LINK_OPTIONS, OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions
 from holdfast.app.schedules import Schedule, Schedules
-from holdfast.app.task import EnqueueOptions, TaskOptions
 from holdfast.app.workers import WorkerInfo
 from holdfast.app.workflows import Batches, BatchProgress, Chains, Group, Step
 from holdfast.context import LastError
-from holdfast.model.job import STATUSES
+from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
 from holdfast.observe import Observe, results
 from holdfast.retention import Retention, Rule
@@ -37,6 +37,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SQL = ROOT / "src" / "holdfast" / "store" / "sqlite"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+GENERATE = runpy.run_path(str(DOCS / "generate_reference.py"))
 WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
@@ -99,17 +100,26 @@ def test_every_member_and_parameter_is_in_the_reference(thing: type[Any]) -> Non
 
 def test_every_option_and_filter_is_in_the_reference() -> None:
     assert set(Filters.__annotations__) - words_in_code(read("reference/api.md")) == set()
-    assert set(EnqueueOptions.__annotations__) - words_in_code(read("reference/settings.md")) == set()
     settings = words_in_code(read("reference/settings.md"))
     for given in (Holdfast, Holdfast.worker):
         assert set(inspect.signature(given).parameters) - {"self"} - settings == set()
-    assert set(TaskOptions.__struct_fields__) - settings == set()
 
 
 def test_every_exception_is_in_the_reference_with_what_to_do() -> None:
     found = {name for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)}
     in_tables = set(re.findall(r"^\| `(\w+)` \|", read("reference/errors.md"), re.MULTILINE))
     assert found - in_tables - {"HoldfastError"} == set()
+
+
+@pytest.mark.parametrize("page", GENERATE["PARTS"])
+def test_the_generated_parts_of_a_page_are_up_to_date(page: str) -> None:
+    assert read(page) == GENERATE["generated"](page), "run: python docs/generate_reference.py"
+
+
+def test_every_option_is_declared_checked_and_carried() -> None:
+    assert set(OPTIONS) == {*EnqueueOptions.__annotations__, *TaskDecoratorOptions.__annotations__}
+    assert set(TaskOptions.__struct_fields__) == set(TaskDecoratorOptions.__annotations__)
+    assert set(EnqueueOptions.__annotations__) - {*LINK_OPTIONS} <= set(NewJob.__struct_fields__)
 
 
 def test_every_error_code_is_in_the_reference() -> None:

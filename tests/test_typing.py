@@ -1,6 +1,9 @@
-"""Types: the package passes mypy --strict, and mypy sees a task's own parameters wherever it is enqueued."""
+"""Types: the package passes mypy --strict; mypy and pyright see a task's own parameters and its result."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,11 @@ from mypy import api
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
 
-# A line that mypy must refuse ends with "# refused"; every other line must pass.
+# A line that type checkers must refuse ends with "# refused"; every other line must pass. basedpyright stands for
+# pyright: it is the same checker, and its wheel brings its own node, so that it needs no network.
 SNIPPET = """
-from typing import Any, Coroutine, assert_type
-from holdfast import Context, Holdfast, Job, Message, Queue, Task
+from typing import Any, Coroutine, NoReturn, assert_type
+from holdfast import Context, Fail, Holdfast, Job, Message, Queue, Retry, Snooze, Then
 from holdfast.app.schedules import Schedule
 import msgspec
 
@@ -27,7 +31,7 @@ def send_mail(to: str, times: int = 1) -> bool:
 
 assert_type(send_mail("ada"), bool)
 assert_type(send_mail.enqueue("ada", times=2), Job[bool])
-assert_type(send_mail.enqueue("ada").wait(), bool | None)
+assert_type(send_mail.enqueue("ada").wait(), bool)
 assert_type(send_mail.enqueue("ada").result, bool | None)
 send_mail.enqueue()  # refused
 send_mail.enqueue(1)  # refused
@@ -90,7 +94,7 @@ async def fetch(address: str) -> bytes:
 
 assert_type(fetch.enqueue("x"), Job[bytes])
 assert_type(fetch.enqueue("x").result, bytes | None)
-assert_type(fetch("x"), Coroutine[Any, Any, bytes])  # type: ignore[unused-coroutine]
+assert_type(fetch("x"), Coroutine[Any, Any, bytes])  # type: ignore
 fetch.enqueue(1)  # refused
 fetch.using(delay=1).enqueue()  # refused
 
@@ -108,6 +112,59 @@ async def main() -> None:
     assert_type(await fetch("x"), bytes)
     await send_mail.aenqueue(1)  # refused
     await fetch_row.using(delay=1).aenqueue("x")  # refused
+
+
+# --- results ---
+
+@app.task
+def anything(row: int) -> object:
+    return row
+
+@app.task
+def value_or_then(row: int) -> str | Then:
+    return Then(anything, row) if row else ""
+
+@app.task(queue="rows")
+def with_every_outcome(ctx: Context, row: int) -> list[int] | Retry | Snooze | Fail | Then | None:
+    return None
+
+@app.task
+async def async_value_or_then(ctx: Context, row: int) -> int | Retry | Then:
+    return Then(anything, row)
+
+@app.task
+def only_then(row: int) -> Then:
+    return Then(anything, row)
+
+@app.task
+def never(row: int) -> NoReturn:
+    raise Fail("INVALID_INPUT")
+
+@app.task
+async def async_never(ctx: Context, row: int) -> NoReturn:
+    raise Fail("INVALID_INPUT")
+
+assert_type(anything.enqueue(1).wait(), object)
+assert_type(value_or_then.enqueue(1).wait(), str)
+assert_type(value_or_then.enqueue(1).result, str | None)
+assert_type(value_or_then.using(delay=1).enqueue(1).wait(timeout=5), str)
+assert_type(with_every_outcome.enqueue(1).wait(), list[int] | None)
+assert_type(async_value_or_then.enqueue(1).wait(), int)
+assert_type(only_then.enqueue(1).wait(), Any)
+assert_type(never.enqueue(1).wait(), Any)
+assert_type(async_never.enqueue(1).wait(), Any)
+value_or_then.enqueue("1")  # refused
+never.enqueue("1")  # refused
+async_never.enqueue("1")  # refused
+
+
+# --- a first parameter that may be anything is no Context ---
+
+@app.task
+def handle(event: Any, row: int) -> None: ...
+
+handle.enqueue({"id": 1}, 2)
+handle.enqueue(event={"id": 1}, row=2)
 
 
 # --- cron ---
@@ -176,47 +233,83 @@ def import_row(row: int, ctx: Context) -> None: ...
 import_row.enqueue(1)  # refused
 """
 
-SNIPPETS = {"calls": SNIPPET, "elsewhere": ELSEWHERE}
+# A program as users write it.
+PROGRAM = (ROOT / "examples" / "order_workflow.py").read_text(encoding="utf-8")
+
+SNIPPETS = {"calls": SNIPPET, "elsewhere": ELSEWHERE, "program": PROGRAM}
+CHECKERS = ("mypy", "basedpyright")
 
 Said = dict[str, dict[int, str]]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What mypy says to each snippet, and to the package, by line. One run for all of them."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("snippets")
     for name, text in SNIPPETS.items():
-        (folder / f"{name}.py").write_text(text)
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mypy(folder: Path) -> Said:
+    """Errors of mypy in each snippet and in the package, by line. One run for all of them."""
     settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     output, problems, _ = api.run([*settings, str(PACKAGE), str(folder)])
     assert problems == ""
     said: Said = {snippet: {} for snippet in (*SNIPPETS, "package")}
     for path, line, text in re.findall(r"^(.+)\.py:(\d+): error: (.*)", output, re.MULTILINE):
         where = Path(path)
-        # What it kept from an earlier run it says again, with the folder of that run.
+        # mypy repeats cached errors of an earlier run, with the folder of that run.
         said[where.name if where.parent.name.startswith("snippets") else "package"][int(line)] = f"{path}: {text}"
     return said
+
+
+@pytest.fixture(scope="module")
+def basedpyright(folder: Path) -> Said:
+    """Errors of pyright's strict mode in each snippet, by line."""
+    settings = {
+        "typeCheckingMode": "strict",
+        "reportUnusedCoroutine": False,
+        "venvPath": str(Path(sys.prefix).parent),
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings | {"venv": Path(sys.prefix).name}))
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--project", str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout, ran.stderr
+    said: Said = {snippet: {} for snippet in SNIPPETS}
+    for found in json.loads(ran.stdout)["generalDiagnostics"]:
+        if found["severity"] == "error":
+            said[Path(found["file"]).stem][found["range"]["start"]["line"] + 1] = found["message"]
+    return said
+
+
+@pytest.fixture
+def said(request: pytest.FixtureRequest) -> Said:
+    found: Said = request.getfixturevalue(request.param)
+    return found
 
 
 def refused(text: str) -> set[int]:
     return {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# refused")}
 
 
-def test_the_package_passes_mypy_strict(said: Said) -> None:
-    assert said["package"] == {}
+def test_the_package_passes_mypy_strict(mypy: Said) -> None:
+    assert mypy["package"] == {}
 
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").exists()
 
 
+@pytest.mark.parametrize("said", CHECKERS, indirect=True)
 @pytest.mark.parametrize("snippet", SNIPPETS)
-def test_mypy_accepts_right_calls(said: Said, snippet: str) -> None:
+def test_type_checkers_accept_right_calls(said: Said, snippet: str) -> None:
     wrongly = said[snippet].keys() - refused(SNIPPETS[snippet])
     assert {line: said[snippet][line] for line in wrongly} == {}
 
 
+@pytest.mark.parametrize("said", CHECKERS, indirect=True)
 @pytest.mark.parametrize("snippet", SNIPPETS)
-def test_mypy_refuses_wrong_calls(said: Said, snippet: str) -> None:
+def test_type_checkers_refuse_wrong_calls(said: Said, snippet: str) -> None:
     lines = SNIPPETS[snippet].splitlines()
     assert [lines[line - 1] for line in refused(SNIPPETS[snippet]) - said[snippet].keys()] == []

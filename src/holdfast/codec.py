@@ -56,6 +56,8 @@ def _encode_hook(value: Any) -> Any:
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:
+    if wanted is object:
+        return value
     if issubclass(wanted, _pure_path()):
         return wanted(value)
     return wanted.model_validate(value)  # type: ignore[attr-defined]  # checked by _require_decodable
@@ -127,7 +129,8 @@ def _require_decodable(wanted: Any) -> None:
             continue
         seen.append(one)
         if isinstance(one, msgspec.inspect.CustomType) and not (
-            isinstance(one.cls, type) and (issubclass(one.cls, _pure_path()) or hasattr(one.cls, "model_validate"))
+            isinstance(one.cls, type)
+            and (one.cls is object or issubclass(one.cls, _pure_path()) or hasattr(one.cls, "model_validate"))
         ):
             raise TypeError(f"values of type {getattr(one.cls, '__qualname__', one.cls)} cannot be read from JSON")
         pending.extend(_inner_types(one))

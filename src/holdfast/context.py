@@ -1,4 +1,4 @@
-"""What a running task may ask for: a parameter annotated `Context` is filled in and never part of the payload."""
+"""`Context`: what a task can learn about its attempt. A parameter annotated with it is not part of the payload."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class LastError(Struct, frozen=True):
-    """Why the attempt before this one did not succeed."""
+    """The error of the attempt before this one."""
 
     code: str
     detail: str
 
 
 class Reporting(Protocol):
-    """What the worker that runs the attempt does for it."""
+    """The worker that runs the attempt."""
 
     def report_progress(self, fraction: float | None, text: str | None) -> None: ...
 
@@ -34,27 +34,27 @@ class Reporting(Protocol):
 
 
 class Completion(Protocol):
-    """What `with ctx.complete() as tx` gives: run your statements in it, and pass it as `conn=`."""
+    """The transaction of `with ctx.complete() as tx`: run your statements in it, and pass it as `conn=`."""
 
     result: Any
-    """What the job is to have as its result, or `Then(…)` to go on with."""
+    """The result of the job, or `Then(…)` to continue with."""
 
     def execute(self, statement: str, values: Any = (), /) -> Any: ...
 
     def executemany(self, statement: str, values: Iterable[Any], /) -> Any: ...
 
 
-class Backing(Protocol):
-    """What the app does for it."""
+class ContextBackend(Protocol):
+    """The app whose job the attempt runs."""
 
     def job(self, job_id: int) -> Any: ...
 
-    def blockers(self, job_id: int) -> tuple[Any, ...]: ...
+    def blocker_results(self, job_id: int) -> tuple[Any, ...]: ...
 
     def batch(self, job_id: int) -> Any: ...
 
     def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        """A transaction of the app's database; nothing is settled in it."""
+        """Open a transaction that settles no job, for a task that was called directly."""
         ...
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
@@ -64,10 +64,10 @@ Complete = Callable[[Any], AbstractContextManager[Completion]]
 
 
 class Context:
-    """The attempt that is running. In an ordinary call of the task there is none: `job_id` is None."""
+    """The attempt that is running. In a direct call of the task, `job_id` is None."""
 
     __slots__ = (
-        "_backing",
+        "_backend",
         "_complete",
         "_reporting",
         "attempt",
@@ -89,7 +89,7 @@ class Context:
         max_attempts: int = 0,
         last_error: LastError | None = None,
         reporting: Reporting | None = None,
-        backing: Backing | None = None,
+        backend: ContextBackend | None = None,
         complete: Complete | None = None,
         trace: str | None = None,
         waited: float = 0.0,
@@ -97,50 +97,51 @@ class Context:
         self.job_id, self.attempt, self.max_attempts = job_id, attempt, max_attempts
         self.task, self.queue, self.last_error = task, queue, last_error
         self.trace, self.waited = trace, waited
-        self._reporting, self._backing, self._complete = reporting, backing, complete
+        self._reporting, self._backend, self._complete = reporting, backend, complete
 
     @property
     def job(self) -> Any:
-        """The job as it is stored now, a `Job`; None in an ordinary call."""
-        return None if self.job_id is None or self._backing is None else self._backing.job(self.job_id)
+        """Read the job, a `Job`; None in a direct call."""
+        return None if self.job_id is None or self._backend is None else self._backend.job(self.job_id)
 
     @property
-    def blockers(self) -> tuple[Any, ...]:
-        """The results of what the job waited for, in the order of `after=`.
+    def blocker_results(self) -> tuple[Any, ...]:
+        """Read the results of the jobs in `after=`, in that order.
 
-        Of a chain, that of its last job. With `on_blocker_failure="run"`, one that did not end well is a JobFailed.
+        The result of a chain is that of its last job. With `on_blocker_failure="run"`, a blocker that failed or was
+        cancelled is a JobFailed.
         """
-        return () if self.job_id is None or self._backing is None else self._backing.blockers(self.job_id)
+        return () if self.job_id is None or self._backend is None else self._backend.blocker_results(self.job_id)
 
     @property
     def batch(self) -> Any:
-        """The `Batch` that the job is a member of, or was enqueued for when all of it had ended; or None."""
-        return None if self.job_id is None or self._backing is None else self._backing.batch(self.job_id)
+        """The `Batch` that the job is a member or a callback of, or None."""
+        return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
     def complete(self, result: Any = None) -> AbstractContextManager[Completion]:
-        """`with ctx.complete() as tx:` is a transaction with which the job succeeds: both commit, or neither does.
+        """Open a transaction in which the job succeeds: `with ctx.complete() as tx:`. Both commit, or neither does.
 
-        result: of the job, or `Then(…)` to go on with; in the block it may be set as `tx.result`. What the task
-            returns, even by a `return` inside the block, comes too late: by then it has succeeded.
+        result: the result of the job, or `Then(…)` to continue with. In the block, set `tx.result` instead. The
+            return value of the task is ignored, since the job has succeeded by then.
 
-        If the block raises, nothing of it is stored, and the attempt has failed. If the job is not this attempt's
-        any more, LeaseLost is raised, and nothing is stored. In an ordinary call it is a transaction and no more.
+        If the block raises, its writes are rolled back and the attempt has failed. If this attempt does not hold the
+        job any more, LeaseLost is raised and nothing is stored. In a direct call it is a plain transaction.
         """
         if self._complete is not None:
             return self._complete(result)
-        return self._require_backing().completion(result)
+        return self._require_backend().completion(result)
 
     def progress(self, fraction: float, text: str | None = None) -> None:
-        """How far it is, from 0 to 1, and a short text. Stored within a second."""
+        """Report progress: a fraction from 0 to 1, and a short text. It is stored within a second."""
         if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
-            raise InvalidInput(f"progress is a fraction from 0 to 1, not {shorten(repr(fraction), 100)}")
+            raise InvalidInput(f"progress must be a fraction from 0 to 1, got {shorten(repr(fraction), 100)}")
         if text is not None and not isinstance(text, str):
-            raise InvalidInput(f"the text of a progress is text, not {type(text).__qualname__}")
+            raise InvalidInput(f"the text of progress must be text, got {type(text).__qualname__}")
         if self._reporting is not None:
             self._reporting.report_progress(float(fraction), None if text is None else shorten(text, 200))
 
     def heartbeat(self) -> bool:
-        """Say that it goes on, without any progress. False: it was cancelled, or the lease was lost, so stop."""
+        """Report that the attempt is alive. Returns False if it should stop: cancelled, or the lease was lost."""
         if self._reporting is None:
             return True
         self._reporting.report_progress(None, None)
@@ -148,13 +149,13 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the job was cancelled, taken over, or ran out of time. What it returns counts no more."""
+        """Whether the attempt should stop: the job was cancelled, taken over, or timed out. Its result is ignored."""
         return self._reporting is not None and self._reporting.is_cancelled()
 
     async def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> T:
-        """As `complete`, for coroutines: `work`, a plain function of the transaction, not async, runs in a thread.
+        """Do the same as `complete` from a coroutine: run `work`, a plain function of the transaction, in a thread.
 
-        So the event loop goes on while the write lock is waited for. Returns what `work` returns.
+        The event loop is not blocked while the thread waits for the write lock. Returns the value of `work`.
         """
 
         def run() -> T:
@@ -162,19 +163,23 @@ class Context:
                 done = work(transaction)
                 if isinstance(done, Coroutine):
                     done.close()
-                    raise InvalidInput("acomplete takes a plain function, which runs in a thread, not an async one")
+                    raise InvalidInput(
+                        "acomplete must be given a plain function, which runs in a thread, got an async one"
+                    )
                 return done
 
-        return await self._require_backing().in_thread(run)
+        return await self._require_backend().in_thread(run)
 
-    def _require_backing(self) -> Backing:
-        if self._backing is None:
-            raise TransactionError("this Context belongs to no app, so there is no database to complete in")
-        return self._backing
+    def _require_backend(self) -> ContextBackend:
+        if self._backend is None:
+            raise TransactionError(
+                "this Context does not belong to an app, so it cannot complete: call the task, or enqueue it"
+            )
+        return self._backend
 
     @property
     def logger(self) -> LoggerAdapter[Any]:
-        """The logger `holdfast.job`, with the job's id, task, queue and attempt in every record."""
+        """The logger `holdfast.job`, which adds the job's id, task, queue and attempt to every record."""
         import logging
 
         about = {"task": self.task, "queue": self.queue, "attempt": self.attempt}

@@ -1,95 +1,158 @@
-"""Every exception Holdfast raises. Each message says what is wrong and what to do about it."""
+"""All exceptions of Holdfast, and the error codes that it gives to failed attempts.
+
+docs/generate_reference.py makes docs/reference/errors.md from this module. In each docstring the first paragraph says
+when the exception is raised, and the one that begins with "To do:" what to do about it.
+"""
 
 
 class HoldfastError(Exception):
-    """The root of all of them."""
+    """The base of all exceptions of Holdfast."""
 
 
-# --- what the caller passed -----------------------------------------------------------------------
+# --- What you passed ------------------------------------------------------------------------------
 
 
 class InvalidInput(HoldfastError, ValueError):
-    """A value that Holdfast cannot accept; nothing was stored."""
+    """A value is not allowed: an empty name, a negative time, a naive datetime, an unknown status, filter or option,
+    a body that does not fit the type of the queue, an option that needs another one, a URL that is not SQLite's
+    (which the message does not show).
+
+    To do: Read the message: it says which values are allowed.
+    """
 
 
 class InvalidArguments(InvalidInput, TypeError):
-    """The arguments do not fit the task's signature or its annotations."""
+    """The arguments do not fit the signature or the annotations of the task, as Python values: a text is not a
+    `datetime`, `bytes` are not a `str`.
+
+    To do: Fix the call, or the annotation.
+    """
+
+
+class CircularWait(InvalidInput):
+    """A job would wait for itself, by way of others: `Then(task.using(after=…))` names a job that waits for this
+    chain. A plain enqueue cannot do that.
+
+    To do: Wait for another job, or for none.
+    """
 
 
 class InvalidPayload(InvalidInput):
-    """The payload cannot be stored as JSON: NaN, too deep, not UTF-8, or of an unknown type."""
+    """The payload cannot be stored as JSON: NaN, a naive datetime, two keys that are the same in JSON, more than 64
+    levels, not UTF-8, an unknown type. `job.args` raises it for a row that was damaged by hand.
+
+    To do: Pass plain data, a dataclass, a msgspec Struct or a pydantic model.
+    """
 
 
 class PayloadTooLarge(InvalidPayload):
-    """The payload is larger than the limit."""
+    """The payload has more than 64 MiB; more than 1 MiB with `blob_bytes=None`, in a schedule, and in a callback of a
+    batch.
+
+    To do: Store it elsewhere, and pass a reference.
+    """
 
 
 class InvalidTask(HoldfastError, TypeError):
-    """A function that cannot be a task, or a name that is taken."""
+    """A function cannot be a task, one of its annotations cannot be decoded from JSON, or its name is taken.
+
+    To do: Name all parameters; use types that msgspec supports; pass `name=`.
+    """
 
 
 class UndefinedAnnotation(InvalidTask):
-    """A task's annotation names a type that is not defined, or not yet."""
+    """An annotation of a task names a type that is not defined when the task is first used.
+
+    To do: Import the type at run time, not under `TYPE_CHECKING`.
+    """
 
 
 class CannotLoadApp(HoldfastError, ImportError):
-    """`module:app` on the command line leads to no Holdfast. `traceback` is that of the module, if it raised."""
+    """`module:app` on the command line does not name a `Holdfast`. `traceback` is that of the module, if it raised.
+
+    To do: Read the message: it says which module and name were tried.
+    """
 
     def __init__(self, message: str, traceback: str | None = None) -> None:
         self.traceback = traceback
         super().__init__(message)
 
 
-# --- what became of a job -------------------------------------------------------------------------
+# --- What happened to a job -----------------------------------------------------------------------
 
 
 class JobNotFound(HoldfastError, LookupError):
-    """No job has this id: it never existed, or it was deleted."""
+    """No job has this id. It never existed, was deleted, or was enqueued in a transaction that was rolled back."""
 
 
 class ScheduleNotFound(HoldfastError, LookupError):
-    """No schedule has this name: it was never added, or it was removed."""
+    """No schedule has this name. It was never added, or was removed. A schedule of `@app.cron` is stored when a
+    worker starts.
+
+    To do: Look at `app.schedules.list()`.
+    """
 
 
 class BatchNotFound(HoldfastError, LookupError):
-    """No batch has this id: it never existed, or it was deleted."""
+    """No batch has this id. It never existed, was pruned, or was made in a transaction that was rolled back."""
 
 
 class BatchEnded(HoldfastError):
-    """The batch takes no more members: all that it had have ended."""
+    """`using(batch=…)`: the batch is done, so it takes no more members.
+
+    To do: Add members in the block of the batch, or from members while they run.
+    """
 
 
-class CircularWait(InvalidInput):
-    """The job would wait for itself, by way of others, and so never run."""
+class HasWaitingJobs(HoldfastError):
+    """`app.jobs.delete`, `app.chains.delete`: other jobs wait for the chain. `chain_id` is its id, `waiting` the ids
+    of these jobs. Nothing was deleted.
 
-
-class StillAwaited(HoldfastError):
-    """Others wait for the chain that was to be deleted. `waiting` are the ids of those jobs; nothing was deleted."""
+    To do: Cancel them first, or pass `cascade=True`.
+    """
 
     def __init__(self, chain_id: int, waiting: tuple[int, ...]) -> None:
         self.chain_id, self.waiting = chain_id, waiting
         shown = ", ".join(map(str, waiting[:10])) + (f" and {len(waiting) - 10} more" if len(waiting) > 10 else "")
-        super().__init__(f"chain {chain_id} is waited for by {shown}: cancel them first, or pass cascade=True")
+        super().__init__(f"jobs wait for chain {chain_id}: {shown}. Cancel them first, or pass cascade=True")
 
 
 class PartOfChain(HoldfastError):
-    """A job was to be deleted that is part of a longer chain, which goes only as a whole; nothing was deleted."""
+    """`app.jobs.delete(id)`: the chain of the job has more jobs. Nothing was deleted.
+
+    To do: Delete the whole chain with `app.chains.delete(id)`.
+    """
 
 
 class BlobMissing(HoldfastError, LookupError):
-    """A large payload or result, which is kept beside the database, is not there any more."""
+    """`job.args`, `job.result`, `ctx.blocker_results`: a large payload or result, which is stored outside the
+    database, is missing. See docs/guides/large-payloads.md#when-one-is-missing.
+
+    To do: Restore its file, or do the work again.
+    """
 
 
 class BlobDamaged(BlobMissing):
-    """It is there, and is not what was put there."""
+    """The stored bytes of a large payload or result are not those that were written.
+
+    To do: Restore its file, or do the work again.
+    """
 
 
 class LeaseLost(HoldfastError):
-    """The attempt holds its job no more: it was taken over, cancelled, or settled by others. Nothing was stored."""
+    """`ctx.complete()`, `msg.ack_with()`: this attempt does not hold the job or message any more. It was cancelled,
+    settled by an operator, or taken over by another attempt. Nothing was stored.
+
+    To do: Stop: what this attempt does is not recorded.
+    """
 
 
 class JobFailed(HoldfastError):
-    """The job that was waited for ended `failed` or `cancelled`."""
+    """`job.wait()`, `job.wait_chain()`: the job failed or was cancelled. Has `job_id`, `status`, `code` and `detail`.
+    Also a value in `ctx.blocker_results`: see docs/guides/workflows.md#when-one-of-them-fails.
+
+    To do: Look at `app.jobs.history(id)`.
+    """
 
     def __init__(self, job_id: int, status: str, code: str | None, detail: str | None) -> None:
         self.job_id, self.status, self.code, self.detail = job_id, status, code, detail
@@ -98,19 +161,31 @@ class JobFailed(HoldfastError):
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
-    """The job had not ended when the time to wait was over. It goes on; wait again if you like."""
+    """`wait(timeout=…)`: the job, chain or batch has not finished in time. It continues.
+
+    To do: Wait again, or look at `app.jobs.explain(id)`.
+    """
 
 
 class NeverIdle(HoldfastError):
-    """In a test: `drain` or `inline` ran as many attempts as its limit allows, and there is still more to run."""
+    """In a test: `drain` or `inline` ran as many attempts as its `limit` allows, and there are more to run.
+
+    To do: The message names the job. See docs/guides/testing.md#run-what-waits-drain.
+    """
 
 
 class WorkerStuck(HoldfastError):
-    """A worker ended, since too many handlers had not come back after their timeouts. Their threads live on."""
+    """`worker.run()`: the worker stopped, since more than 100 tasks were still running after their timeouts.
+
+    To do: Give what they wait for a timeout of its own, or run them with `pool="process"`. Start a new process, since
+    their threads are still running.
+    """
 
 
 class JobError(HoldfastError):
-    """Raise it in a task to fail the attempt with a code of your own: `JobError("DEPENDENCY:STRIPE", "503")`."""
+    """Never raised by Holdfast: raise it in a task to fail the attempt with an error code of your own, such as
+    `JobError("DEPENDENCY:STRIPE", "503")`. Has `code` and `detail`.
+    """
 
     def __init__(self, code: str, detail: str = "") -> None:
         self.code, self.detail = code, detail
@@ -118,95 +193,209 @@ class JobError(HoldfastError):
 
 
 class ArchiveError(HoldfastError):
-    """The file for jobs that are pruned cannot be written, or is none. What is not in it was not deleted."""
+    """`app.prune(archive=…)`: the file cannot be written, is not an archive of Holdfast, or another process writes to
+    it. Jobs that are not in it were not deleted.
+
+    To do: Read the message; choose another file.
+    """
 
 
 class AlreadyPruning(HoldfastError):
-    """Another process prunes this database at the moment, since somebody asked for it."""
+    """`app.prune()`: another operator is pruning this database.
+
+    To do: Wait until that run has finished.
+    """
 
 
-# --- the store ------------------------------------------------------------------------------------
+# --- The store ------------------------------------------------------------------------------------
 
 
 class StoreError(HoldfastError):
-    """The database could not do what was asked."""
+    """The database could not do what was requested, for another reason than those below.
+
+    To do: Read the message; check the disk and the system log.
+    """
 
 
 class CannotOpen(StoreError):
-    """The URL or path names nothing that can be opened as a database."""
+    """The path is a folder, is not a regular file, may not be opened, or its folder does not exist. Or the database
+    stores text as UTF-16.
+
+    To do: Fix the path, or use another file.
+    """
 
 
 class NotADatabase(CannotOpen):
-    """The file exists and is something else."""
+    """The file is not an SQLite database.
+
+    To do: Choose another path, or move that file away.
+    """
 
 
 class UnsupportedFileSystem(CannotOpen):
-    """SQLite's locks cannot be trusted on this kind of file system."""
+    """The folder is on NFS, CIFS, SMB, FUSE, 9p or the like, where SQLite's locks cannot be trusted.
+
+    To do: Use a local disk.
+    """
 
 
 class UnsupportedSQLite(CannotOpen):
-    """The SQLite library is too old, or was built without something Holdfast needs."""
+    """SQLite is older than 3.35, lacks the JSON functions, or cannot use its write-ahead log here.
+
+    To do: Use another Python build, or another disk.
+    """
 
 
 class SchemaOutdated(StoreError):
-    """The tables are older than this version of Holdfast, and it was told not to migrate them."""
+    """The tables are older than this version of Holdfast, and `migrate=False`.
+
+    To do: Run `holdfast migrate --db app.db`, or open the database once with `migrate=True`.
+    """
 
 
 class DatabaseMissing(SchemaOutdated):
-    """There is no such file, and Holdfast was told not to make one."""
+    """The file does not exist, and `migrate=False`.
+
+    To do: Check the path. Create the database with `holdfast migrate --create`, or with `migrate=True`.
+    """
 
 
 class SchemaTooNew(StoreError):
-    """The tables were made by a newer version of Holdfast."""
+    """The tables were made by a newer version of Holdfast.
+
+    To do: Upgrade Holdfast.
+    """
 
 
 class SchemaUnsupported(StoreError):
-    """The tables were made by a version of Holdfast that was never released, and cannot be migrated."""
+    """The tables were made by a development version, before the first release, and cannot be migrated.
+
+    To do: Move the file away and start with a new one, or pass another `prefix`.
+    """
 
 
 class MigrationFailed(StoreError):
-    """A migration failed. The database is as it was before."""
+    """A migration failed and was rolled back: the database is unchanged. Or one of your tables has the name of a
+    table of Holdfast.
+
+    To do: Pass another `prefix` if a name is taken; otherwise report it, with the message.
+    """
 
 
 class ReadOnlyDatabase(StoreError):
-    """The file, its folder or its file system cannot be written."""
+    """The file, its folder or its file system cannot be written.
+
+    To do: Check the permissions of all three.
+    """
 
 
 class DiskFull(StoreError):
-    """No space, or less than the reserve that lets running jobs settle."""
+    """The disk is full, or would have less than `min_free_bytes` left after this write.
+
+    To do: Free some space. Running jobs can still be settled while the reserve lasts.
+    """
 
 
 class CorruptDatabase(StoreError):
-    """SQLite found the file damaged. Nothing more is written to it."""
+    """SQLite found the file damaged. This process does not write to it any more.
+
+    To do: Stop, copy the file with its `-wal`, and restore a backup. See
+    docs/guides/durability.md#when-the-file-is-damaged.
+    """
 
 
 class BlobError(StoreError):
-    """What keeps large payloads and results could not do what was asked, or is not the one that has them."""
+    """The store for large payloads and results failed, or is of another kind than the one that has them.
+
+    To do: Check the folder, or the store that you passed as `blobs=`. With `--db` on the command line, name the app
+    instead.
+    """
 
 
 class BlobCollected(BlobError):
-    """A large payload was deleted as left over at the very moment it was sent again. Nothing was stored."""
+    """`enqueue_many`, `send_many`, `app.jobs.complete`: a large payload that no job referred to was deleted at the
+    moment it was sent again. Nothing was stored.
+
+    To do: Try again.
+    """
 
 
 class StoreBusy(StoreError):
-    """Another process held the write lock for longer than `busy_timeout`."""
+    """Another connection held the write lock for longer than `busy_timeout`.
+
+    To do: If it is one of your own, in a transaction, pass it as `conn=`: see
+    docs/guides/transactions.md#what-to-avoid. Otherwise find the program with a long write transaction.
+    """
 
 
 class CannotVacuum(StoreError):
-    """The file cannot be written anew now: workers are at work, or there is too little room."""
+    """`app.vacuum()`: the file was not created to shrink in steps. With `full=True`: workers are running, or there is
+    too little free space for a copy.
+
+    To do: Read the message. See docs/guides/retention.md#space.
+    """
 
 
 class StoreClosed(StoreError):
-    """`close()` was called before."""
+    """`close()` was called before.
+
+    To do: Make a new `Holdfast`.
+    """
 
 
 class TransactionError(StoreError):
-    """A transaction was used in a way that would break its promise."""
+    """A transaction was used in a way that would break its guarantees: `COMMIT` inside `app.transaction()`, a write
+    or `close()` beside it, a write by the iterable of `enqueue_many`, a `conn` without an open transaction or one
+    that cannot write any more.
+
+    To do: Read the message.
+    """
 
 
 class ForeignConnection(TransactionError):
-    """The connection passed as `conn=` is not one to this database."""
+    """The connection passed as `conn=` is to another file.
+
+    To do: Pass a connection to the same file.
+    """
 
 
 class UsedAfterFork(TransactionError):
-    """A transaction that was opened before a fork was used in the child."""
+    """The process was forked while a transaction was open, or while the database was in use for longer than a second.
+    The child cannot use the app.
+
+    To do: Fork while no transaction is open, or start processes with `spawn`. See
+    docs/guides/forking-and-threads.md#fork.
+    """
+
+
+OWN_CODES: dict[str, str] = {
+    "TIMEOUT:VISIBILITY": "a message was not settled before its visibility ended",
+    "TIMEOUT:LEASE": "the worker of a job was suspended for longer than its lease",
+    "TIMEOUT:HANDLER": "an attempt took longer than its `timeout`",
+    "TIMEOUT:EXTERNAL": "an [external](api.md#appexternal) job was not settled by its `timeout_at`",
+    "DEPENDENCY:BLOCKER": 'a blocker failed or was cancelled, and the job has `on_blocker_failure="fail"`',
+    "INTERNAL:WORKER_LOST": "the worker died",
+    "INTERNAL:PROCESS_DIED": 'the process of an attempt with `pool="process"` died',
+    "INTERNAL:PROCESS_START": "such a process could not be started, or did not find the task",
+    "RESOURCE:MEMORY": "such a process used more than `max_memory` and was killed",
+    "RETRY:REQUESTED": "the task returned `Retry`",
+    "RESOURCE:BLOB_MISSING": (
+        "its [large payload](../guides/large-payloads.md#when-one-is-missing) is missing; the job is not retried"
+    ),
+    "RESOURCE:BLOB_DAMAGED": "the large payload of the job is damaged; it is not retried",
+    "RESOURCE:BLOB_STORE": "the large payload could not be read, or the large result not be stored; it is retried",
+    "RESULT:TOO_LARGE": "the result has more than 64 MiB; more than 1 MiB with `blob_bytes=None`",
+    "RESULT:NOT_JSON": "the result cannot be stored as JSON",
+    "RESULT:BAD_CONTINUATION": (
+        "the task returned a `Then` with which the chain cannot continue: wrong arguments, an option that is not "
+        "allowed, a circular wait"
+    ),
+    "INVALID_INPUT:PAYLOAD": "the arguments of a job do not fit the task, or are not JSON",
+    "INTERNAL:ATTEMPTS_SPENT": "a message was released in its last attempt",
+    "INVALID_INPUT:SCHEMA": "the body of a message does not fit the type of the queue",
+    "INVALID_INPUT:UNDECODABLE": "the body of a message is not JSON",
+    "INTERNAL:BAD_CODE": "a `JobError` was raised with an invalid code",
+    "INTERNAL:BAD_OUTCOME": "the task returned an outcome that is not one of Holdfast's",
+    "INTERNAL:NOT_SETTLED": "the end of an attempt could not be stored, although the database works: report it",
+}
+"""The error codes that Holdfast itself gives, and when."""

@@ -39,8 +39,8 @@ def test_explain_prints_reason_and_advice(jobs: dict[str, int], on: Run) -> None
     result = on("explain", jobs["scheduled"])
     reason, advice = result.stdout.splitlines()
     assert (result.exit_code, result.stderr) == (0, "")
-    assert reason.startswith("Job 5 (send_mail) is scheduled, and not due before ")
-    assert advice == "Make it ready at once: holdfast run-now 5"
+    assert reason.startswith("Job 5 (send_mail) is scheduled, and due at ")
+    assert advice == "Run it now: holdfast run-now 5"
 
 
 def test_as_json(jobs: dict[str, int], data: Data) -> None:
@@ -49,7 +49,7 @@ def test_as_json(jobs: dict[str, int], data: Data) -> None:
         "id": 4,
         "status": "cancelled",
         "reason": "Job 4 (send_mail) was cancelled by joe: sent by hand.",
-        "advice": "Run it after all: holdfast retry 4",
+        "advice": "Run it anyway: holdfast retry 4",
     }
 
 
@@ -103,7 +103,7 @@ def test_a_killed_worker_is_not_reported_as_running(app: Holdfast, work: Any, on
         process.send_signal(signal.SIGSTOP)
         with app.transaction() as tx:
             tx.execute("UPDATE holdfast_jobs SET task = 'work'")
-        stopped = "but the worker that could take it was stopped by a signal"
+        stopped = "but the worker that can run it is suspended by a signal"
         eventually(lambda: stopped in on("explain", job.id).stdout)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -140,7 +140,7 @@ def test_an_external_job_is_failed_with_a_code(app: Holdfast, on: Run) -> None:
     assert (result.exit_code, result.stdout) == (0, '{"id":1,"status":"failed","done":true}\n')
     found = app.jobs.get(job.id)
     assert (found.error_code, found.error_detail) == ("REJECTED:BUDGET", "too much")
-    assert "was failed by kim, with REJECTED:BUDGET: too much." in on("explain", job.id).stdout
+    assert "was failed by kim with REJECTED:BUDGET: too much." in on("explain", job.id).stdout
 
 
 def test_any_unfinished_job_can_be_settled(jobs: dict[str, int], app: Holdfast, on: Run) -> None:
@@ -167,8 +167,8 @@ def test_settling_a_finished_job_exits_with_1(jobs: dict[str, int], app: Holdfas
         (["complete", 1, "--result", "NaN"], "--result: invalid JSON"),
         (["complete", "x"], "a job id must be a positive integer, got 'x'"),
         (["fail", 1], "Missing argument 'CODE'"),
-        (["fail", 1, "rejected"], "an error code must be CATEGORY or CATEGORY:SUBCATEGORY in capitals"),
-        (["complete", 2], "2 is a message: receive it from the queue 'inbox'"),
+        (["fail", 1, "rejected"], "error code 'rejected' is not CATEGORY:SUBCATEGORY in capitals"),
+        (["complete", 2], "2 is a message: receive it from queue 'inbox'"),
     ],
 )
 def test_wrong_usage_exits_with_2(app: Holdfast, on: Run, args: list[Any], complaint: str) -> None:

@@ -251,7 +251,7 @@ def test_a_batch_with_its_progress(app: Holdfast, work: Any, on: Run, data: Data
     drain(app)
     assert re.search(r"^batch +1: 5 of 6 finished, 2 failed$", on("show", ids[0]).stdout, re.MULTILINE)
     shown = data("show", ids[0])["batch"]
-    assert (shown["id"], shown["callback"], shown["total"], shown["ended"], shown["failed"]) == (1, False, 6, 5, 2)
+    assert (shown["id"], shown["callback"], shown["total"], shown["finished"], shown["failed"]) == (1, False, 6, 5, 2)
     assert shown["done_at"] is None
     app.jobs.complete(last.id)
     callback = batch.done_job_id

@@ -33,7 +33,7 @@ def test_the_list_has_one_line_per_job_newest_first(jobs: dict[str, int], on: Ru
 
 def test_json_has_the_same_keys_for_every_job(jobs: dict[str, int], data: Data) -> None:
     listed = data("jobs")
-    assert list(listed) == ["jobs", "next", "previous", "looked_at"]
+    assert list(listed) == ["jobs", "next", "previous", "scanned"]
     assert {tuple(job) for job in listed["jobs"]} == {tuple(FIELDS)}
     first = next(job for job in listed["jobs"] if job["id"] == jobs["succeeded"])
     assert ISO.fullmatch(first["created_at"]) and ISO.fullmatch(first["finished_at"])
@@ -97,7 +97,7 @@ def test_a_stopped_search_reports_how_far_it_went(
     assert [job["id"] for job in second["jobs"]] == [2]
     back = on("jobs", "--status", "scheduled", "--limit", "1", "--cursor", "newer-1")
     assert "Scanned 7 jobs, up to id 8; continue with --cursor newer-8" in back.stderr
-    assert data("jobs", "--status", "scheduled", "--limit", "1")["looked_at"] == 7
+    assert data("jobs", "--status", "scheduled", "--limit", "1")["scanned"] == 7
 
 
 def test_payloads_and_results_are_private_by_default(jobs: dict[str, int], on: Run) -> None:

@@ -153,7 +153,7 @@ def test_filters_without_a_match_exit_with_1(jobs: dict[str, int], on: Run) -> N
         (["retry", "--status", "succeeded", "-y"], "only failed or cancelled jobs can be retried"),
         (["cancel", "x"], "a job id must be a positive integer, got 'x'"),
         (["cancel", "0"], "a job id must be a positive integer, got '0'"),
-        (["retry", "1", "--attempts", "0"], "attempts is 1 to 1000"),
+        (["retry", "1", "--attempts", "0"], "attempts must be 1 to 1000"),
         (
             ["retry", "1", "--delay", "soon"],
             "must be a duration such as 90, 500ms, 10s, 5m, 2h, 1d or 1h30m, got 'soon'",

@@ -244,7 +244,7 @@ def test_the_details_of_a_failure(jobs: dict[str, int], url: str) -> None:
         window.until("Select a job or a failure")
         window.press("tab", "tab", "enter")
         text = "\n".join(window.until("Traceback (most recent call last)"))
-        assert f"Job {jobs['failed']} (send_mail) has failed" in text and "INVALID_INPUT:VALUE, 1 time" in text
+        assert f"Job {jobs['failed']} (send_mail) failed" in text and "INVALID_INPUT:VALUE, 1 time" in text
         window.press("x")
         window.until("Traceback", gone=True)
 

@@ -130,7 +130,7 @@ def test_what_waited_for_a_large_result_gets_it(app: Holdfast) -> None:
 
     @app.task
     def take(ctx: Context, text: str) -> bool:
-        return bool(ctx.blockers == (large(),) and ctx.job.args == {"text": text})
+        return bool(ctx.blocker_results == (large(),) and ctx.job.args == {"text": text})
 
     job = take.using(after=make.enqueue()).enqueue(large(LARGE * 3))
     drain(app)

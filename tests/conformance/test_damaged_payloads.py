@@ -79,7 +79,7 @@ def test_what_is_no_json_is_undecodable_in_a_typed_queue_too(app: Holdfast, sql:
     assert app.jobs.get(id).error_code == "INVALID_INPUT:UNDECODABLE"
 
 
-def test_a_damaged_message_can_be_listed_and_looked_at(app: Holdfast, damage: Damage) -> None:
+def test_a_damaged_message_can_be_listed_and_scanned(app: Holdfast, damage: Damage) -> None:
     id = app.queue("inbox").send("good")
     damage(id)
     app.queue("inbox").receive()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Snooze, Then, fixed
-from holdfast.app.explain import START_ONE, Explanation
+from holdfast.app.explain import START_WORKER, Explanation
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.model.job import Claimed, Criteria, Settlement
@@ -63,8 +63,7 @@ def test_there_must_be_such_a_job(app: Holdfast) -> None:
 
 def test_a_delay(work: Any, why: Any) -> None:
     assert why(work.using(delay=5400).enqueue()) == (
-        "Job 1 (work) is scheduled, and not due before 2023-11-14 23:43:20 UTC, in 1h 30m. "
-        "Make it ready at once: holdfast run-now 1"
+        "Job 1 (work) is scheduled, and due at 2023-11-14 23:43:20 UTC, in 1h 30m. Run it now: holdfast run-now 1"
     )
 
 
@@ -72,29 +71,29 @@ def test_a_retry_says_after_which_error(app: Holdfast, work: Any, why: Any) -> N
     job = work.enqueue("raise")
     drain(app)
     assert why(job) == (
-        "Job 1 (work) is to be tried again at 2023-11-14 22:14:20 UTC, in 1m, since attempt 1 of 3 failed with "
-        "DEPENDENCY:SMTP: 503 busy. Make it ready at once: holdfast run-now 1"
+        "Job 1 (work) will be retried at 2023-11-14 22:14:20 UTC, in 1m, since attempt 1 of 3 failed with "
+        "DEPENDENCY:SMTP: 503 busy. Run it now: holdfast run-now 1"
     )
 
 
 def test_a_snooze(app: Holdfast, work: Any, why: Any) -> None:
     job = work.enqueue("snooze")
     drain(app)
-    assert "is snoozed until 2023-11-14 22:23:20 UTC, in 10m: its task asked to come back then." in why(job)
+    assert "is snoozed until 2023-11-14 22:23:20 UTC, in 10m, as its task requested." in why(job)
 
 
 def test_a_message_that_was_given_back(app: Holdfast, why: Any) -> None:
     app.queue("inbox").send(1)
     message = app.queue("inbox").receive()
     assert message is not None and message.release(delay=30)
-    assert "Message 1 was given back after attempt 1 of 3, and is not due before " in why(1)
+    assert "Message 1 was released after attempt 1 of 3, and is due at " in why(1)
 
 
 def test_an_operator_s_retry_with_a_delay(app: Holdfast, work: Any, why: Any) -> None:
     job = work.enqueue()
     app.jobs.cancel(job.id)
     app.jobs.retry(job.id, delay=60, actor="kim")
-    assert "was retried by kim with a delay, and is not due before 2023-11-14 22:14:20 UTC, in 1m." in why(job)
+    assert "was retried by kim with a delay, and is due at 2023-11-14 22:14:20 UTC, in 1m." in why(job)
 
 
 def test_one_that_is_due_and_that_nobody_has_noticed(work: Any, why: Any, clock: FakeClock) -> None:
@@ -111,7 +110,7 @@ def test_what_it_waits_for_is_named_with_its_state(work: Any, why: Any, claim: C
     second = work.using(after=first).enqueue()
     assert why(second) == (
         "Job 2 (work) is blocked: it waits for job 1 (work), which is ready. "
-        "Wait, or see how job 1 stands: holdfast explain 1"
+        "Wait, or find out about job 1: holdfast explain 1"
     )
     claim()
     assert "waits for job 1 (work), which is running." in why(second)
@@ -123,7 +122,7 @@ def test_a_failed_one_holds_it_until_a_retry_of_that_succeeds(app: Holdfast, wor
     drain(app)
     assert why(second) == (
         "Job 3 (work) is blocked: it still waits for job 1 (work), which has failed with INVALID_INPUT:SCHEMA. "
-        "It goes on when job 1 has succeeded: holdfast retry 1"
+        "It continues when job 1 succeeds. Retry that: holdfast retry 1"
     )
     assert app.jobs.retry(first.id) and app.jobs.complete(first.id)
     assert app.jobs.get(second.id).status == "ready", "what the advice says is so"
@@ -133,7 +132,7 @@ def test_a_cancelled_one_holds_it_too(app: Holdfast, work: Any, why: Any) -> Non
     first = work.enqueue()
     second = work.using(after=first).enqueue()
     app.jobs.cancel(first.id)
-    assert "waits for job 1 (work), which was cancelled. It goes on when" in why(second)
+    assert "waits for job 1 (work), which was cancelled. It continues when" in why(second)
     assert "holdfast retry 1" in why(second)
 
 
@@ -141,14 +140,14 @@ def test_one_that_is_gone_holds_it_for_ever(work: Any, why: Any, sql: Sql) -> No
     second = work.using(after=work.enqueue()).enqueue()
     sql("DELETE FROM holdfast_jobs WHERE id = 1")
     assert "waits for chain 1, which was deleted." in why(second)
-    assert why(second).endswith("It can only be ended: holdfast cancel 2, or holdfast complete 2")
+    assert why(second).endswith("End it by hand: holdfast cancel 2, or holdfast complete 2")
 
 
 def test_an_external_one_waits_for_somebody(app: Holdfast, work: Any, why: Any) -> None:
     deadline = datetime(2023, 11, 20, 12, tzinfo=UTC)
     first = app.external("approve", timeout_at=deadline)
     second = work.using(after=first).enqueue()
-    assert "job 1 (approve), which waits for somebody to settle it until 2023-11-20 12:00:00 UTC." in why(second)
+    assert "job 1 (approve), which waits to be settled until 2023-11-20 12:00:00 UTC." in why(second)
     assert why(second).endswith("Settle job 1: holdfast complete 1, or holdfast fail 1 CODE")
 
 
@@ -158,9 +157,9 @@ def test_those_that_are_blocked_themselves_lead_to_what_stands_behind(app: Holdf
     end = work.using(after=[left, right]).enqueue()
     drain(app)
     assert why(end) == (
-        "Job 4 (work) is blocked: it waits for 2 jobs: jobs 2 and 3 (work), which are blocked themselves; behind "
-        "that stands job 1 (work), which has failed with INVALID_INPUT:SCHEMA. "
-        "It goes on when job 1 has succeeded: holdfast retry 1"
+        "Job 4 (work) is blocked: it waits for 2 jobs: jobs 2 and 3 (work), which are blocked themselves; indirectly "
+        "it waits for job 1 (work), which has failed with INVALID_INPUT:SCHEMA. "
+        "It continues when job 1 succeeds. Retry that: holdfast retry 1"
     )
 
 
@@ -199,14 +198,14 @@ def test_what_ended_and_nobody_noticed_yet(work: Any, why: Any, sql: Sql, policy
     second = work.using(after=work.enqueue(), on_blocker_failure=policy).enqueue()
     status = "succeeded" if policy == "hold" else "failed"
     sql("UPDATE holdfast_jobs SET status = ?, finished_at = created_at WHERE id = 1", (status,))
-    assert "is blocked, though what it waited for has ended, and no worker is running to see to it." in why(second)
-    assert why(second).endswith(f"Start one: {START_ONE}")
+    assert "is blocked, although its blockers have finished, and no worker is running to update it." in why(second)
+    assert why(second).endswith(f"Start one: {START_WORKER}")
 
 
 def test_one_that_was_blocked_by_hand(app: Holdfast, work: Any, why: Any, sql: Sql) -> None:
     job = work.enqueue()
     sql("UPDATE holdfast_jobs SET status = 'blocked'")
-    assert "is blocked, and waits for nothing: somebody has changed its row by hand. Let it begin: " in why(job)
+    assert "is blocked, but has no blockers: its row was changed by hand. Release it: " in why(job)
     assert app.jobs.cancel(job.id) and app.jobs.retry(job.id) and job.refresh().status == "ready"
 
 
@@ -225,15 +224,15 @@ def test_one_that_was_retried_without_what_it_waits_for(app: Holdfast, work: Any
 def test_an_external_job(app: Holdfast, why: Any, clock: FakeClock) -> None:
     job = app.external("approve-invoice", {"id": 7})
     settle = "Settle it: holdfast complete 1, or holdfast fail 1 CODE"
-    assert why(job) == f"Job 1 (approve-invoice) is external: it waits for somebody to settle it. {settle}"
+    assert why(job) == f"Job 1 (approve-invoice) is external: it waits to be settled. {settle}"
     moment = datetime.fromtimestamp(clock.now() / SECOND, UTC) + timedelta(days=3)
     timed = app.external("approve-invoice", timeout_at=moment)
-    assert "settle it until 2023-11-17 22:13:20 UTC, in 3d, when it fails. Settle it: " in why(timed)
+    assert "settled until 2023-11-17 22:13:20 UTC, in 3d, and fails then. Settle it: " in why(timed)
     clock.advance(4 * 86_400)
-    assert "nobody had settled it by 2023-11-17 22:13:20 UTC, and no worker is running to fail it." in why(timed)
+    assert "was not settled by 2023-11-17 22:13:20 UTC, and no worker is running to fail it." in why(timed)
     resolve(app.store)
     assert why(timed) == (
-        "Job 2 (approve-invoice) has failed with TIMEOUT:EXTERNAL: nobody had settled it by 2023-11-17 22:13:20 UTC. "
+        "Job 2 (approve-invoice) failed with TIMEOUT:EXTERNAL: it was not settled by 2023-11-17 22:13:20 UTC. "
         "Let it wait again, without a deadline: holdfast retry 2"
     )
 
@@ -245,23 +244,23 @@ def test_a_job_that_a_program_of_its_own_has_claimed(work: Any, why: Any, claim:
     job = work.enqueue()
     claim(lease=30, worker="my-own")
     assert why(job) == (
-        "Job 1 (work) is held by my-own, with attempt 1 of 3, for 30s more. "
-        "Wait until it is settled or comes back, or stop it: holdfast cancel 1"
+        "Job 1 (work) is running: attempt 1 of 3 is held by my-own, and its lease ends in 30s. "
+        "Wait until it is settled or its lease ends, or cancel it: holdfast cancel 1"
     )
     clock.advance(31)
-    assert "the time to settle it is over: whoever looks next takes it back. Start a worker: " in why(job)
+    assert "but its lease has expired. Start a worker, which recovers it: " in why(job)
 
 
 def test_a_message_in_flight(app: Holdfast, why: Any, clock: FakeClock) -> None:
     app.queue("inbox").send(1)
     assert app.queue("inbox").receive(visibility=20) is not None
     assert re.fullmatch(
-        r"Message 1 is in flight: [0-9a-f-]+ holds it, with attempt 1 of 3, for 20s more\. "
-        r"Wait until it is acknowledged or comes back, or stop it: holdfast cancel 1",
+        r"Message 1 is in flight: attempt 1 of 3 is held by [0-9a-f-]+, and its lease ends in 20s\. "
+        r"Wait until it is acknowledged or its lease ends, or cancel it: holdfast cancel 1",
         why(1),
     )
     clock.advance(20)
-    assert why(1).endswith("takes it back. Receive again: app.queue('inbox').receive()")
+    assert why(1).endswith("has expired. Receive it again: app.queue('inbox').receive()")
 
 
 # --- messages that are ready ---
@@ -272,12 +271,11 @@ def test_a_ready_message_waits_for_somebody_to_receive_it(app: Holdfast, why: An
     inbox.send_many([1, 2, 3])
     inbox.send(4, priority=9)
     assert why(4) == (
-        "Message 4 is ready: it waits for somebody to receive from the queue inbox. "
-        "Receive it: app.queue('inbox').receive()"
+        "Message 4 is ready: it waits for a consumer of queue inbox. Receive it: app.queue('inbox').receive()"
     )
-    assert "from the queue inbox; 3 messages are ahead of it." in why(3)
+    assert "of queue inbox; 3 messages are ahead of it." in why(3)
     inbox.pause()
-    assert "Message 3 is ready, but its queue inbox is paused, so nobody takes it." in why(3)
+    assert "Message 3 is ready, but its queue inbox is paused." in why(3)
     assert why(3).endswith("Resume the queue: holdfast queues resume inbox")
 
 
@@ -288,20 +286,20 @@ def test_attempts_that_are_spent(app: Holdfast, work: Any, why: Any) -> None:
     job = work.using(max_attempts=1).enqueue("raise")
     drain(app)
     assert why(job) == (
-        "Job 1 (work) has failed: its only attempt ended with DEPENDENCY:SMTP: 503 busy. "
-        "Mend the cause, then run it again: holdfast retry 1"
+        "Job 1 (work) failed: its only attempt ended with DEPENDENCY:SMTP: 503 busy. "
+        "Fix the cause, then run it again: holdfast retry 1"
     )
     app.jobs.retry(job.id)
     drain(app)
-    assert "has failed: the last of its 2 attempts ended with DEPENDENCY:SMTP: 503 busy." in why(job)
+    assert "failed: the last of its 2 attempts ended with DEPENDENCY:SMTP: 503 busy." in why(job)
 
 
 def test_a_failure_at_once(app: Holdfast, work: Any, why: Any) -> None:
     job = work.enqueue("fail")
     waiting = work.using(after=job).enqueue()
     drain(app)
-    assert "has failed at attempt 1 of 3, and for good, with INVALID_INPUT:SCHEMA: no such field; " in why(job)
-    assert "; 1 job waits for it. Mend the cause" in why(job)
+    assert "failed in attempt 1 of 3, without a retry, with INVALID_INPUT:SCHEMA: no such field; " in why(job)
+    assert "; 1 job waits for it. Fix the cause" in why(job)
     app.jobs.cancel(waiting.id)
     assert "waits for it" not in why(job)
 
@@ -310,7 +308,7 @@ def test_a_failure_by_somebody(app: Holdfast, work: Any, why: Any) -> None:
     job, approval = work.enqueue(), app.external("approve")
     for one in (job, approval):
         app.jobs.fail(one.id, "REJECTED:BUDGET", "too much", actor="kim")
-    assert "Job 1 (work) was failed by kim, with REJECTED:BUDGET: too much. Mend the cause, then run it" in why(job)
+    assert "Job 1 (work) was failed by kim with REJECTED:BUDGET: too much. Fix the cause, then run it" in why(job)
     assert "then let it wait again: holdfast retry 2" in why(approval)
 
 
@@ -321,10 +319,10 @@ def test_a_last_attempt_that_was_never_settled(
     claim(lease=30)
     clock.advance(31)
     recover(app.store)
-    assert "has failed: its only attempt ended with TIMEOUT:LEASE: attempt 1, the last, was not settled" in why(job)
+    assert "failed: its only attempt ended with TIMEOUT:LEASE: attempt 1, the last, was not settled" in why(job)
 
 
-@pytest.mark.parametrize(("policy", "verb"), [("fail", "has failed"), ("cancel", "was cancelled")])
+@pytest.mark.parametrize(("policy", "verb"), [("fail", "failed"), ("cancel", "was cancelled")])
 def test_what_ended_because_of_a_blocker_is_retried_with_it(
     app: Holdfast, work: Any, why: Any, policy: str, verb: str
 ) -> None:
@@ -333,7 +331,7 @@ def test_what_ended_because_of_a_blocker_is_retried_with_it(
     drain(app)
     assert why(second) == (
         f"Job 2 (work) {verb}, since the chain 1, which it waited for, failed. "
-        "Run it again, and before it what it waits for: holdfast retry 1 2"
+        "Run it again, with its blockers: holdfast retry 1 2"
     )
     app.jobs.retry(first.id)
     app.jobs.complete(first.id)
@@ -344,7 +342,7 @@ def test_a_cancellation(app: Holdfast, work: Any, why: Any) -> None:
     by_kim, by_itself = work.enqueue(), work.enqueue("cancel")
     app.jobs.cancel(by_kim.id, reason="sent by hand", actor="kim")
     drain(app)
-    assert why(by_kim) == "Job 1 (work) was cancelled by kim: sent by hand. Run it after all: holdfast retry 1"
+    assert why(by_kim) == "Job 1 (work) was cancelled by kim: sent by hand. Run it anyway: holdfast retry 1"
     assert "Job 2 (work) was cancelled by its own task: not wanted." in why(by_itself)
 
 
@@ -352,20 +350,22 @@ def test_a_success(app: Holdfast, work: Any, why: Any) -> None:
     job, chained, approval = work.enqueue(), work.enqueue("go on"), app.external("approve")
     app.jobs.complete(approval.id, actor="kim")
     drain(app)
-    nothing = "It needs nothing more."
-    assert why(job) == f"Job 1 (work) has succeeded at 2023-11-14 22:13:20 UTC, with attempt 1 of 3. {nothing}"
-    assert "with attempt 1 of 3; its chain is at job 4 (work), which has succeeded. It needs" in why(chained)
+    nothing = "Nothing needs to be done."
+    assert why(job) == f"Job 1 (work) succeeded at 2023-11-14 22:13:20 UTC, in attempt 1 of 3. {nothing}"
+    assert "in attempt 1 of 3; its chain continues with job 4 (work), which has succeeded. Nothing needs" in why(
+        chained
+    )
     assert why(approval) == f"Job 3 (approve) was completed by kim at 2023-11-14 22:13:20 UTC. {nothing}"
     app.queue("inbox").send(1)
     message = app.queue("inbox").receive()
     assert message is not None and message.ack()
-    assert "was acknowledged at 2023-11-14 22:13:20 UTC, with attempt 1 of 3." in why(message.id)
+    assert "was acknowledged at 2023-11-14 22:13:20 UTC, in attempt 1 of 3." in why(message.id)
 
 
 def test_a_chain_that_has_not_ended_is_pointed_to(app: Holdfast, work: Any, why: Any, claim: Claim) -> None:
     work.enqueue()
     go_on(app, claim(), Then(work))
-    assert "its chain is at job 2 (work), which is ready. See why that is so: holdfast explain 2" in why(1)
+    assert "its chain continues with job 2 (work), which is ready. Find out about that: holdfast explain 2" in why(1)
 
 
 # --- what is stored may come from anyone ---

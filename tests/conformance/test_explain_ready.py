@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.app.explain import START_ONE
+from holdfast.app.explain import START_WORKER
 from holdfast.clock import SECOND
 from holdfast.model.worker import WorkerLimits, WorkerRecord
 from holdfast.testing import FakeClock
@@ -91,14 +91,13 @@ def test_a_paused_queue(app: Holdfast, work: Any, why: Any, hire: Any) -> None:
     job = work.enqueue()
     app.queue("mail").pause()
     assert why(job) == (
-        "Job 1 (work) is ready, but its queue mail is paused, so nobody takes it. "
-        "Resume the queue: holdfast queues resume mail"
+        "Job 1 (work) is ready, but its queue mail is paused. Resume the queue: holdfast queues resume mail"
     )
 
 
 def test_no_worker_at_all(work: Any, why: Any) -> None:
     assert why(work.enqueue()) == (
-        f"Job 1 (work) is ready, but no worker is running. Start one that has the task work: {START_ONE}"
+        f"Job 1 (work) is ready, but no worker is running. Start one that has the task work: {START_WORKER}"
     )
 
 
@@ -107,7 +106,7 @@ def test_a_worker_that_has_died_or_stopped_is_none(
 ) -> None:
     hire()
     job = work.enqueue()
-    assert "is ready, and the next to be taken" in why(job)
+    assert "is ready, and next in line" in why(job)
     backend.bury_workers()
     assert "but no worker is running." in str(backend.open(clock=clock).jobs.explain(job.id))
     backend.sql("UPDATE holdfast_workers SET ended_at = 1")
@@ -119,7 +118,7 @@ def test_no_worker_has_the_task(work: Any, why: Any, hire: Any) -> None:
     hire(tasks=("other",))
     assert why(job) == (
         "Job 1 (work) is ready, but the running worker does not have the task work. "
-        f"Start a worker that has it: {START_ONE}"
+        f"Start a worker that has it: {START_WORKER}"
     )
     hire(tasks=())
     assert "is ready, but none of 2 workers has the task work." in why(job)
@@ -130,7 +129,7 @@ def test_workers_that_serve_other_queues(work: Any, why: Any, hire: Any) -> None
     hire(queues=("default", "bulk"))
     assert why(job) == (
         "Job 1 (work) is ready, but the worker that has its task serves other queues than mail: bulk, default. "
-        f"Start a worker for it: {START_ONE} --queues mail"
+        f"Start a worker for it: {START_WORKER} --queues mail"
     )
     hire(queues=tuple(f"q{number}" for number in range(9)))
     assert (
@@ -146,8 +145,8 @@ def test_a_worker_that_was_stopped_by_a_signal(work: Any, why: Any, hire: Any) -
         os.waitpid(sleeper.pid, os.WUNTRACED)
         hire(pid=sleeper.pid)
         text = why(work.enqueue())
-        assert "is ready, but the worker that could take it was stopped by a signal (process " in text
-        assert text.endswith(f"Let it go on: kill -CONT {sleeper.pid}")
+        assert "is ready, but the worker that can run it is suspended by a signal (process " in text
+        assert text.endswith(f"Resume it: kill -CONT {sleeper.pid}")
     finally:
         sleeper.kill()
         sleeper.wait()
@@ -160,25 +159,25 @@ def test_all_places_are_taken(app: Holdfast, work: Any, why: Any, hire: Any) -> 
     work.enqueue_many([{}] * 4)
     take(app, hire(), 2)
     assert why(3) == (
-        "Job 3 (work) is ready, and waits for its turn: all 2 places of the worker that could take it are taken. "
-        f"Wait, or start another worker: {START_ONE}"
+        "Job 3 (work) is ready, but all 2 slots of the worker that can run it are busy. "
+        f"Wait, or start another worker: {START_WORKER}"
     )
-    assert "that could take it are taken; 1 job is ahead of it." in why(4)
+    assert "that can run it are busy; 1 job is ahead of it." in why(4)
     take(app, hire(concurrency=1), 1)
-    assert "all 3 places of 2 workers that could take it are taken." in why(4)
+    assert "all 3 slots of 2 workers that can run it are busy." in why(4)
     hire(tasks=("other",))
-    assert "all 3 places of 2 workers" in why(4), "one that cannot take it does not count"
+    assert "all 3 slots of 2 workers" in why(4), "one that cannot take it does not count"
     hire()
-    assert "is ready, and the next to be taken by 3 workers that could take it." in why(4)
+    assert "is ready, and next in line for 3 workers that can run it." in why(4)
 
 
 def test_the_limit_of_the_queue_is_reached(app: Holdfast, work: Any, why: Any, hire: Any) -> None:
     work.enqueue_many([{}] * 2)
     take(app, hire(queues=("mail",), concurrency=10, limits=WorkerLimits(queues={"mail": 1})), 1)
     assert why(2) == (
-        "Job 2 (work) is ready, and waits for its turn: the worker that could take it is at its limit for the queue "
+        "Job 2 (work) is ready, but the worker that can run it is at its limit for queue "
         "mail, 1 job at a time. "
-        f"Wait, or start another worker: {START_ONE} --queues mail"
+        f"Wait, or start another worker: {START_WORKER} --queues mail"
     )
 
 
@@ -189,8 +188,8 @@ def test_tasks_that_run_in_processes_have_places_of_their_own(
     other.enqueue_many([{}] * 2)
     worker = hire(tasks=("other", "work"), concurrency=5, limits=WorkerLimits(pool=1, pool_tasks=("work",)))
     take(app, worker, 1, "work")
-    assert "the only place of the worker that could take it is taken." in why(2)
-    assert "is ready, and the next to be taken" in why(3), "those ahead of it run elsewhere"
+    assert "the only slot of the worker that can run it is busy." in why(2)
+    assert "is ready, and next in line" in why(3), "those ahead of it run elsewhere"
 
 
 def test_jobs_ahead_by_order_and_by_priority(work: Any, other: Any, why: Any, hire: Any) -> None:
@@ -198,10 +197,10 @@ def test_jobs_ahead_by_order_and_by_priority(work: Any, other: Any, why: Any, hi
     other.enqueue()
     hire(tasks=("work",))
     assert why(3) == (
-        f"Job 3 (work) is ready, and 2 jobs are ahead of it. Wait, or start another worker: {START_ONE}"
+        f"Job 3 (work) is ready, and 2 jobs are ahead of it. Wait, or start another worker: {START_WORKER}"
     )
     urgent = work.using(priority=5).enqueue()
-    assert "3 jobs are ahead of it." in why(3) and "the next to be taken" in why(urgent)
+    assert "3 jobs are ahead of it." in why(3) and "next in line" in why(urgent)
     last = work.enqueue()
     assert "4 jobs are ahead of it." in why(last), "what no worker of its kind runs is not ahead"
 
@@ -224,10 +223,10 @@ def test_queues_before_its_own_are_ahead_as_a_whole(
     hire(queues=("default", "mail"), tasks=("other", "work"))
     assert "3 jobs are ahead of it." in why(job)
     app.queue("default").pause()
-    assert "the next to be taken" in why(job)
+    assert "next in line" in why(job)
     app.queue("default").resume()
     hire(queues=("default", "mail"), tasks=("other", "work"), limits=WorkerLimits(weighted=True))
-    assert "the next to be taken" in why(job), "by weight, each has its turn"
+    assert "next in line" in why(job), "by weight, each has its turn"
 
 
 def test_a_long_line_is_not_counted_to_its_end(app: Holdfast, work: Any, why: Any, hire: Any) -> None:
@@ -252,12 +251,12 @@ def test_a_running_job_says_where_and_since_when(live: Holdfast) -> None:
     job = hold.enqueue()
     with Shift(live, queues="default=3,mail", pool=1) as shift:
         comes_true(begun)
-        place = f"in the worker {shift.worker.id} (process {os.getpid()} on {socket.gethostname()})."
-        eventually(lambda: "so far 40% loading" in live.jobs.explain(job.id).reason)
+        place = f"in worker {shift.worker.id} (process {os.getpid()} on {socket.gethostname()})."
+        eventually(lambda: "progress 40% loading" in live.jobs.explain(job.id).reason)
         found = live.jobs.explain(job.id)
-        running = r"Job 1 \(hold\) is running: attempt 1 of 5, for [0-9hms ]+ of at most 1h, so far 40% loading, "
+        running = r"Job 1 \(hold\) is running: attempt 1 of 5, for [0-9hms ]+ of at most 1h, progress 40% loading, "
         assert re.match(running, found.reason)
-        assert found.reason.endswith(place) and found.advice.endswith("stop it: holdfast cancel 1")
+        assert found.reason.endswith(place) and found.advice.endswith("cancel it: holdfast cancel 1")
         (worker,) = live.store.workers.list()
         assert worker.record.limits == WorkerLimits(queues={"default": 3}, pool=1), "as it enlisted"
         release.set()
@@ -270,8 +269,8 @@ def test_a_job_whose_worker_has_died(
     job = work.enqueue()
     worker = hire()
     take(app, worker, 1)
-    assert f"is running: attempt 1 of 5, about to begin, in the worker {worker}" in why(job)
+    assert f"is running: attempt 1 of 5, about to start, in worker {worker}" in why(job)
     backend.bury_workers()
     text = str(backend.open(clock=clock).jobs.explain(job.id))
-    assert "was running, with attempt 1 of 5, in a worker that has died (process " in text
-    assert f", and no worker is running to take it back. Start one: {START_ONE}" in text
+    assert "was running, attempt 1 of 5, in a worker that died (process " in text
+    assert f", and no worker is running to recover it. Start one: {START_WORKER}" in text

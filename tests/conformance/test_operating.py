@@ -103,7 +103,7 @@ def test_an_action_on_no_job_says_so(app: Holdfast, action: str) -> None:
 @pytest.mark.parametrize("action", TRANSITIONS)
 def test_an_action_on_everything_needs_to_be_asked_for(app: Holdfast, work: Task[[], None], action: str) -> None:
     work.enqueue()
-    with pytest.raises(InvalidInput, match="say which"):
+    with pytest.raises(InvalidInput, match="no jobs were named"):
         getattr(app.jobs, action)()
 
 

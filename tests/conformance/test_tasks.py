@@ -6,14 +6,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Fail, Holdfast, Then
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidTask
-from holdfast.testing import FakeClock
+from holdfast.testing import FakeClock, drain
 from shift import comes_true
 from support.backend import Backend
 from support.transitions import claim_tasks
@@ -92,6 +92,33 @@ def test_the_context_is_found_by_its_annotation_wherever_it_stands(app: Holdfast
 
     assert app.jobs.get(import_row.enqueue(7).id).args == {"row": 7}  # type: ignore[call-arg]
     assert import_row(7) is None  # type: ignore[call-arg]
+
+
+def test_a_task_may_return_anything_or_an_outcome_or_never(app: Holdfast) -> None:
+    @app.task
+    def anything(value: object, more: dict[str, object] | None = None, rest: object = None) -> object:
+        return {"value": value, "more": more}
+
+    @app.task
+    def value_or_then(last: bool) -> str | Then:
+        return "done" if last else Then(value_or_then, True)
+
+    @app.task
+    def never() -> NoReturn:
+        raise Fail("INVALID_INPUT:ALWAYS")
+
+    jobs = anything.enqueue(1, {"a": [2]}), value_or_then.enqueue(False), never.enqueue()
+    drain(app)
+    assert jobs[0].wait() == {"value": 1, "more": {"a": [2]}}
+    assert (jobs[1].refresh().result, jobs[1].wait_chain()) == (None, "done")
+    assert (jobs[2].refresh().status, jobs[2].error_code) == ("failed", "INVALID_INPUT:ALWAYS")
+
+
+def test_using_can_lift_the_timeout_of_the_task(app: Holdfast) -> None:
+    @app.task(timeout=30)
+    def slow() -> None: ...
+
+    assert (slow.enqueue().timeout, slow.using(timeout=None).enqueue().timeout) == (30, None)
 
 
 def test_a_task_is_named_after_its_function_or_as_told(app: Holdfast) -> None:

@@ -33,7 +33,7 @@ def test_a_worker_is_listed_with_what_it_has_claimed(app: Holdfast, work: Any) -
     claim_tasks(app.store, None, ["work"], 3, 60 * SECOND, worker)
     (found,) = app.store.workers.list()
     assert (found.presence, found.is_present, found.running) == ("alive", True, 3)
-    assert sorted(found.taken) == [("default", "work", 2), ("mail", "work", 1)]
+    assert sorted(found.claimed) == [("default", "work", 2), ("mail", "work", 1)]
     app.store.workers.unregister(worker)
     (found,) = app.store.workers.list()
     assert (found.presence, found.is_present, found.running) == ("ended", False, 0)

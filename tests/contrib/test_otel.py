@@ -202,7 +202,7 @@ def test_a_chain_keeps_its_trace_through_a_worker_that_is_not_instrumented(
 def test_steps_and_the_callback_of_a_batch_have_a_trace(app: Holdfast, spans: Spans, traced: Any) -> None:
     work, report = app.task(name="work")(nothing), app.task(name="report", queue="reports")(nothing)
     with spans.tracer.start_as_current_span("request"):
-        app.chain(work.s(), group(work.s(), work.s()))
+        app.pipeline(work.s(), group(work.s(), work.s()))
         with app.batch(on_done=report) as batch:
             work.using(batch=batch).enqueue()
     drain(app)

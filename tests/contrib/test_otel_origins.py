@@ -134,7 +134,7 @@ def test_an_invalid_follow_is_refused(app: Holdfast) -> None:
     [
         ({"app": None}, "app must be a Holdfast"),
         ({"app": "app.db"}, "app must be a Holdfast"),
-        ({"metrics": "no"}, "metrics is True or False"),
+        ({"metrics": "no"}, "metrics must be True or False"),
         ({"most_places": "5"}, "most_places"),
         ({"most_places": 0, "metrics": False}, "most_places"),
         ({"follow": 5}, "'auto', 'child' or 'link'"),

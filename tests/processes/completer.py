@@ -108,7 +108,7 @@ def returns_late(ctx: Context) -> Any:
 
 @app.task(pool="process")
 def look_around(ctx: Context) -> list[Any]:
-    return [list(ctx.blockers), ctx.batch.id, ctx.batch.progress().total]
+    return [list(ctx.blocker_results), ctx.batch.id, ctx.batch.progress().total]
 
 
 def main(*given: str) -> None:

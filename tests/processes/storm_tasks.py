@@ -119,7 +119,7 @@ async def strong_link(ctx: Context, left: int) -> Any:
 @app.task(max_attempts=4, retry=fixed(0))
 def gather(ctx: Context) -> Any:
     write_down(ctx)
-    complete(ctx, len(ctx.blockers))
+    complete(ctx, len(ctx.blocker_results))
 
 
 @app.task(max_attempts=4, retry=fixed(0))
@@ -150,7 +150,7 @@ def graph() -> list[int]:
     first = [doubtful.s(), *random.sample(others, random.randint(0, 2))]
     policies = random.choices(["hold", "fail", "cancel", "run"], k=3)
     middle = group(*(gather.using(on_blocker_failure=policy).s() for policy in policies[:2]))
-    return [job.id for job in app.chain(group(*first), middle, gather.using(on_blocker_failure=policies[2]).s())]
+    return [job.id for job in app.pipeline(group(*first), middle, gather.using(on_blocker_failure=policies[2]).s())]
 
 
 def batch() -> list[int]:

@@ -110,7 +110,7 @@ def do_all_apart(ctx: Context, trap: Trap | None = None) -> Any:
 @retried
 def after_others(ctx: Context) -> Any:
     begin(ctx.job_id, ctx.attempt, None)
-    with ctx.complete([str(result) for result in ctx.blockers]) as tx:
+    with ctx.complete([str(result) for result in ctx.blocker_results]) as tx:
         leave_effect(tx, ctx.job_id, ctx.attempt)
 
 

@@ -133,7 +133,7 @@ def test_a_job_that_waited_for_a_lost_result_fails_with_the_code(app: Holdfast, 
 
     @app.task(max_attempts=1)
     def take(ctx: Context) -> int:
-        return len(ctx.blockers)
+        return len(ctx.blocker_results)
 
     made = make.enqueue()
     drain(app)

@@ -51,7 +51,7 @@ def test_a_damaged_message_fails_alone_with_its_code(app: Holdfast, damage: Dama
     assert job.error_detail
 
 
-def test_a_damaged_message_can_be_listed_and_looked_at(app: Holdfast, damage: Damage) -> None:
+def test_a_damaged_message_can_be_listed_and_scanned(app: Holdfast, damage: Damage) -> None:
     id = app.queue("inbox").send("good")
     damage(id)
     app.queue("inbox").receive()

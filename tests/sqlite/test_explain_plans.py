@@ -16,7 +16,7 @@ from machine_steps import machine_steps
 FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "explain.sql"
 NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
 SCANS = {
-    "situation": r"SCAN holdfast_endings",  # to see whether there is one
+    "job_details": r"SCAN holdfast_endings",  # to see whether there is one
 }
 
 

@@ -73,7 +73,7 @@ def pages(app: Holdfast, criteria: Criteria, limit: int, cursor: str | None, bac
         found = [*ids, *found] if backwards else [*found, *ids]
         cursor = page.previous if backwards else page.next
         if cursor is None:
-            assert page.looked_at is None
+            assert page.scanned is None
             return found
     raise AssertionError("the pages never end")
 
@@ -220,7 +220,7 @@ def test_a_search_by_time_reads_only_matching_zones(
 
     def listed(**times: int) -> list[int]:
         found = app.store.jobs.list(Criteria(**times), 1000)
-        assert found.looked_at is None
+        assert found.scanned is None
         return [record.id for record in found.records]
 
     assert listed(created_from=HOUR * 1002) == [30_001, 20_001]

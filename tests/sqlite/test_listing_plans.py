@@ -146,9 +146,7 @@ COMPLETE = [name for name in CRITERIA if not re.search("tag and state|another st
 @pytest.mark.parametrize("name", COMPLETE)
 def test_one_or_two_filters_need_no_second_page(crowd: Holdfast, name: str) -> None:
     """What stops before its end is the exception."""
-    stopped = [
-        cursor for cursor in CURSORS if crowd.store.jobs.list(CRITERIA[name], 21, cursor).looked_at is not None
-    ]
+    stopped = [cursor for cursor in CURSORS if crowd.store.jobs.list(CRITERIA[name], 21, cursor).scanned is not None]
     assert stopped == []
 
 

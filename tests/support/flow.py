@@ -20,7 +20,7 @@ class Flow:
         @app.task(max_attempts=1)
         def step(ctx: Context, name: str) -> str:
             self.ran.append(name)
-            self.found[name] = ctx.blockers
+            self.found[name] = ctx.blocker_results
             if name in self.broken:
                 raise ConnectionError(f"{name} is broken")
             return name.upper()

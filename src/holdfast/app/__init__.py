@@ -1,4 +1,4 @@
-"""The façade: what a program imports and calls."""
+"""The interface for programs: apps, tasks, jobs, queues, schedules and workflows."""
 
 from typing import TYPE_CHECKING
 

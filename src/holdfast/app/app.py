@@ -1,12 +1,12 @@
-"""`App`: one database, its tasks, its queues, its jobs. `Holdfast` adds to it what runs them."""
+"""`App`: the tasks, queues and jobs of one database. `Holdfast` adds the worker and maintenance."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
@@ -20,16 +20,17 @@ from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.workflow import Links
 from ..retention import Retention
-from ..retry import RetryPolicy, backoff, retry_policy
+from ..retry import RetryPolicy
 from ..store.protocol import Store
+from .context_backend import AppContextBackend
 from .job import Job
 from .jobs import Jobs
-from .queue import Queue, Seconds
+from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
+from .queue import Queue
 from .schedules import Schedules
-from .task import AsyncTask, BoundTask, Pool, Task, TaskOptions, make_task
-from .task_context import AppBacking
+from .task import BoundTask, Task, TaskDecorator, make_task
 from .workers import WorkerInfo
-from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_links, enqueue_in_line
+from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,57 +45,28 @@ R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Any])
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
-_TASK_OPTIONS = ("name", "queue", "priority", "max_attempts", "retry", "timeout", "pool")
-
-
-class TaskSettings(TypedDict, total=False):
-    """What `@app.cron(…)` takes for the task that it makes: as `@app.task`."""
-
-    queue: str
-    priority: int
-    max_attempts: int
-    retry: Retry | None
-    timeout: Seconds | None
-    pool: Pool
-
-
-class TaskDecorator:
-    """What `@app.task(…)` with options gives, and `@app.cron(…)`."""
-
-    def __init__(self, make: Callable[[Callable[..., Any]], Task[..., Any]]) -> None:
-        self._make = make
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, function: Callable[..., Any], /) -> Task[Any, Any]:
-        return self._make(function)
 
 
 class App:
     """Durable jobs and messages in one database.
 
     url: a path, `sqlite:///app.db`, or by default the environment variable HOLDFAST_URL.
-    durability: "full" flushes every enqueue to the disk before it returns; "normal" may lose the last ones to a
-        power cut, though never to a crash of the program.
-    prefix: begins the name of every table.
-    migrate: bring older tables up to date; False raises SchemaOutdated instead.
-    busy_timeout: seconds to wait for another process's write transaction before StoreBusy.
-    min_free_bytes: enqueue nothing when the disk has less room than this.
+    durability: "full" flushes every enqueue to disk before it returns; "normal" may lose the last ones in a power
+        cut, but not in a crash of the program.
+    prefix: of the names of all tables.
+    migrate: upgrade older tables; False raises SchemaOutdated instead.
+    busy_timeout: seconds to wait for another process's write transaction before StoreBusy is raised.
+    min_free_bytes: refuse to enqueue when the disk has less free space than this.
     guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
         on SQLite before 3.51.3.
-    blobs: what keeps large payloads and results; by default files in a folder beside the database.
-    blob_bytes: what is larger is kept there. None keeps all in the database, up to 1 MiB each.
-    retention: how long what has ended is kept. Without it, as the last program with one said, or else `Retention()`.
+    blobs: the store for large payloads and results; by default files in a folder beside the database.
+    blob_bytes: payloads and results larger than this go there. None: all go into the database, up to 1 MiB each.
+    retention: how long finished jobs are kept. Default: the rules stored in the database, or else `Retention()`.
+    clock, random: for tests.
     """
 
-    _inline: Inline | None = None  # a test that has jobs run as soon as they are enqueued
-    _tracing: Tracing | None = None  # whoever is told of what is enqueued
+    _inline: Inline | None = None  # set by holdfast.testing.inline
+    _tracing: Tracing | None = None  # set by holdfast.contrib.otel
 
     def __init__(
         self,
@@ -113,15 +85,16 @@ class App:
         random: Random | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
-            raise InvalidInput(f"durability is 'full' or 'normal', not {validate.shown(durability)}")
+            raise InvalidInput(f"durability must be 'full' or 'normal', got {validate.shown(durability)}")
         from random import Random
 
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.task = TaskDecorator(self._register, {}, TaskDecoratorOptions.__annotations__)
         self.jobs = Jobs(self)
         self.chains = Chains(self)
         self.batches = Batches(self)
-        self.backing = AppBacking(self)
+        self._context_backend = AppContextBackend(self)
         self.schedules = Schedules(self)
         self.error_table = ErrorTable()
         self.middlewares: list[Callable[[Context], Any]] = []
@@ -141,70 +114,18 @@ class App:
         self.store: Store = self._open(url)
 
     def _open(self, url: str | os.PathLike[str] | None, **other_settings: Any) -> Store:
-        """A store with this app's settings, clock and chance."""
-        # Random with every start: the name of a host or a process comes back.
+        """Open a store with the settings, clock and random generator of this app."""
+        # Random at each start, since host names and process ids are reused.
         token = f"{self.random.getrandbits(48):012x}"
         settings = self._settings | other_settings
         return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
 
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 5,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        pool: Pool = "thread",
-    ) -> TaskDecorator: ...
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5, …)`."""
-        unknown = options.keys() - _TASK_OPTIONS
-        if unknown:
-            raise validate.suggest(sorted(unknown)[0], _TASK_OPTIONS, "option")
-        if function is None:
-            return TaskDecorator(partial(self._register, **options))
-        return self._register(function, **options)
-
-    def _register(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        max_attempts: int = 5,
-        retry: Retry | None = None,
-        timeout: Seconds | None = None,
-        pool: Pool = "thread",
-    ) -> Task[..., Any]:
-        if not callable(function) or not hasattr(function, "__name__"):
-            raise InvalidTask(f"a task is a function, and {validate.shown(function)} is none")
-        options = TaskOptions(
-            name=validate.name(function.__name__ if name is None else name, "task name"),
-            queue=validate.name(queue, "queue name"),
-            priority=validate.priority(priority),
-            max_attempts=validate.max_attempts(max_attempts),
-            retry=backoff() if retry is None else retry_policy(retry),
-            timeout=None if timeout is None else validate.duration(timeout, "timeout"),
-            pool=validate.pool(pool, function),
-        )
+    def _register(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+        options = task_options(function, given)
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
             raise InvalidTask(
-                f"the task name {options.name!r} is taken by {_place(known.function)}: pass another, such as "
+                f"the task name {options.name!r} is taken by {_place(known.function)}: pass another name, such as "
                 f"@app.task(name='{function.__module__}.{options.name}')"
             )
         task = make_task(self, function, options)
@@ -221,55 +142,51 @@ class App:
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
         name: str | None = None,
-        **options: Unpack[TaskSettings],
+        **options: Unpack[CronTaskOptions],
     ) -> TaskDecorator:
-        """Enqueue a task by the clock: `@app.cron("*/5 * * * *", tz="Europe/Zurich")`.
+        """Enqueue a task on a schedule: `@app.cron("*/5 * * * *", tz="Europe/Zurich")`.
 
-        It makes a function a task, with the options of `@app.task`, or stands above `@app.task`. A worker stores the
-        schedule when it starts.
-        missed: what to do about occurrences while no worker was there: "coalesce" makes one job for the newest,
-            "skip" none, "catch_up" one for each, up to `catch_up_limit` (100).
-        name: of the schedule, by default that of the task; and of the task, if this makes it one.
+        It turns a function into a task, with the options of `@app.task`, or is put above `@app.task`. A worker stores
+        the schedule when it starts.
+        missed: what to do about occurrences during which no worker was running. "coalesce" enqueues one job, for the
+            newest; "skip" none; "catch_up" one for each, up to `catch_up_limit` (100).
+        name: the name of the schedule, by default that of the task, and of the task if this makes it one.
         """
-        unknown = options.keys() - TaskSettings.__annotations__.keys()
-        if unknown:
-            raise validate.suggest(sorted(unknown)[0], TaskSettings.__annotations__, "option")
+        checked(options, CronTaskOptions.__annotations__)
         timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
 
-        def make(function: Callable[..., Any]) -> Task[..., Any]:
+        def make(function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
             if not isinstance(function, Task):
-                task = self._register(function, name=name, **options)
+                task = self._register(function, {**given, "name": name})
             elif options:
-                raise InvalidTask(f"{function.name} is a task already: pass {sorted(options)[0]} to its @app.task")
+                raise InvalidTask(f"{function.name} is already a task: pass {sorted(options)[0]} to its @app.task")
             else:
                 task = function
             self.schedules.declare(task, task.name if name is None else name, timing)
             return task
 
-        return TaskDecorator(make)
+        return TaskDecorator(make, options, {})
 
     def middleware(self, layer: M, /) -> M:
-        """Put a generator function around every handler: it gets the Context, and yields once.
+        """Wrap every task in a generator function, which is called with the Context and yields once.
 
-        What comes before its `yield` runs before the handler, what comes after it runs after. `result = yield` gives
-        what the handler returned; what it raised is raised there. The first middleware is the outermost layer.
+        The code before its `yield` runs before the task, the code after it runs after the task. `result = yield`
+        returns the value of the task, or raises its exception. The first middleware is the outermost.
         """
         from inspect import isgeneratorfunction
 
         if not isgeneratorfunction(layer):
-            raise InvalidInput(
-                f"a middleware is a generator function, with one yield, and {validate.shown(layer)} is none"
-            )
+            raise InvalidInput(f"middleware must be a generator function with one yield, got {validate.shown(layer)}")
         self.middlewares.append(layer)
         return layer
 
     def _layers(self) -> list[Callable[[Context], Any]]:
-        """What is around every handler of a worker that starts now: tracing first, if there is any."""
-        around = None if self._tracing is None else self._tracing.middleware()
-        return self.middlewares if around is None else [around, *self.middlewares]
+        """Return the middleware for a worker that starts now: tracing first, if it is on."""
+        tracing = None if self._tracing is None else self._tracing.middleware()
+        return self.middlewares if tracing is None else [tracing, *self.middlewares]
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
-        """Give exceptions of this type, raised in a task, an error code of your own."""
+        """Give an error code to exceptions of this type that tasks raise."""
         self.error_table.classify(exception_type, code)
 
     @overload
@@ -295,7 +212,13 @@ class App:
         max_attempts: int = 3,
         history: bool = True,
     ) -> Queue[Any]:
-        """A queue of messages. `history=False` deletes on ack and writes no attempts or events, for speed."""
+        """Return a queue of messages.
+
+        type: of the bodies; anything that msgspec can decode from JSON.
+        visibility: seconds that a received message is hidden from other consumers.
+        max_attempts: deliveries before a message becomes a dead letter.
+        history: False deletes a message when it is acknowledged and writes no attempts or events, for speed.
+        """
         return Queue(
             self,
             validate.name(name, "queue name"),
@@ -317,14 +240,14 @@ class App:
         batch: Batch | None = None,
         conn: Any = None,
     ) -> Job[Any]:
-        """A job that no worker runs: somebody settles it with `app.jobs.complete(id, result)` or `.fail(id, code)`.
+        """Store a job that no worker runs. Settle it with `app.jobs.complete(id, result)` or `.fail(id, code)`.
 
-        Until then it is blocked, and others may wait for it with `after=`.
-        timeout_at: when it fails with TIMEOUT:EXTERNAL, if nobody has settled it.
+        It is blocked until then, and other jobs may wait for it with `after=`.
+        timeout_at: the job fails at this time with TIMEOUT:EXTERNAL, unless it was settled before.
         """
         if validate.name(name, "name") in self.tasks:
-            raise InvalidInput(f"{name!r} is a task, which a worker runs: choose another name")
-        self.require_own(batch)
+            raise InvalidInput(f"name must not be the name of a task, got {name!r}: choose another name")
+        self._require_own(batch)
         deadline = None if timeout_at is None else validate.moment(timeout_at, "timeout_at")
         new = NewJob(
             queue=validate.name(queue, "queue name"),
@@ -339,61 +262,62 @@ class App:
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
 
     def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
-        """`with app.batch(on_done=report.s(7)) as batch:` and in it `task.using(batch=batch).enqueue(…)`.
+        """Return a new batch: `with app.batch(on_done=report.s(7)) as batch: task.using(batch=batch).enqueue(…)`.
 
         on_success: a task, or `task.s(…)`, that is enqueued once, when all members have succeeded.
-        on_done: the same, when all have ended, however that was.
-        conn: make it in your transaction. If the block raises, its members are cancelled.
+        on_done: the same, when all members have finished, in whatever state.
+        conn: store the batch in your transaction.
+        If the block raises, the members are cancelled.
         """
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
         return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
 
-    def chain(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
-        """Enqueue steps that run one after the other: `app.chain(fetch.s(1), group(crop.s(2), crop.s(3)), send.s())`.
+    def pipeline(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
+        """Enqueue steps that run in order: `app.pipeline(fetch.s(1), group(crop.s(), blur.s()), send.s())`.
 
-        These are separate jobs, each of which waits for the one before it, or for all of a group, as by `after=`, and
-        finds their results in `ctx.blockers`. Returns them in order; wait for the last one. If one fails, those
-        behind it hold, until it is retried: `task.using(on_blocker_failure="fail").s(…)` makes them fail, too. All
-        are stored in one transaction, or in yours.
+        Each step is a job of its own. It waits for the step before it, or for all of a group, as with `after=`, and
+        finds their results in `ctx.blocker_results`. Returns the jobs in order; wait for the last one. If one fails,
+        the steps after it stay blocked until it is retried; with `task.using(on_blocker_failure="fail").s(…)` they
+        fail, too. All jobs are stored in one transaction, or in yours.
         """
-        check_links(self, steps)
+        check_steps(self, steps)
         if conn is not None:
-            return enqueue_in_line(self, steps, conn)
+            return enqueue_pipeline(self, steps, conn)
         with self.transaction() as opened:
-            return enqueue_in_line(self, steps, opened)
+            return enqueue_pipeline(self, steps, opened)
 
-    def require_own(self, *things: Any) -> None:
-        """Jobs, chains, batches and tasks of this database: a number of another one's would mean something else."""
+    def _require_own(self, *things: Any) -> None:
+        """Raise InvalidInput for a job, chain, batch or task of another database, whose ids mean other jobs here."""
         for thing in things:
             for one in thing if isinstance(thing, (list, tuple)) else [thing]:
                 other = getattr(one, "app", self)
                 if other is not self and other.store.location != self.store.location:
                     raise InvalidInput(f"{validate.shown(one)} belongs to another database: {other.store.location}")
 
-    def tell_inline(self, ids: Sequence[int], conn: Any) -> None:
-        """For a test that has jobs run as soon as they are enqueued."""
+    def _tell_inline(self, ids: Sequence[int], conn: Any) -> None:
+        """Tell `holdfast.testing.inline` about new jobs."""
         if self._inline is not None and ids:
             self._inline.enqueued(self, ids, conn)
 
     def queues(self) -> list[QueueOverview]:
-        """Every queue that has something waiting, running or failed, or that was ever paused, by name."""
+        """Return all queues that have unfinished or failed jobs, or were ever paused, sorted by name."""
         with self.store.snapshot():
             counts, waiting = self.store.statistics.counts(), self.store.statistics.oldest(-1, ("ready",))
         return queue_overviews(counts, waiting, self.clock.now())
 
     def workers(self) -> list[WorkerInfo]:
-        """The workers that are there, and the last hundred that were. The newest first."""
+        """Return the running workers and the last hundred that ended, newest first."""
         return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """A write transaction: commits at the end of the block, or rolls back if it raises.
+        """Open a write transaction. It commits at the end of the block, or rolls back if the block raises.
 
-        Run your own statements with `tx.execute(…)`, and enqueue into it with `conn=tx`.
+        Run your own statements with `tx.execute(…)`, and enqueue with `conn=tx`.
         """
-        return self.with_inline(self.store.transaction())
+        return self._with_inline(self.store.transaction())
 
-    def with_inline(self, opened: AbstractContextManager[T]) -> AbstractContextManager[T]:
-        """For a test that has the jobs of a transaction run when it has committed."""
+    def _with_inline(self, opened: AbstractContextManager[T]) -> AbstractContextManager[T]:
+        """Let `holdfast.testing.inline` run the jobs of a transaction after it committed."""
         return opened if self._inline is None else self._inline.after_commit(self, opened)
 
     def close(self) -> None:
@@ -408,14 +332,14 @@ class App:
 
 
 def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:
-    """The store that the URL names. Imported here, so that a program loads only the one it uses."""
+    """Return the function that opens the store of this URL. A program imports only the store it uses."""
     if url is not None and not isinstance(url, (str, os.PathLike)):
-        raise InvalidInput(f"the database is named by text or a Path, not by {type(url).__qualname__}")
+        raise InvalidInput(f"url must be text or a Path, got {type(url).__qualname__}")
     given = os.environ.get("HOLDFAST_URL") if url is None else os.fspath(url)
     if not given:
-        raise InvalidInput("no database was named: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
+        raise InvalidInput("no database was given: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
     if not isinstance(given, str):
-        raise InvalidInput("the database is named by text or a Path, not bytes")
+        raise InvalidInput("url must be text or a Path, got bytes")
     if given.lower().startswith("postgres") and "://" in given:
         raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
     from ..store.sqlite.store import open_store

@@ -1,4 +1,4 @@
-"""What an app asks of whoever traces it: see `holdfast.contrib.otel`."""
+"""Hooks of an app: `Inline` for `holdfast.testing.inline`, `Tracing` for `holdfast.contrib.otel`."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ T = TypeVar("T")
 
 
 class Inline(Protocol):
+    """Runs jobs in tests as soon as they are enqueued."""
+
     def enqueued(self, app: App, ids: Sequence[int], conn: Any) -> None:
-        """These jobs of tasks are stored; or will be, if there is a `conn` and it commits."""
+        """Called when jobs were stored; with `conn`, they are stored when it commits."""
         ...
 
     def ended(self, app: App, job_id: int) -> None:
-        """Somebody has settled this job: those who waited for it may be ready."""
+        """Called when `app.jobs` settled the job: jobs that waited for it may be ready."""
         ...
 
     def after_commit(self, app: App, transaction: AbstractContextManager[T]) -> AbstractContextManager[T]:
-        """The same transaction, after which the jobs that it brought are run."""
+        """Wrap a transaction, to run its jobs after it committed."""
         ...
 
 
 class Tracing(Protocol):
-    """It stands in for the store where something is enqueued, and adds to each job where it comes from."""
+    """Wraps the inserts of the store, and adds the trace context to each job."""
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted: ...
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]: ...
 
     def middleware(self) -> Callable[[Context], Any] | None:
-        """To be around every handler; None while nobody wants to know."""
+        """Return the middleware for every task, or None while tracing is off."""
         ...
 
     def current(self) -> str | None:
-        """Where we are now, for a job that is stored later; None outside of any trace."""
+        """Return the current trace context, for a job that is stored later; None outside of a trace."""
         ...

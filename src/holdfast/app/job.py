@@ -1,4 +1,4 @@
-"""One job, as it was when it was last read."""
+"""`Job`: a handle on a stored job."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _decode_any = decoder(Any)
 
 
 class Job(Generic[R]):
-    """A handle on a stored job. `refresh()` reads it again; `wait()` returns its result when it has one."""
+    """A stored job, as last read. `refresh()` reads it again; `wait()` waits for its result."""
 
     def __init__(self, app: App, record: JobRecord, deduplicated: bool = False) -> None:
         self._app, self._record = app, record
         self._fetched: dict[str, bytes] = {}
         self.deduplicated = deduplicated
-        """Whether the enqueue found this job, which held its key already, instead of making one."""
+        """Whether the enqueue found this job, which had the key already, instead of storing a new one."""
 
     @property
     def app(self) -> App:
-        """The app through which it was read."""
+        """The app that the job was read with."""
         return self._app
 
     @property
@@ -99,7 +99,7 @@ class Job(Generic[R]):
 
     @property
     def result(self) -> R | None:
-        """What the task returned, in the type it is annotated with; None while there is nothing."""
+        """The return value of the task, in its annotated type; None until there is one."""
         if self._record.result is None:
             return None
         data = self._whole(self._record.result, self._record.result_blob)
@@ -109,7 +109,7 @@ class Job(Generic[R]):
         return cast(R, _decoded(task.signature.decode_result, data, "result"))
 
     def _whole(self, data: bytes, blob: str | None) -> bytes:
-        """A large payload or result is read when it is asked for."""
+        """Read a large payload or result, which is stored outside the row."""
         if blob is None or not is_reference(data, blob):
             return data
         if blob not in self._fetched:
@@ -118,7 +118,7 @@ class Job(Generic[R]):
 
     @property
     def progress(self) -> float | None:
-        """How much of it is done, 0 to 1, as its newest attempt reported."""
+        """The fraction that is done, 0 to 1, as last reported by `ctx.progress`."""
         return self._record.progress
 
     @property
@@ -143,48 +143,49 @@ class Job(Generic[R]):
 
     @property
     def chain_id(self) -> int:
-        """The id of the first job of its chain; its own, if that is the one."""
+        """The id of the first job of its chain, which may be this one."""
         return self._record.chain
 
     @property
     def chain_index(self) -> int:
-        """Its place in its chain, from 0."""
+        """The position in its chain, from 0."""
         return self._record.chain_index
 
     @property
     def on_blocker_failure(self) -> str:
-        """What becomes of it if something that it waits for does not end well."""
+        """What happens to the job if a blocker fails or is cancelled."""
         return self._record.on_blocker_failure or "hold"
 
     @property
     def batch_id(self) -> int | None:
-        """The batch that it is a member of, or None."""
+        """The id of the batch that the job is a member of, or None."""
         return self._record.batch_id
 
     @property
     def is_external(self) -> bool:
-        """Whether no worker runs it: somebody settles it with `app.jobs.complete` or `.fail`."""
+        """Whether it is settled by `app.jobs.complete` or `.fail`, and not run by a worker."""
         return bool(self._record.external)
 
     @property
     def timeout_at(self) -> datetime | None:
-        """When an external job fails, if nobody has settled it by then."""
+        """When an external job fails unless it is settled before."""
         return _optional(self._record.timeout_at)
 
     @property
     def is_finished(self) -> bool:
+        """Whether the status is `succeeded`, `failed` or `cancelled`."""
         return self._record.status in TERMINAL
 
     def refresh(self) -> Job[R]:
         """Read the job again, and return it."""
         record = self._app.store.jobs.get(self.id)
         if record is None:
-            raise JobNotFound(f"job {self.id} is gone: it was deleted")
+            raise JobNotFound(f"there is no job {self.id} any more: it was deleted")
         self._record = record
         return self
 
-    def wait(self, timeout: float | None = None) -> R | None:
-        """Wait for the job to end and return its result. Raises JobFailed, or WaitTimeout after so many seconds."""
+    def wait(self, timeout: float | None = None) -> R:
+        """Wait until the job has finished, and return its result. Raises JobFailed or WaitTimeout."""
         wait_until(
             self._app.store,
             lambda: self.refresh().is_finished,
@@ -193,14 +194,14 @@ class Job(Generic[R]):
         )
         if self.status != "succeeded":
             raise self.failure()
-        return self.result
+        return cast(R, self.result)
 
     def wait_chain(self, timeout: float | None = None) -> Any:
-        """Wait for the chain that it belongs to, and return the result of its last job. Raises as `wait`."""
+        """Wait until its chain has ended, and return the result of the last job. Raises as `wait`."""
         return self._app.chains.get(self.id).wait(timeout)
 
     def failure(self) -> JobFailed:
-        """The exception that `wait` raises for a job that did not end well."""
+        """Return the exception that `wait` raises for a failed or cancelled job."""
         return JobFailed(self.id, self.status, self.error_code, self.error_detail)
 
     def __repr__(self) -> str:
@@ -209,7 +210,7 @@ class Job(Generic[R]):
 
 
 def still(what: str, job: Job[Any]) -> str:
-    """What to say of one that has not ended when the time to wait for it is over."""
+    """Describe an unfinished job, for WaitTimeout."""
     hint = f" (app.jobs.explain({job.id}) says why)" if job.status == "blocked" else ""
     return f"{what} is still {job.status}{hint}"
 

@@ -1,4 +1,4 @@
-"""Looking at jobs and acting on them: `app.jobs`."""
+"""`app.jobs`: find jobs and operate on them."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 MAX_PAGE = 1000
-ENDS = ("cancel", "complete", "fail_outside")
+FINISHING_ACTIONS = ("cancel", "complete", "fail_outside")
 Texts = str | Sequence[str]
 
 
 class Filters(TypedDict, total=False):
-    """Which jobs. Each is one value or several; a range includes its start and not its end."""
+    """Filters for jobs. A text filter is one value or several; a time range includes its start and not its end."""
 
     status: Texts
     queue: Texts
@@ -41,12 +41,12 @@ class Filters(TypedDict, total=False):
 
 
 class HistoryEntry(Struct, frozen=True):
-    """One line of a job's history: an event, or an attempt from its claim to its end."""
+    """One entry of a job's history: an event, or an attempt from its claim to its end."""
 
     at: datetime
     kind: Literal["event", "attempt"]
     name: str
-    """The event's name, or the attempt's outcome ('running' while it lasts)."""
+    """The event, or the outcome of the attempt ('running' until it ends)."""
     attempt: int
     actor: str | None
     detail: dict[str, Any]
@@ -59,29 +59,33 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Jobs:
-    """Operations take an id, and say whether they did it, or filters, and say to how many."""
+    """`app.jobs`. An operation takes an id and returns a bool, or takes filters and returns the number of jobs."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
 
     def get(self, id: int) -> Job[Any]:
+        """Return the job with this id. Raises JobNotFound."""
         record = self._app.store.jobs.get(validate.job_id(id))
         if record is None:
             raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
         return Job(self._app, record)
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Job[Any]]:
-        """Newest first. `page.next` and `page.previous` are cursors to older and newer jobs.
+        """Return a page of jobs, newest first. `page.next` and `page.previous` are cursors to older and newer jobs.
 
-        What no index finds is looked for up to a bound. Then `page.looked_at` says how many jobs that were, the page
-        may have less than fits, and its cursor goes on from there.
+        A search without a suitable index stops after a bounded number of jobs, `page.scanned`. The page may then be
+        incomplete or empty, and its cursor continues the search.
         """
         page = page_of(self._app.store, criteria(filters), limit, cursor)
-        return Page([Job(self._app, record) for record in page], page.next, page.previous, page.looked_at)
+        return Page([Job(self._app, record) for record in page], page.next, page.previous, page.scanned)
 
     def count(self, **filters: Unpack[Filters]) -> int:
-        """How many fit. By status, queue and task that is known. By other filters they are looked at, in many short
-        reads: seconds, where there are millions."""
+        """Return the number of matching jobs.
+
+        By status, queue and task the number is known. Other filters scan the jobs in many short reads, which takes
+        seconds for millions of jobs.
+        """
         return self._app.store.jobs.count(criteria(filters)).count
 
     @overload
@@ -111,9 +115,9 @@ class Jobs:
         reason: str = "",
         **filters: Unpack[Filters],
     ) -> bool | int:
-        """failed or cancelled -> ready, with so many more attempts; or blocked, if it must wait for something still.
+        """Run failed or cancelled jobs again, with this many more attempts: -> ready, or blocked by its blockers.
 
-        One whose key a live job has is left, and one that something waits for which it would wait for itself.
+        A job is skipped if an unfinished job has its key, or if it would wait for a job that waits for it.
         """
         return self._operate(
             "requeue",
@@ -140,7 +144,7 @@ class Jobs:
         actor: str | None = None,
         **filters: Unpack[Filters],
     ) -> bool | int:
-        """Whatever has not ended -> cancelled. What a running attempt does after that is not recorded."""
+        """Cancel unfinished jobs. What a running attempt does after that is not recorded."""
         return self._operate("cancel", id, filters, actor, reason=validate.reason(reason))
 
     @overload
@@ -152,15 +156,15 @@ class Jobs:
     def run_now(
         self, id: int | None = None, /, *, actor: str | None = None, reason: str = "", **filters: Unpack[Filters]
     ) -> bool | int:
-        """scheduled -> ready, without waiting for its time."""
+        """Make scheduled jobs ready now."""
         return self._operate("run_now", id, filters, actor, reason=validate.reason(reason))
 
     def complete(self, id: int, result: Any = None, *, actor: str | None = None, reason: str = "") -> bool:
-        """Whatever has not ended -> succeeded, with this result: for external jobs, and for any other.
+        """Let an unfinished job, external or not, succeed with this result. False if it has finished already.
 
-        False if it has ended already. What a running attempt does after that is not recorded.
+        What a running attempt does after that is not recorded.
         """
-        job = self._settled_by_others(id)
+        job = self._get_task_job(id)
         data = None if result is None else encode_result(result)
         task = self._app.tasks.get(job.task or "")
         if data is not None and task is not None and not job.is_external:
@@ -169,18 +173,18 @@ class Jobs:
         return bool(self._operate("complete", id, {}, actor, result=text, reason=validate.reason(reason)))
 
     def fail(self, id: int, code: str, detail: str = "", *, actor: str | None = None, reason: str = "") -> bool:
-        """Whatever has not ended -> failed, with an error code such as "REJECTED:BUDGET". False if it has ended.
+        """Let an unfinished job fail with an error code such as "REJECTED:BUDGET". False if it has finished already.
 
-        detail: kept with the job, and with the attempt that it ended. reason: of the operator, for the log.
+        detail: stored with the job and its attempt. reason: of the operator, for the event log.
         """
         failure = Failure(check_code(code), shorten(validate.text(detail, "detail")))
-        self._settled_by_others(id)
+        self._get_task_job(id)
         return bool(self._operate("fail_outside", id, {}, actor, failure=failure, reason=validate.reason(reason)))
 
-    def _settled_by_others(self, id: int) -> Job[Any]:
+    def _get_task_job(self, id: int) -> Job[Any]:
         job = self.get(id)
         if job.task is None:
-            raise InvalidInput(f"{id} is a message: receive it from the queue {job.queue!r}, and ack it or fail it")
+            raise InvalidInput(f"job {id} is a message: receive it from queue {job.queue!r}, and ack or fail it")
         return job
 
     @overload
@@ -199,36 +203,36 @@ class Jobs:
         reason: str = "",
         **filters: Unpack[Filters],
     ) -> bool | int:
-        """Remove it with its attempts and events. A running job is left: cancel it first.
+        """Delete jobs with their attempts and events. Running jobs are skipped: cancel them first.
 
-        By id, a job that others wait for raises StillAwaited, or takes them along with `cascade`; one of a longer
-        chain raises PartOfChain. By filters, such jobs are left, unless the whole chain fits.
+        By id, HasWaitingJobs is raised if other jobs wait for it, unless `cascade` deletes these, too; PartOfChain is
+        raised if its chain has more jobs. By filters, such jobs are skipped, unless the whole chain matches.
         """
         if validate.flag(cascade, "cascade") and id is None:
-            raise InvalidInput("cascade goes with an id, not with filters")
+            raise InvalidInput("cascade needs an id: it does not work with filters")
         if id is None or filters:
             return self._operate("delete", id, filters, actor, reason=validate.reason(reason))
         chain = self._app.chains.get(id)
         if chain.length > 1:
             raise PartOfChain(
-                f"job {id} is one of {chain.length} in the chain {chain.id}, which goes only as a whole: "
+                f"job {id} is one of {chain.length} in chain {chain.id}, which can only be deleted as a whole: "
                 f"app.chains.delete({chain.id}), or holdfast delete --chain {chain.id}"
             )
         return self._app.chains.delete(id, cascade=cascade, actor=actor, reason=reason)
 
     def explain(self, id: int) -> "Explanation":
-        """Why it is not running, or how it ended, in one sentence; and what would change that."""
+        """Explain in one sentence why the job is in its state, and what would change that."""
         from .explain import explain
 
         return explain(self._app, id)
 
     def history(self, id: int) -> "Sequence[HistoryEntry]":
-        """Its attempts and events as one timeline."""
+        """Return the attempts and events of the job, in order of time."""
         self.get(id)
         return [HistoryEntry.from_timeline(entry) for entry in self._app.store.jobs.history(id)]
 
     def traceback(self, fingerprint: str) -> str | None:
-        """The full traceback that an attempt's `fingerprint` stands for."""
+        """Return the traceback with the fingerprint of a failed attempt, or None."""
         return self._app.store.jobs.traceback(validate.name(fingerprint, "fingerprint"))
 
     def _operate(
@@ -238,14 +242,14 @@ class Jobs:
         if id is None:
             wanted = criteria(filters)
             if wanted == Criteria():
-                raise InvalidInput("say which jobs: pass an id, or at least one filter such as status='failed'")
+                raise InvalidInput("no jobs were named: pass an id, or at least one filter such as status='failed'")
             return self._app.store.jobs.operate(action, wanted, who, **how)
         if filters:
             raise InvalidInput("pass an id or filters, not both")
         done = self._app.store.jobs.operate(action, Criteria(ids=(validate.job_id(id),)), who, **how)
         if not done:
-            self.get(id)  # raises where there is none; otherwise its state did not allow it
-        elif action in ENDS and self._app._inline is not None:
+            self.get(id)  # raises JobNotFound; otherwise its state did not allow it
+        elif action in FINISHING_ACTIONS and self._app._inline is not None:
             self._app._inline.ended(self._app, id)
         return bool(done)
 
@@ -257,12 +261,12 @@ def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> P
     listed = store.jobs.list(wanted, limit + 1, place)
     records = listed.records
     more = len(records) > limit
-    if more:  # one too many, at the far end: it only shows that there is more
+    if more:  # the extra record only shows that there are more
         records = records[1:] if backwards else records[:-1]
     if listed.resume is not None:
         return _stopped_page(listed, listed.resume, place)
     has_older, has_newer = (True, more) if backwards else (more, place is not None)
-    if not records and place is not None:  # what was there is gone; the way back is from the same place
+    if not records and place is not None:  # the jobs there were deleted: the way back starts at the same place
         back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
         return Page([], next=back if backwards else None, previous=None if backwards else back)
     return Page(
@@ -273,7 +277,7 @@ def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> P
 
 
 def all_records(store: Store, wanted: Criteria) -> Iterator[JobRecord]:
-    """Page by page, the oldest first."""
+    """Iterate over all matching jobs, oldest first, page by page."""
     place: Cursor | None = Cursor(0, newer=True)
     while place is not None:
         listed = store.jobs.list(wanted, MAX_PAGE, place)
@@ -283,16 +287,16 @@ def all_records(store: Store, wanted: Criteria) -> Iterator[JobRecord]:
 
 
 def _stopped_page(listed: Listed, resume: int, place: Cursor | None) -> Page[JobRecord]:
-    """Of a search that was stopped before its end: one cursor goes on, the other leads back to where it began."""
+    """Return the page of a search that stopped early: one cursor continues it, the other leads back."""
     records = listed.records
     if place is not None and place.newer:
         older, newer = Cursor(records[-1].id if records else place.id + 1), Cursor(resume, newer=True)
-        return Page(records, _write_cursor(older), _write_cursor(newer), listed.looked_at)
+        return Page(records, _write_cursor(older), _write_cursor(newer), listed.scanned)
     older = Cursor(resume)
     if place is None:
-        return Page(records, _write_cursor(older), None, listed.looked_at)
+        return Page(records, _write_cursor(older), None, listed.scanned)
     newer = Cursor(records[0].id if records else place.id - 1, newer=True)
-    return Page(records, _write_cursor(older), _write_cursor(newer), listed.looked_at)
+    return Page(records, _write_cursor(older), _write_cursor(newer), listed.scanned)
 
 
 def criteria(filters: Filters) -> Criteria:
@@ -326,6 +330,6 @@ def _read_cursor(text: str) -> Cursor:
     side, _, number = text.partition("-") if isinstance(text, str) else ("", "", "")
     if side not in ("newer", "older") or not number.isdecimal() or not number.isascii() or len(number) > 19:
         raise InvalidInput(
-            f"cursor {validate.shown(text)} is not one that list() gave: pass page.next or page.previous"
+            f"cursor must be page.next or page.previous of an earlier list(), got {validate.shown(text)}"
         )
     return Cursor(min(int(number), 2**63 - 1), newer=side == "newer")

@@ -1,11 +1,10 @@
-"""Messages: `app.queue("inbox")`, after Amazon SQS."""
+"""`app.queue("inbox")`: queues of messages, after Amazon SQS."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -19,6 +18,7 @@ from ..failure import Failure, check_code, shorten
 from ..model.job import Claimed, Criteria, Cursor, Lease, LeaseRenewal, NewJob, Settlement, Transition
 from ..model.stats import QueueStats, queue_stats
 from .job import Job
+from .options import Seconds
 
 if TYPE_CHECKING:
     from .app import App
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_RECEIVE = 1000
-Seconds = float | timedelta
 
 
 class Message(Generic[T]):
-    """A message that this process may handle until its visibility ends. `attempt` counts its deliveries."""
+    """A received message. It is hidden from other consumers until its visibility ends."""
 
     def __init__(self, queue: Queue[T], lease: Lease, body: T, trace: str | None = None) -> None:
         self._queue, self._lease = queue, lease
@@ -42,30 +41,31 @@ class Message(Generic[T]):
 
     @property
     def attempt(self) -> int:
+        """The number of this delivery, from 1."""
         return self._lease.attempt
 
     def ack(self) -> bool:
-        """Done with it. False where the lease was lost: another consumer has it, or has had it."""
+        """Acknowledge the message: it is done. False if the lease was lost to another consumer."""
         return self._queue._ack(self._lease)
 
     def ack_with(self) -> AbstractContextManager[Any]:
-        """`with msg.ack_with() as tx:` is a transaction with which the message is done: both commit, or neither.
+        """Open a transaction in which the message is acknowledged: `with msg.ack_with() as tx:`.
 
-        If the block raises, nothing of it is stored, and the message is still held. If it is not this delivery's any
-        more, LeaseLost is raised, and nothing is stored.
+        Both commit, or neither does. If the block raises, its writes are rolled back, and the message is still held.
+        If the lease was lost, LeaseLost is raised and nothing is stored.
         """
         return self._queue._ack_with(self._lease)
 
     def extend(self, seconds: Seconds) -> bool:
-        """Keep it for so many seconds from now; 0 gives it back. False where the lease was lost."""
+        """Extend the lease to this many seconds from now; 0 releases the message. False if the lease was lost."""
         return self._queue._extend(self._lease, seconds)
 
     def release(self, delay: Seconds = 0) -> bool:
-        """Give it back, for delivery after the delay. False where the lease was lost."""
+        """Release the message for another delivery after the delay. False if the lease was lost."""
         return self._queue._release(self._lease, delay)
 
     def fail(self, code: str, detail: str = "") -> bool:
-        """Make it a dead letter now, with an error code of your own. False where the lease was lost."""
+        """Make the message a dead letter, with an error code of your own. False if the lease was lost."""
         return self._queue._fail(self._lease, code, detail)
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Message(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """A queue of messages. It needs no declaration: it is there when something is sent to it."""
+    """A queue of messages. It is not declared anywhere: it exists once a message was sent to it."""
 
     def __init__(self, app: App, name: str, type: Any, visibility: int, max_attempts: int, history: bool) -> None:
         self._app, self.name = app, name
@@ -81,7 +81,7 @@ class Queue(Generic[T]):
         try:
             self._decode = decoder(type)
         except TypeError as error:
-            raise InvalidInput(f"queue {name!r}: bodies of type {type!r} cannot be read: {error}") from None
+            raise InvalidInput(f"queue {name!r}: type must be decodable from JSON, got {type!r}: {error}") from None
         self._check = None if type is Any else checker(type)
 
     # --- sending ---
@@ -103,7 +103,7 @@ class Queue(Generic[T]):
         return (self._app._tracing or self._app.store.jobs).insert(job, conn).id
 
     def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
-        """All of them or, if any cannot be stored, none. Returns their ids in order."""
+        """Store all messages in one transaction and return their ids in order. If one cannot be stored, none is."""
         validate.iterable(bodies, "send_many")
         like = NewJob(
             queue=self.name,
@@ -130,23 +130,23 @@ class Queue(Generic[T]):
     # --- receiving ---
 
     def receive(self, *, visibility: Seconds | None = None, wait: Seconds = 0) -> Message[T] | None:
-        """The next message, or None. It is hidden from others for `visibility` seconds.
+        """Return the next message, or None. It is hidden from other consumers for `visibility` seconds.
 
-        With `wait`, an empty queue is watched for so many seconds; a message sent by any process ends the wait.
+        wait: if the queue is empty, wait up to this many seconds for a message from any process.
         """
         messages = self._receive(1, visibility, wait)
         return messages[0] if messages else None
 
     def receive_many(self, limit: int, *, visibility: Seconds | None = None, wait: Seconds = 0) -> list[Message[T]]:
-        """Up to `limit` messages, as soon as there is one."""
+        """Return up to `limit` messages, as soon as there is one."""
         return self._receive(validate.integer(limit, "limit", 1, MAX_RECEIVE), visibility, wait)
 
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
         lease = self._visibility if visibility is None else validate.duration(visibility, "visibility")
-        patience = validate.duration(wait, "wait")
-        if not patience:
+        timeout = validate.duration(wait, "wait")
+        if not timeout:
             return self._claim(limit, lease)
-        deadline = time.monotonic() + patience / SECOND
+        deadline = time.monotonic() + timeout / SECOND
         store = self._app.store
         while True:
             seen = store.commits_seen()
@@ -162,11 +162,11 @@ class Queue(Generic[T]):
             messages = [message for one in claimed if (message := self._open(one)) is not None]
             if messages:
                 return messages
-            # None of them could be read, and there may be good ones behind them.
+            # None of these could be decoded: try the next ones.
         return []
 
     def _open(self, claimed: Claimed) -> Message[T] | None:
-        """Decode after the claim, so that a body that cannot be read fails alone."""
+        """Decode a claimed message. One that cannot be decoded fails alone."""
         store, data = self._app.store, claimed.args
         try:
             if claimed.args_blob is not None and is_reference(data, claimed.args_blob):
@@ -177,7 +177,7 @@ class Queue(Generic[T]):
             failure = Failure(code, shorten(str(error)))
         except BlobMissing as error:
             failure = Failure(self._app.error_table.code_for(error), shorten(str(error)))
-        except StoreError as error:  # it may pass
+        except StoreError as error:  # may be temporary
             failure = Failure("RESOURCE:BLOB_STORE", shorten(str(error)))
             self._settle(claimed.lease, "retry", failure=failure, delay=max(self._visibility, SECOND))
             return None
@@ -185,6 +185,8 @@ class Queue(Generic[T]):
         return None
 
     # --- settling ---
+
+    # For consumers that kept only the id and the attempt. Each returns False if the lease was lost.
 
     def ack(self, id: int, attempt: int) -> bool:
         return self._ack(self._lease(id, attempt))
@@ -235,9 +237,10 @@ class Queue(Generic[T]):
         failure = Failure(check_code(code), shorten(validate.text(detail, "detail")))
         return self._settle(lease, "fail", failure=failure)
 
-    # --- looking after it ---
+    # --- operating ---
 
     def stats(self) -> QueueStats:
+        """Count the messages by state."""
         store = self._app.store
         with store.snapshot():
             counts = store.statistics.counts(self.name)
@@ -245,7 +248,7 @@ class Queue(Generic[T]):
         return queue_stats(self.name, counts, waiting, self._app.clock.now())
 
     def dead_letters(self, limit: int = 100, before: int | None = None) -> list[Job[Any]]:
-        """The failed messages, newest first; `before` an id, for the next page."""
+        """Return failed messages, newest first. before: an id, for the next page."""
         validate.integer(limit, "limit", 1, MAX_RECEIVE)
         cursor = None if before is None else Cursor(validate.job_id(before))
         return [Job(self._app, record) for record in self._app.store.jobs.list(self._dead(), limit, cursor).records]
@@ -258,7 +261,7 @@ class Queue(Generic[T]):
         actor: str | None = None,
         reason: str = "",
     ) -> int:
-        """Deliver dead letters again, some or all, with as many attempts as a new message. Returns how many."""
+        """Deliver dead letters again, all or some, with the attempts of a new message. Returns how many."""
         wanted = self._dead()
         if ids is not None:
             wanted = msgspec.structs.replace(wanted, ids=validate.job_ids(ids))
@@ -272,22 +275,23 @@ class Queue(Generic[T]):
         )
 
     def purge(self, *, dead_only: bool = False, actor: str | None = None, reason: str = "") -> int:
-        """Delete all that `stats().total` counts, in flight or not, or the dead letters only. Returns how many.
+        """Delete all messages that `stats().total` counts, or only the dead letters. Returns how many.
 
-        The history of messages that were acknowledged stays.
+        Acknowledged messages and their history stay.
         """
-        there = ("blocked", "scheduled", "ready", "running", "failed")
-        wanted = self._dead() if dead_only else Criteria(status=there, queue=(self.name,), messages=True)
+        statuses = ("blocked", "scheduled", "ready", "running", "failed")
+        wanted = self._dead() if dead_only else Criteria(status=statuses, queue=(self.name,), messages=True)
         return self._app.store.jobs.operate("purge", wanted, validate.actor(actor), reason=validate.reason(reason))
 
     def _dead(self) -> Criteria:
         return Criteria(status=("failed",), queue=(self.name,), messages=True)
 
     def pause(self, *, actor: str | None = None, reason: str = "") -> bool:
-        """Nothing is taken from it any more, tasks included, by any process. False if it was paused already."""
+        """Stop all processes from claiming messages and jobs of this queue. False if it was paused already."""
         return self._operate_on_queue("pause", actor, reason)
 
     def resume(self, *, actor: str | None = None, reason: str = "") -> bool:
+        """Undo `pause`. False if the queue was not paused."""
         return self._operate_on_queue("resume", actor, reason)
 
     def _operate_on_queue(self, action: Literal["pause", "resume"], actor: str | None, reason: str) -> bool:

@@ -1,4 +1,4 @@
-"""Tasks that are enqueued by the clock: `app.schedules`, and what `@app.cron` declares."""
+"""`app.schedules`: tasks that are enqueued on a schedule, and the schedules that `@app.cron` declares."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, get_args
 from .. import validate
 from ..clock import SECOND, as_datetime
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
-from ..model.schedule import CATCH_UP_LIMIT, Missed, NewSchedule, ScheduleRecord, Source
+from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, ScheduleRecord, Source
 from .job import _plain
+from .options import EnqueueOptions
 from .task import BoundTask, Task
 
 if TYPE_CHECKING:
     from .app import App
 
 
-MOST_TO_CATCH_UP = 1000
+MAX_CATCH_UP_LIMIT = 1000
 PAGE_ROWS = 1000
 
-# Of what `using` takes; the rest would make no sense, or not the sense that one hopes for.
-_JOB_OPTIONS = ("queue", "priority", "max_attempts", "timeout", "key", "tags")
+_JOB_OPTIONS = tuple(name for name in EnqueueOptions.__annotations__ if name in JOB_FIELDS)
 
 
 class Schedule:
-    """A stored schedule, as it was when it was read."""
+    """A stored schedule, as last read."""
 
     def __init__(self, record: ScheduleRecord) -> None:
         self._record = record
@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def cron(self) -> str:
-        """The expression."""
+        """The cron expression."""
         return self._record.cron
 
     @property
@@ -86,7 +86,7 @@ class Schedule:
 
     @property
     def source(self) -> Source:
-        """Who put it there: `"code"` for `@app.cron`, `"runtime"` for `add`."""
+        """`"code"` if `@app.cron` declared it, `"runtime"` if `add` made it."""
         return self._record.source
 
     @property
@@ -108,7 +108,7 @@ class Schedule:
 
     @property
     def last_job_id(self) -> int | None:
-        """That job, if it is still there."""
+        """The id of that job, if it still exists."""
         return self._record.last_job_id
 
     def __repr__(self) -> str:
@@ -117,12 +117,12 @@ class Schedule:
 
 
 class Schedules:
-    """What is enqueued when. The workers that know the task see to it, and each occurrence becomes one job."""
+    """`app.schedules`. Workers that have the task enqueue one job for each occurrence."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self.declared: dict[str, NewSchedule] = {}
-        """Those of `@app.cron`, by name. A worker stores them at its start."""
+        """Schedules of `@app.cron`, by name. A worker stores them when it starts."""
 
     def add(
         self,
@@ -137,16 +137,16 @@ class Schedules:
         actor: str | None = None,
         reason: str = "",
     ) -> Schedule:
-        """Add a schedule, or change the one of that name. It is on disk when this returns.
+        """Add a schedule, or replace the one with this name. It is on disk when this returns.
 
         task: a task, its name, or `task.using(queue=…, priority=…, …)`. args: its arguments by name.
-        tz, missed, catch_up_limit: as for `@app.cron`. actor, reason: who adds it, and why, for the log.
+        tz, missed, catch_up_limit: as for `@app.cron`. actor, reason: for the event log.
         """
         timing = self.timing(cron, tz, missed, catch_up_limit)
         if validate.name(name, "schedule name") in self.declared:
-            raise InvalidInput(f"the schedule {name!r} is that of an @app.cron: choose another name")
+            raise InvalidInput(f"the schedule name {name!r} is taken by an @app.cron: choose another name")
         if args is not None and not isinstance(args, Mapping):
-            raise InvalidArguments(f"args are arguments by name, such as {{'to': …}}, not {validate.shown(args)}")
+            raise InvalidArguments(f"args must be a mapping, such as {{'to': …}}, got {validate.shown(args)}")
         bound = self._bound(task)
         payload = bound._task.signature.encode((), dict(args or {}))
         schedule = _new(name, bound, payload, timing, "runtime")
@@ -154,74 +154,76 @@ class Schedules:
         return self.get(name)
 
     def get(self, name: str) -> Schedule:
+        """Return the schedule with this name. Raises ScheduleNotFound."""
         record = next(iter(self._app.store.schedules.list(name=validate.name(name, "schedule name"))), None)
         if record is None:
             raise self._not_found(name)
         return Schedule(record)
 
     def list(self) -> list[Schedule]:
-        """All of them, by name."""
+        """Return all schedules, sorted by name."""
         found: builtins.list[Schedule] = []
         while page := self._app.store.schedules.list(found[-1].name if found else "", PAGE_ROWS):
             found += map(Schedule, page)
         return found
 
     def pause(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
-        """It fires no more, until it is resumed. False if it was paused already."""
+        """Stop enqueueing jobs until the schedule is resumed. False if it was paused already."""
         known, who = validate.name(name, "schedule name"), validate.actor(actor)
         done = self._app.store.schedules.change("pause", known, who, validate.reason(reason))
         if not done:
-            self.get(name)  # raises where there is none
+            self.get(name)  # raises ScheduleNotFound
         return done
 
     def resume(self, name: str, *, actor: str | None = None, reason: str = "") -> bool:
-        """It fires again, from now on. False if it was not paused."""
+        """Enqueue jobs again from now on. False if it was not paused."""
         known, who = validate.name(name, "schedule name"), validate.actor(actor)
         done = self._app.store.schedules.change("resume", known, who, validate.reason(reason))
         if not done:
-            self.get(name)  # raises where there is none
+            self.get(name)  # raises ScheduleNotFound
         return done
 
     def remove(self, name: str, *, actor: str | None = None, reason: str = "") -> None:
-        """Remove it. One of `@app.cron` comes back when a worker that has it starts: pause that one instead."""
+        """Remove the schedule. Pause one of `@app.cron` instead: a worker adds it again when it starts."""
         known, who = validate.name(name, "schedule name"), validate.actor(actor)
         if not self._app.store.schedules.change("remove", known, who, validate.reason(reason)):
             raise self._not_found(name)
 
-    # --- what @app.cron needs ---
+    # --- for @app.cron ---
 
     def timing(self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None) -> dict[str, Any]:
-        """When it fires, checked."""
+        """Check the expression and the options, and return the fields of a schedule."""
         from ..cron import checked
 
         checked(cron, tz)
         if missed not in get_args(Missed):
-            raise InvalidInput(f"missed is 'coalesce', 'skip' or 'catch_up', not {validate.shown(missed)}")
+            raise InvalidInput(f"missed must be 'coalesce', 'skip' or 'catch_up', got {validate.shown(missed)}")
         if catch_up_limit is None:
             catch_up_limit = CATCH_UP_LIMIT
         elif missed != "catch_up":
-            raise InvalidInput("catch_up_limit says how many to catch up with: pass missed='catch_up' with it")
-        limit = validate.integer(catch_up_limit, "catch_up_limit", 1, MOST_TO_CATCH_UP)
+            raise InvalidInput("catch_up_limit needs missed='catch_up': pass both")
+        limit = validate.integer(catch_up_limit, "catch_up_limit", 1, MAX_CATCH_UP_LIMIT)
         return {"cron": " ".join(cron.split()), "tz": tz, "missed": missed, "catch_up_limit": limit}
 
     def declare(self, task: Task[..., Any], name: str, timing: dict[str, Any]) -> None:
+        """Add a schedule of `@app.cron`, which a worker stores when it starts."""
         if task.app is not self._app:
-            raise InvalidTask(f"{task.name} is a task of another app")
+            raise InvalidTask(f"the task {task.name} belongs to another app")
         taken = self.declared.get(validate.name(name, "schedule name"))
         if taken is not None:
-            raise InvalidTask(f"the schedule name {name!r} is taken by that of {taken.task}: pass another as name=")
+            raise InvalidTask(f"the schedule name {name!r} is taken by that of {taken.task}: pass another name=")
         try:
-            with suppress(UndefinedAnnotation):  # it may name what is defined further down
+            with suppress(UndefinedAnnotation):  # the type may be defined later in the module
                 task.signature.encode((), {})
         except InvalidArguments as error:
             raise InvalidTask(
-                f"a cron task is called without arguments: {error}. Give them defaults, or pass them to "
+                f"a task of @app.cron is called without arguments: {error}. Give its parameters defaults, or use "
                 "app.schedules.add(…, args=…)"
             ) from None
         self.declared[name] = _new(name, BoundTask(task, {}), "{}", timing, "code")
 
     def forget(self, task: Task[..., Any]) -> None:
-        """The task is defined anew, as when a module is loaded again; so will its schedules be."""
+        """Remove the schedules of a task that is defined again, as when its module is reloaded."""
         self.declared = {name: one for name, one in self.declared.items() if one.task != task.name}
 
     def _bound(self, task: Task[..., Any] | BoundTask[..., Any] | str) -> BoundTask[..., Any]:
@@ -231,30 +233,19 @@ class Schedules:
             return BoundTask(self._app.tasks[task], {})
         bound = BoundTask(task, {}) if isinstance(task, Task) else task
         if not isinstance(bound, BoundTask):
-            raise InvalidInput(f"a schedule is for a task or its name, not for {validate.shown(task)}")
+            raise InvalidInput(
+                f"task must be a task, task.using(…) or the name of a task, got {validate.shown(task)}"
+            )
         if bound._task.app is not self._app:
-            raise InvalidInput(f"{bound._task.name} is a task of another app")
+            raise InvalidInput(f"the task {bound._task.name} belongs to another app")
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
         if unusable:
-            raise InvalidInput(f"a schedule cannot use {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
+            raise InvalidInput(f"a schedule does not take {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
         return bound
 
     def _not_found(self, name: str) -> ScheduleNotFound:
-        return ScheduleNotFound(f"there is no schedule {validate.shown(name)}: app.schedules.list() has all of them")
+        return ScheduleNotFound(f"there is no schedule {validate.shown(name)}: see app.schedules.list()")
 
 
 def _new(name: str, bound: BoundTask[..., Any], payload: str, timing: dict[str, Any], source: Source) -> NewSchedule:
-    job = bound.new_job(payload)
-    return NewSchedule(
-        name=name,
-        task=bound._task.name,
-        args=job.args,
-        queue=job.queue,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        key=job.key,
-        tags=job.tags,
-        source=source,
-        **timing,
-    )
+    return NewSchedule.of_job(bound.new_job(payload), name=name, source=source, **timing)

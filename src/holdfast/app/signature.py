@@ -1,4 +1,4 @@
-"""A task's parameters: how arguments are bound, checked, written as JSON and read back into the same types."""
+"""A task's signature: bind, check and encode its arguments, and decode them and its result into the same types."""
 
 import inspect
 import types
@@ -18,10 +18,11 @@ from ..failure import shorten
 from ..model.outcome import Outcome
 
 _EMPTY = inspect.Parameter.empty
+_NO_RESULT = (None, types.NoneType, typing.NoReturn, typing.Never)
 
 
 class Signature:
-    """Made once per task. A parameter annotated `Context` is left out of everything."""
+    """The parameters and the result of one task. A parameter annotated `Context` is not part of the payload."""
 
     def __init__(self, function: Callable[..., Any], task: str) -> None:
         self._task = task
@@ -29,14 +30,16 @@ class Signature:
         try:
             self._whole = inspect.signature(function)
         except (TypeError, ValueError):
-            raise InvalidTask(f"{task} is no function with a signature: wrap it in one of your own") from None
+            raise InvalidTask(
+                f"{task} must be a function with a signature: wrap it in a function of your own"
+            ) from None
         parameters = list(self._whole.parameters.values())
         self.context_parameter = _context_parameter(parameters, hints)
         self._parameters = [one for one in parameters if one.name != self.context_parameter]
         _refuse_unnamed(self._parameters, task)
         self._by_position = [one.name for one in self._parameters if one.kind is not one.KEYWORD_ONLY]
         self._positional_only = [one for one in self._parameters if one.kind is one.POSITIONAL_ONLY]
-        # Most often its Context can be passed by name, and no call has to be put together.
+        # Usually the Context can be passed by name, which is faster than binding a call.
         kinds = {one.name: one.kind for one in parameters}
         by_name = self.context_parameter is not None and inspect.Parameter.POSITIONAL_ONLY not in kinds.values()
         self.context_by_name = self.context_parameter if by_name else None
@@ -45,11 +48,11 @@ class Signature:
         self._decode = self._make_decoder(self._struct)
         self._check = checker(self._struct)
         returned = _without_outcomes(hints.get("return", Any))
-        # Of a task that returns nothing, ctx.complete(…) or somebody outside may still give the result.
-        self.decode_result = self._make_decoder(Any if returned in (None, types.NoneType) else returned)
+        # A task that returns nothing may still get a result, from ctx.complete(…) or app.jobs.complete(…).
+        self.decode_result = self._make_decoder(Any if returned in _NO_RESULT else returned)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Bind the arguments, check them against the annotations, and write them as a JSON object."""
+        """Bind the arguments, check them against the annotations, and return them as a JSON object."""
         try:
             named = self._by_name(args, kwargs)
             bound = self._struct(**named)
@@ -67,24 +70,24 @@ class Signature:
         return data.decode()
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with. Raises msgspec.DecodeError (or its ValidationError)."""
+        """Return the arguments to call the function with. Raises msgspec.DecodeError (or its ValidationError)."""
         values = asdict(self._decode(data))
         if self._has_defaults:
             values = {name: value for name, value in values.items() if value is not UNSET}
         if not self._positional_only:
             return (), values
-        # What goes by position cannot be left out in the middle: there the default is passed along.
+        # A positional argument in the middle cannot be left out: its default is passed instead.
         return tuple(values.pop(one.name, one.default) for one in self._positional_only), values
 
     def check_result(self, data: bytes) -> None:
-        """That it can be read back as what the task is annotated to return."""
+        """Raise InvalidInput if the result cannot be decoded as the annotated type."""
         try:
             self.decode_result(data)
         except ValueError as error:  # msgspec's ValidationError is one
             raise InvalidInput(f"{self._task}: the result has the wrong type: {shorten(str(error))}") from None
 
     def with_context(self, context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """A call of the function with its Context filled in, unless the caller brought one."""
+        """Return a call of the function with its Context filled in, unless the caller passed one."""
         name = self.context_parameter
         assert name is not None
         given = dict(kwargs)
@@ -105,7 +108,7 @@ class Signature:
         return named | kwargs
 
     def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> str:
-        """inspect says best what is wrong with a call."""
+        """Say what is wrong with a call, in the words of `inspect`."""
         try:
             inspect.Signature(self._parameters).bind(*args, **kwargs)
         except TypeError as found:
@@ -116,21 +119,23 @@ class Signature:
         fields: list[Any] = []
         for parameter in self._parameters:
             hint = hints.get(parameter.name, Any)
+            if hint is object:  # msgspec does not allow it in a union
+                hint = Any
             if parameter.default is _EMPTY:
                 fields.append((parameter.name, hint))
-            else:  # an argument that was left out is not stored: the function's own default holds when it runs
+            else:  # an argument that was left out is not stored: the function's own default applies when it runs
                 fields.append((parameter.name, hint | UnsetType if hint is not Any else Any, UNSET))
         try:
             return msgspec.defstruct(self._task, fields, kw_only=True, forbid_unknown_fields=True)
         except TypeError as error:
-            raise InvalidTask(f"{self._task} has a parameter that cannot be stored: {error}") from None
+            raise InvalidTask(f"{self._task} has a parameter that cannot be stored as JSON: {error}") from None
 
     def _make_decoder(self, wanted: Any) -> Callable[[bytes], Any]:
         try:
             return decoder(wanted)
         except TypeError as error:
             raise InvalidTask(
-                f"{self._task} has an annotation that cannot be read back from JSON: {error}. "
+                f"{self._task} has an annotation that cannot be decoded from JSON: {error}. "
                 "Use types that msgspec supports, or leave the annotation out"
             ) from None
 
@@ -145,7 +150,7 @@ def _hints(function: Callable[..., Any], task: str) -> dict[str, Any]:
 
 
 def _without_outcomes(hint: Any) -> Any:
-    """A task that returns `str | Retry` has a text as its result, if it has one."""
+    """Return the type of the result: of `str | Retry` it is `str`."""
     if isinstance(hint, type) and issubclass(hint, Outcome):
         return None
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -162,6 +167,6 @@ def _refuse_unnamed(parameters: list[inspect.Parameter], task: str) -> None:
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise InvalidTask(
-                f"{task} takes {parameter}: a task's parameters need names, so that they can be stored as "
-                "readable JSON. Take a list or a dict instead"
+                f"{task} has the parameter {parameter}: the parameters of a task must have names, since arguments "
+                "are stored as a JSON object. Use a list or a dict instead"
             )

@@ -1,4 +1,4 @@
-"""Waiting for something to come true in the database."""
+"""Wait for a condition in the database."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,15 @@ from ..errors import WaitTimeout
 from ..store.protocol import Store
 
 
-def wait_until(store: Store, is_so: Callable[[], bool], timeout: float | None, describe: Callable[[], str]) -> None:
-    """Look after each commit of anyone. Raises WaitTimeout after so many seconds."""
+def wait_until(
+    store: Store, condition: Callable[[], bool], timeout: float | None, describe: Callable[[], str]
+) -> None:
+    """Check the condition after each commit of any process. Raises WaitTimeout after `timeout` seconds."""
     limit = None if timeout is None else validate.duration(timeout, "timeout") / SECOND
     deadline = None if limit is None else time.monotonic() + limit
     while True:
         seen = store.commits_seen()
-        if is_so():
+        if condition():
             return
         left = float("inf") if deadline is None else deadline - time.monotonic()
         if left <= 0:
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 
 async def finish_in_thread(call: Callable[[], T]) -> T:
-    """Run the call in a thread. A cancellation waits for its end: a commit under way cannot be called back."""
+    """Run the call in a thread. A cancelled caller still waits for it, since a commit cannot be interrupted."""
     import asyncio
 
     running = asyncio.ensure_future(asyncio.to_thread(call))
@@ -37,7 +39,7 @@ async def finish_in_thread(call: Callable[[], T]) -> T:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
-            with suppress(asyncio.CancelledError):  # however often it is cancelled
+            with suppress(asyncio.CancelledError):  # it may be cancelled more than once
                 await asyncio.wait([running])
-        running.exception()  # seen, so that asyncio does not complain of it
+        running.exception()  # retrieved, so that asyncio does not log it
         raise

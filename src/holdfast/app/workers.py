@@ -1,4 +1,4 @@
-"""Who runs jobs: `app.workers()`."""
+"""`WorkerInfo`: what `app.workers()` returns."""
 
 from datetime import datetime
 from typing import Literal
@@ -10,24 +10,24 @@ from ..model.worker import WorkerRecord
 
 
 class WorkerInfo(Struct, frozen=True):
-    """A worker that is there, or one of the last that were."""
+    """A running worker, or one that ended lately."""
 
     id: str
-    """Random with every start; `job.worker` names it."""
+    """Random at each start. `job.worker` has it."""
     pid: int
     host: str
     queues: tuple[str, ...] | None
-    """None: all of them."""
+    """None: all queues."""
     tasks: tuple[str, ...]
-    """What it has the code for."""
+    """The tasks that it can run."""
     concurrency: int
     lease: float
-    """Seconds that its claims last without a word from it."""
+    """Seconds until its claims expire without a heartbeat."""
     started_at: datetime
     heartbeat_at: datetime
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
-    """How it ended; lost: it died, and others found that out."""
+    """How it ended. "lost": it died, and another worker noticed."""
 
     @classmethod
     def from_record(cls, record: WorkerRecord) -> "WorkerInfo":

@@ -1,4 +1,4 @@
-"""Batches: many jobs, and one more when all of them have ended. `app.batch(…)`."""
+"""Jobs that belong together: steps and groups of a pipeline, chains, and batches."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from msgspec.structs import replace
 
 from .. import validate
 from ..clock import as_datetime
-from ..errors import BatchNotFound, HoldfastError, InvalidInput, JobNotFound, StillAwaited
+from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound
 from ..failure import shorten
 from ..model.job import STATUSES, JobRecord, NewJob, Page, Status
 from ..model.workflow import BatchRecord
+from ..text import plural
 from .job import Job, still
 from .jobs import Filters, criteria, page_of
 from .waiting import wait_until
 
 if TYPE_CHECKING:
     from .app import App
-    from .job import Job
     from .task import BoundTask
 
 
 class Step:
-    """A task with its arguments and options, checked. Immutable, and enqueued by what takes steps."""
+    """A call of a task with checked arguments and options, which is not enqueued yet. Immutable."""
 
     def __init__(self, task: BoundTask[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._task, self._arguments = task, task.encode(args, kwargs)
@@ -38,11 +38,11 @@ class Step:
 
     def new_job(self) -> NewJob:
         if self._task.conn is not None:
-            raise InvalidInput(f"{self!r} takes no conn: it is enqueued later, or by what takes it")
+            raise InvalidInput(f"{self!r} does not take conn: pass it to app.batch or app.pipeline")
         return self._task.new_job(self._arguments)
 
     def enqueue_after(self, jobs: Sequence[Job[Any]], conn: Any) -> Job[Any]:
-        """Behind these jobs, and behind what its own `after=` names."""
+        """Enqueue the step with these jobs as blockers, besides those of its own `after=`."""
         return self._task.behind([job.id for job in jobs], conn).enqueue_encoded(self._arguments)
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class Step:
 
 
 class Group:
-    """Steps that may run at the same time."""
+    """Steps of a pipeline that may run at the same time."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
@@ -60,79 +60,79 @@ class Group:
 
 
 def group(*steps: Step) -> Group:
-    """Steps that may run at the same time, as one link of `app.chain(…)`: what comes next waits for all of them."""
+    """Return a group of steps for `app.pipeline(…)`: they may run at once; the next step waits for all of them."""
     if not steps:
-        raise InvalidInput("a group has at least one step, such as group(resize.s(1), resize.s(2))")
+        raise InvalidInput("a group must have at least one step, such as group(resize.s(1), resize.s(2))")
     for step in steps:
-        _require_step(step, "a group takes steps")
+        _require_step(step, "a group must be made of steps")
     return Group(steps)
 
 
-def enqueue_in_line(app: App, links: Sequence[Step | Group], conn: Any) -> list[Job[Any]]:
-    """Each link waits for all jobs of the one before."""
-    made: list[Job[Any]] = []
+def enqueue_pipeline(app: App, steps: Sequence[Step | Group], conn: Any) -> list[Job[Any]]:
+    """Enqueue the steps, each with all jobs of the step before it as blockers."""
+    jobs: list[Job[Any]] = []
     before: list[Job[Any]] = []
-    for link in links:
-        before = [step.enqueue_after(before, conn) for step in (link.steps if isinstance(link, Group) else (link,))]
-        made += before
-    for job in made:
-        app.tell_inline([job.id], conn)
-    return made
+    for step in steps:
+        before = [one.enqueue_after(before, conn) for one in (step.steps if isinstance(step, Group) else (step,))]
+        jobs += before
+    for job in jobs:
+        app._tell_inline([job.id], conn)
+    return jobs
 
 
-def check_links(app: App, links: Sequence[Any]) -> None:
-    if not links:
-        raise InvalidInput("a chain has at least one step, such as app.chain(fetch.s(1), store.s())")
-    for link in links:
-        for step in link.steps if isinstance(link, Group) else (link,):
-            _require_step(step, "a chain takes steps and groups of them")
-            app.require_own(step)
+def check_steps(app: App, steps: Sequence[Any]) -> None:
+    if not steps:
+        raise InvalidInput("a pipeline must have at least one step, such as app.pipeline(fetch.s(1), store.s())")
+    for step in steps:
+        for one in step.steps if isinstance(step, Group) else (step,):
+            _require_step(one, "a pipeline must be made of steps and groups of steps")
+            app._require_own(one)
 
 
 def callback(app: App, value: Any, what: str) -> NewJob | None:
-    """What `on_success` and `on_done` name: a task, one with options, or a step."""
+    """Return the job for `on_success` or `on_done`, which take a task, `task.using(…)` or a step."""
     if value is None:
         return None
     step = value if isinstance(value, Step) else value.s() if hasattr(value, "s") else None
     if not isinstance(step, Step):
-        raise InvalidInput(f"{what} takes a task, such as report or report.s(7), not {validate.shown(value)}")
-    app.require_own(step)
+        raise InvalidInput(f"{what} must be a task, such as report or report.s(7), got {validate.shown(value)}")
+    app._require_own(step)
     job, tracing = step.new_job(), app._tracing
     job = job if tracing is None else replace(job, trace=tracing.current())
     if job.links is not None or job.key is not None:
-        raise InvalidInput(f"{what} is enqueued when the batch has ended: it takes no after, batch or key")
+        raise InvalidInput(f"{what} is enqueued when the batch is done, so it does not take after, batch or key")
     return job
 
 
 def _require_step(step: Any, rule: str) -> None:
     if not isinstance(step, Step):
-        raise InvalidInput(f"{rule}, such as fetch.s(1), not {validate.shown(step)}")
+        raise InvalidInput(f"{rule}, such as fetch.s(1), got {validate.shown(step)}")
 
 
 class Chain:
-    """A chain as it was when it was last read. Every job is a chain of at least one."""
+    """A job and the jobs it continued with by `Then`, as last read. A job that did not continue is a chain of one."""
 
     def __init__(self, app: App, last: JobRecord) -> None:
         self._app, self._last = app, last
 
     @property
     def app(self) -> App:
-        """The app through which it was read."""
+        """The app that the chain was read with."""
         return self._app
 
     @property
     def id(self) -> int:
-        """The id of its first job, its root."""
+        """The id of the first job, the root of the chain."""
         return self._last.chain
 
     @property
     def status(self) -> Status:
-        """That of its last job."""
+        """The status of the last job."""
         return self._last.status
 
     @property
     def length(self) -> int:
-        """How many jobs it has so far."""
+        """The number of jobs so far."""
         return self._last.chain_index + 1
 
     @property
@@ -141,7 +141,7 @@ class Chain:
 
     @property
     def result(self) -> Any:
-        """The result of its last job; None while there is none."""
+        """The result of the last job; None until it has one."""
         return self.last.result
 
     @property
@@ -153,16 +153,16 @@ class Chain:
         return self.last.finished_at
 
     def jobs(self) -> list[Job[Any]]:
-        """Its jobs, in order, as they are now."""
+        """Read all jobs of the chain, in order."""
         return [Job(self._app, record) for record in self._app.store.workflows.chain(self.id)]
 
     def refresh(self) -> Chain:
-        """Read its last job again, which may be another, and return it."""
+        """Read the last job of the chain again, and return the chain."""
         self._last = _end_of(self._app, self.id)
         return self
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Wait for its end and return the last job's result. Raises JobFailed, or WaitTimeout after the seconds."""
+        """Wait until the chain has ended, and return the result of its last job. Raises JobFailed or WaitTimeout."""
         wait_until(self._app.store, lambda: self.refresh().is_finished, timeout, self._describe)
         if self.status != "succeeded":
             raise self.last.failure()
@@ -176,44 +176,46 @@ class Chain:
 
 
 class Chains:
+    """`app.chains`: look at chains and delete them."""
+
     def __init__(self, app: App) -> None:
         self._app = app
 
     def get(self, id: int) -> Chain:
-        """The chain of this id, or that the job of this id belongs to."""
+        """Return the chain that the job with this id belongs to. Raises JobNotFound."""
         return Chain(self._app, _end_of(self._app, self._app.jobs.get(id).chain_id))
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Chain]:
-        """Newest first. `status` is that of the chain; the other filters are about its first job."""
+        """Return a page of chains, newest first. `status` is the chain's; other filters are about its first job."""
         wanted = criteria(filters)
         wanted = replace(wanted, status=(), chain_status=wanted.status, roots=True, messages=False)
         page = page_of(self._app.store, wanted, limit, cursor)
         chains = [Chain(self._app, root if not root.continued else _end_of(self._app, root.id)) for root in page]
-        return Page(chains, page.next, page.previous, page.looked_at)
+        return Page(chains, page.next, page.previous, page.scanned)
 
     def delete(self, id: int, *, cascade: bool = False, actor: str | None = None, reason: str = "") -> bool:
-        """Remove all its jobs, with their attempts and events. False if one of them is running: cancel it first.
+        """Delete all jobs of the chain, with their attempts and events. False if one is running: cancel it first.
 
-        Where others wait for it, StillAwaited is raised. With `cascade`, they and their chains are deleted, too.
+        Raises HasWaitingJobs if other jobs wait for the chain. `cascade` deletes them and their chains, too.
         """
         validate.flag(cascade, "cascade")
         chain_id = self._app.jobs.get(id).chain_id
         by = validate.actor(actor), validate.reason(reason)
         deletion = self._app.store.workflows.delete_chain(chain_id, cascade, *by)
         if deletion.waiting:
-            raise StillAwaited(chain_id, deletion.waiting)
+            raise HasWaitingJobs(chain_id, deletion.waiting)
         return bool(deletion.ids)
 
 
 def _end_of(app: App, chain_id: int) -> JobRecord:
     found = app.store.workflows.chain(chain_id, last_only=True)
     if not found:
-        raise JobNotFound(f"chain {chain_id} is gone: it was deleted")
+        raise JobNotFound(f"there is no chain {chain_id} any more: it was deleted")
     return found[0]
 
 
 class BatchProgress(Struct, frozen=True):
-    """How far a batch is. A member that goes on as a chain counts once, by how its chain stands."""
+    """The members of a batch by status. A member that continued as a chain counts once, by its chain's status."""
 
     total: int
     blocked: int
@@ -224,49 +226,51 @@ class BatchProgress(Struct, frozen=True):
     failed: int
     cancelled: int
     deleted: int
-    """Members that were deleted and had not succeeded. They are not in `total`, and keep `on_success` from firing."""
+    """Members that were deleted before they succeeded. They are not in `total`, and prevent `on_success`."""
     sealed: bool
-    """Whether the block that made it has ended. Before that, it is never done."""
+    """Whether the block that made the batch has ended. A batch is not done before that."""
     done_at: datetime | None
-    """When all members had ended, or None."""
+    """When all members had finished, or None."""
 
     @property
     def pending(self) -> int:
-        """How many have not ended."""
+        """Members that have not finished."""
         return self.blocked + self.scheduled + self.ready + self.running
 
     @property
-    def ended(self) -> int:
+    def finished(self) -> int:
+        """Members that succeeded, failed or were cancelled."""
         return self.total - self.pending
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended as a whole."""
+        """Whether the batch is done: its block has ended, and all members have finished."""
         return self.done_at is not None
 
 
 class Batch:
-    """`with app.batch(on_done=report) as batch:` makes one; `app.batches.get(id)` and `ctx.batch` find it again."""
+    """Jobs with callbacks. `with app.batch(…) as batch:` makes one; `app.batches.get(id)` and `ctx.batch` find it."""
 
     def __init__(self, app: App, id: int | None, make: Callable[[], int] | None = None, conn: Any = None) -> None:
         self._app, self._id, self._make, self._conn = app, id, make, conn
 
     @property
     def app(self) -> App:
-        """The app that it was made or found with."""
+        """The app that the batch was made or found with."""
         return self._app
 
     @property
     def id(self) -> int:
         if self._id is None:
-            raise InvalidInput("a batch is made by its block: with app.batch(…) as batch:")
+            raise InvalidInput("the batch does not exist yet: enter its block first, with app.batch(…) as batch:")
         return self._id
 
     def progress(self) -> BatchProgress:
+        """Read how many members have which status."""
         return _progress(self._read())
 
     def wait(self, timeout: float | None = None) -> BatchProgress:
-        """Wait until all members have ended. Raises WaitTimeout after so many seconds."""
+        """Wait until the batch is done, and return its progress. Raises WaitTimeout after `timeout` seconds."""
         found: list[BatchProgress] = []
 
         def is_done() -> bool:
@@ -274,18 +278,21 @@ class Batch:
             return found[0].is_done
 
         wait_until(
-            self._app.store, is_done, timeout, lambda: f"batch {self.id} has {found[0].pending} members to end"
+            self._app.store,
+            is_done,
+            timeout,
+            lambda: f"batch {self.id} has {plural(found[0].pending, 'unfinished member')}",
         )
         return found[0]
 
     @property
     def success_job_id(self) -> int | None:
-        """The job that `on_success` became, or None."""
+        """The id of the job that `on_success` became, or None."""
         return self._read().success_job_id
 
     @property
     def done_job_id(self) -> int | None:
-        """The job that `on_done` became, or None."""
+        """The id of the job that `on_done` became, or None."""
         return self._read().done_job_id
 
     def _read(self) -> BatchRecord:
@@ -295,16 +302,16 @@ class Batch:
         return record
 
     def seal(self) -> None:
-        """No more members but those that members add: from now on it is done when all have ended.
+        """Close the batch for new members, except those that its members add. It is done when all have finished.
 
-        The end of its block does this. By hand it is for a batch whose process died inside the block.
+        The end of the block does this. Call it for a batch whose process died inside the block.
         """
         self._app.store.workflows.close_batch(self.id, self._conn)
         self._tell_inline()
 
     def __enter__(self) -> Self:
         if self._make is None:
-            raise InvalidInput(f"{self!r} was made already: only what app.batch(…) gives is entered, and once")
+            raise InvalidInput(f"{self!r} exists already: only a new app.batch(…) can be entered, and only once")
         self._id, self._make = self._make(), None
         return self
 
@@ -314,29 +321,32 @@ class Batch:
         if error is None:
             self.seal()
             return
-        reason = shorten(f"batch {self.id} was given up: {type(error).__name__} in the block that made it")
+        reason = shorten(f"batch {self.id} was abandoned: {type(error).__name__} in the block that made it")
         try:
             self._app.store.workflows.close_batch(self.id, self._conn, cancel=reason)
-        except HoldfastError as second:  # the first is what the program must see
-            error.add_note(f"Its batch {self.id} could not be given up: {second}")
+        except HoldfastError as second:  # the program must see the first error
+            error.add_note(f"The members of batch {self.id} could not be cancelled: {second}")
 
     def _tell_inline(self) -> None:
         if self._conn is None and self._app._inline is not None:
             record = self._read()
             jobs = [one for one in (record.done_job_id, record.success_job_id) if one is not None]
-            self._app.tell_inline(jobs, None)
+            self._app._tell_inline(jobs, None)
 
     def __repr__(self) -> str:
         return "<Batch, not made yet>" if self._id is None else f"<Batch {self._id}>"
 
 
 class Batches:
+    """`app.batches`: find a batch again."""
+
     def __init__(self, app: App) -> None:
         self._app = app
 
     def get(self, id: int) -> Batch:
-        batch = Batch(self._app, validate.integer(id, "a batch id", 1, 2**63 - 1))
-        batch.progress()  # raises where there is none
+        """Return the batch with this id. Raises BatchNotFound."""
+        batch = Batch(self._app, validate.integer(id, "batch id", 1, 2**63 - 1))
+        batch.progress()  # raises BatchNotFound
         return batch
 
 
@@ -352,7 +362,7 @@ def _progress(record: BatchRecord) -> BatchProgress:
 
 
 def batch_id(value: Any) -> int | None:
-    """What `batch=` takes. None is none, so that `batch=ctx.batch` is always right."""
+    """Return the id for `batch=`. None is allowed, so that `batch=ctx.batch` works in any task."""
     if value is not None and not isinstance(value, Batch):
-        raise InvalidInput(f"batch takes what app.batch(…) gives, not {validate.shown(value)}")
+        raise InvalidInput(f"batch must be a Batch, from app.batch(…) or ctx.batch, got {validate.shown(value)}")
     return None if value is None else value.id

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..blobs import BlobReference
 from ..errors import StoreError
-from .worker import Attendance, Presence
+from .worker import Presence, WorkerStatus
 
 
 class FileUser(Struct, frozen=True):
@@ -178,7 +178,7 @@ class Diagnosis(Struct):
     integrity_seconds: float = 0
     foreign_keys: dict[str, int] = {}  # number of rows that refer to missing rows, by table
     counts: list[tuple[str, str, str, int, int]] = []  # wrong ones: queue, task, status, counted, actual
-    workers: list[Attendance] = []
+    workers: list[WorkerStatus] = []
     blocked_jobs: list[BlockedJob] = []
     endings: int = 0  # finished jobs whose dependents were not told yet
     ready_jobs: list[ReadyJobs] = []
@@ -186,11 +186,11 @@ class Diagnosis(Struct):
     clock: ClockHistory = ClockHistory()
     large_payloads: BlobReferences = BlobReferences()
 
-    def workers_that_are(self, *presence: Presence) -> list[Attendance]:
+    def workers_that_are(self, *presence: Presence) -> list[WorkerStatus]:
         return [worker for worker in self.workers if worker.presence in presence]
 
     @property
-    def live_workers(self) -> list[Attendance]:
+    def live_workers(self) -> list[WorkerStatus]:
         return self.workers_that_are("alive", "unknown")
 
 
@@ -201,4 +201,4 @@ class HealthMetrics(Struct, frozen=True):
     oldest_ready_since: int | None
     oldest_ready_id: int | None
     attempts: dict[str, int]  # recent attempts, by how they ended
-    workers: list[Attendance]
+    workers: list[WorkerStatus]

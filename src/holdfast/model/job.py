@@ -20,7 +20,7 @@ from .workflow import Links
 
 
 class Status(StrEnum):
-    """The states of a job. Each member is the text that the database has."""
+    """The states of a job. Each member equals the text in the database."""
 
     BLOCKED = "blocked"
     SCHEDULED = "scheduled"
@@ -43,7 +43,7 @@ _PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
 
 
 class Redacted(Struct, frozen=True):
-    """Its repr shows no payload: a log may be read by more people than the database."""
+    """A struct whose repr hides payloads, since more people can read the logs than the database."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         names = self.__struct_fields__
@@ -55,13 +55,13 @@ class Redacted(Struct, frozen=True):
 
 
 class NewJob(Redacted, frozen=True):
-    """What enqueue and send hand to the store. Times are microseconds."""
+    """A job as enqueue and send hand it to the store. Times are microseconds."""
 
     queue: str
     task: str | None  # None: a message
     args: str  # JSON
     delay: int = 0
-    run_at: int | None = None  # wins over delay
+    run_at: int | None = None  # takes precedence over delay
     priority: int = 0
     max_attempts: int = 5
     timeout: int | None = None
@@ -71,12 +71,12 @@ class NewJob(Redacted, frozen=True):
     tags: str | None = None  # a JSON array
     history: bool = True
     actor: str | None = None  # None: this process
-    links: Links | None = None  # None: it stands alone
-    trace: str | None = None  # of whoever enqueues it: see app/tracing.py
-    args_blob: str | None = None  # where `args` is kept by reference
+    links: Links | None = None  # None: no relation to other jobs
+    trace: str | None = None  # the trace context of the enqueue
+    args_blob: str | None = None  # the blob that `args` refers to
 
     def due(self, now: int) -> int:
-        """Microseconds. What was due in the first months of 1970 is taken for a wrong unit by the database."""
+        """Return when the job is due. The database rejects times in early 1970, as a wrong unit: they are raised."""
         return now + self.delay if self.run_at is None else max(self.run_at, now // 100)
 
     def first_status(self, now: int) -> Status:
@@ -86,7 +86,7 @@ class NewJob(Redacted, frozen=True):
 
 
 class JobRecord(Redacted, frozen=True):
-    """A row of the jobs table, as it was read. Times are microseconds, `args` and `result` JSON."""
+    """A row of the jobs table. Times are microseconds, `args` and `result` JSON."""
 
     id: int
     queue: str
@@ -112,7 +112,7 @@ class JobRecord(Redacted, frozen=True):
     progress: float | None
     progress_text: str | None
     history: int
-    chain_id: int | None = None  # None: it is the root of its chain
+    chain_id: int | None = None  # None: the job is the root of its chain
     chain_index: int = 0
     continued: int = 0
     on_blocker_failure: str | None = None
@@ -124,20 +124,20 @@ class JobRecord(Redacted, frozen=True):
 
     @property
     def chain(self) -> int:
-        """The id of its chain, which is that of the root."""
+        """The id of the chain, which is the id of its root."""
         return self.id if self.chain_id is None else self.chain_id
 
 
 class Inserted(Struct, frozen=True):
-    """The job that exists after an enqueue: new, or the one that had the key already."""
+    """The job that exists after an enqueue: a new one, or the one that had the key already."""
 
     id: int
     now: int
     existing: JobRecord | None = None
-    linked: JobRecord | None = None  # a new job whose first state depended on others
+    linked: JobRecord | None = None  # a new job whose first state depended on other jobs
 
     def record(self, job: NewJob) -> JobRecord:
-        """The row of the job, without reading it again."""
+        """Return the row of the job without reading it."""
         if self.existing is not None:
             return self.existing
         if self.linked is not None:
@@ -172,7 +172,7 @@ class Inserted(Struct, frozen=True):
 
 
 class Claimed(Redacted, frozen=True, gc=False):
-    """A job that this process may run, as long as `attempt` is the newest."""
+    """A claimed job, which this process may run as long as `attempt` is the newest."""
 
     id: int
     attempt: int
@@ -186,12 +186,12 @@ class Claimed(Redacted, frozen=True, gc=False):
     error_code: str | None = None
     error_detail: str | None = None
     run_at: int = 0
-    trace: bytes | None = None  # of whoever enqueued it; not decoded, since anybody may have written it
-    args_blob: str | None = None  # where `args` is kept by reference
+    trace: bytes | None = None  # the trace context of the enqueue; not decoded, since plain SQL may have written it
+    args_blob: str | None = None  # the blob that `args` refers to
 
     @property
     def origin(self) -> str | None:
-        """The trace of whoever enqueued it, as text."""
+        """The trace context of the enqueue, as text."""
         return None if self.trace is None else self.trace.decode("utf-8", "replace")
 
     @property
@@ -200,37 +200,37 @@ class Claimed(Redacted, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """The right to settle one attempt. `attempt` is the fencing token: a newer claim makes this one void."""
+    """The right to settle one attempt. `attempt` is the fencing token: a newer claim invalidates this lease."""
 
     id: int
     attempt: int
-    history: bool = True  # a guess that saves a statement; the row decides
-    queue: str | None = None  # of a message: it must be one of this queue
+    history: bool = True  # a hint that saves a statement; the row decides
+    queue: str | None = None  # the queue that a message must belong to
 
 
 class ClaimRequest(Struct, frozen=True):
-    """What a worker asks for: jobs of tasks that it knows, from these queues in this order, or from all of them."""
+    """A request of a worker for jobs of its tasks, from these queues in this order, or from all queues."""
 
     tasks: Collection[str]
     limit: int
     lease: int
     worker: str
-    queues: Sequence[tuple[str, int]] | None = None  # each with the most to take from it
+    queues: Sequence[tuple[str, int]] | None = None  # name and the most jobs to take
     job_id: int | None = None  # only this job
 
 
 class Sweep(Flag):
-    """What the clock, or the end of another job or worker, brings about."""
+    """Transitions that are due to time, or to the end of another job or worker."""
 
     DUE = auto()  # scheduled -> ready
-    LEASES = auto()  # running -> ready or failed, where the lease has ended
-    WORKERS = auto()  # running -> ready or failed, for all that dead workers held
-    ENDINGS = auto()  # blocked -> ready, scheduled, failed or cancelled, where what they wait for has ended
+    LEASES = auto()  # running -> ready or failed: the lease has expired
+    WORKERS = auto()  # running -> ready or failed: the worker is dead
+    ENDINGS = auto()  # blocked -> ready, scheduled, failed or cancelled: the blockers have finished
     ALL = DUE | LEASES | WORKERS | ENDINGS
 
 
 class Settlement(Redacted, frozen=True, gc=False):
-    """How one attempt ended: a transition and what belongs to it. Times are microseconds."""
+    """How one attempt ended: a transition and its values. Times are microseconds."""
 
     lease: Lease
     transition: Transition
@@ -240,24 +240,24 @@ class Settlement(Redacted, frozen=True, gc=False):
     delay: int = 0
     failure: Failure | None = None
     reason: str = ""
-    then: NewJob | None = None  # what the chain goes on with, after a success
-    result_blob: str | None = None  # where `result` is kept by reference
+    then: NewJob | None = None  # the next job of the chain, after a success
+    result_blob: str | None = None  # the blob that `result` refers to
 
 
 class SettledAndClaimed(Struct, frozen=True):
-    """What came of settling and claiming in one transaction."""
+    """The result of settling and claiming in one transaction."""
 
-    lost: list[Settlement]  # their leases were lost: nothing of these was recorded
+    lost: list[Settlement]  # not recorded, since their leases were lost
     claimed: list[Claimed]
-    otherwise: list[tuple[Settlement, Settlement]] = []  # what could not be as it was asked for, and what was instead
+    otherwise: list[tuple[Settlement, Settlement]] = []  # (requested, recorded) where these differ
 
-    def instead_of(self, asked: Settlement) -> Settlement:
-        """As which it was settled."""
-        return next((instead for one, instead in self.otherwise if one is asked), asked)
+    def instead_of(self, requested: Settlement) -> Settlement:
+        """Return the settlement that was recorded for the requested one."""
+        return next((recorded for one, recorded in self.otherwise if one is requested), requested)
 
 
 class LeaseRenewal(Struct, frozen=True):
-    """What is to be known of an attempt that goes on."""
+    """A heartbeat of a running attempt."""
 
     lease: Lease
     started_at: int | None = None
@@ -266,7 +266,7 @@ class LeaseRenewal(Struct, frozen=True):
 
 
 class Criteria(Struct, frozen=True):
-    """Which jobs. Each field is empty for any; several values mean any of them."""
+    """Filters for jobs. An empty field matches all jobs; several values match any of them."""
 
     ids: tuple[int, ...] | None = None
     status: tuple[str, ...] = ()
@@ -280,41 +280,41 @@ class Criteria(Struct, frozen=True):
     finished_from: int | None = None
     finished_before: int | None = None
     messages: bool | None = None  # True: messages only, False: tasks only
-    roots: bool = False  # only those that a chain begins with
-    chain_status: tuple[str, ...] = ()  # of the chain, for its root
+    roots: bool = False  # only the first jobs of chains
+    chain_status: tuple[str, ...] = ()  # the status of the chain, for its root
 
 
 class Cursor(Struct, frozen=True):
-    """A place in a listing: the jobs before (older) or after (newer than) one id."""
+    """A position in a listing: continue with jobs older, or newer, than one id."""
 
     id: int
     newer: bool = False
 
 
 class Listed(Struct, frozen=True):
-    """Records, newest first. A search that no index serves is stopped after a bounded number of jobs."""
+    """Records, newest first. A search without a suitable index stops after a bounded number of jobs."""
 
     records: list[JobRecord]
-    looked_at: int | None = None  # that many jobs, if it ended early; None: nothing was left out
-    resume: int | None = None  # the last id that was looked at: a cursor to go on from
+    scanned: int | None = None  # the number of scanned jobs, if the search stopped early
+    resume: int | None = None  # the last scanned id, to continue from
 
 
 class Counted(Struct, frozen=True):
-    """How many jobs fit; or, if it was stopped before the end, how many of those that it had looked at."""
+    """The number of matching jobs; if the search stopped early, of those that were scanned."""
 
     count: int
     is_complete: bool = True
 
 
 class Page(Sequence[T], Generic[T]):
-    """A part of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
+    """A page of a listing, newest first. `next` and `previous` are cursors for `list(cursor=…)`, or None.
 
-    looked_at: None, or how many jobs were looked at before the search was stopped, since no index finds those that
-    were asked for. Then there may be less on the page than asked for, or nothing, and its cursor goes on from there.
+    scanned: None, or the number of scanned jobs after which a search without a suitable index stopped. The page may
+    then be incomplete or empty, and its cursor continues the search.
     """
 
-    def __init__(self, items: list[T], next: str | None, previous: str | None, looked_at: int | None = None) -> None:
-        self.items, self.next, self.previous, self.looked_at = items, next, previous, looked_at
+    def __init__(self, items: list[T], next: str | None, previous: str | None, scanned: int | None = None) -> None:
+        self.items, self.next, self.previous, self.scanned = items, next, previous, scanned
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -334,11 +334,11 @@ class Page(Sequence[T], Generic[T]):
 
 
 class TimelineEntry(Struct, frozen=True):
-    """One line of a job's history: an event, or the span of an attempt."""
+    """One entry of a job's history: an event or an attempt."""
 
     at: int
     kind: Literal["event", "attempt"]
-    name: str  # the event's name, or the attempt's outcome ('running' while it lasts)
+    name: str  # the event, or the outcome of the attempt ('running' until it ends)
     attempt: int
     actor: str | None
     detail: dict[str, Any]

@@ -1,15 +1,13 @@
-"""model.outcome."""
+"""Outcomes: values that a task returns or raises to say how its attempt ended."""
 
 from typing import Any
 
 from ..failure import check_code
 from .job import _PAYLOADS
 
-# --- outcomes: what a task returns to say how it ended --------------------------------------------
-
 
 class Outcome(Exception):
-    """Return it, or raise it where that is handier."""
+    """The base of all outcomes. Return one from a task, or raise it."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -24,7 +22,7 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """Try again, after so many seconds or by the task's own policy."""
+    """Try again after this many seconds, or by the retry policy of the task."""
 
     def __init__(self, after: float | None = None) -> None:
         super().__init__(after)
@@ -32,7 +30,7 @@ class Retry(Outcome):
 
 
 class Snooze(Outcome):
-    """Come back in so many seconds; this does not use up an attempt."""
+    """Run again in this many seconds, without using up an attempt."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -40,7 +38,7 @@ class Snooze(Outcome):
 
 
 class Cancel(Outcome):
-    """End as cancelled."""
+    """Cancel the job."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -48,7 +46,7 @@ class Cancel(Outcome):
 
 
 class Fail(Outcome):
-    """End as failed, now, however many attempts are left."""
+    """Fail the job now, even if it has attempts left."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(code, detail)
@@ -56,9 +54,9 @@ class Fail(Outcome):
 
 
 class Then(Outcome):
-    """End as succeeded and go on with another task, in the same transaction."""
+    """Succeed, and continue the chain with a job of another task, in the same transaction."""
 
-    trace: str | None = None  # of the attempt that gave it, where that is traced
+    trace: str | None = None  # the trace context of the attempt that returned it
 
     def __init__(self, task: Any, /, *args: Any, **kwargs: Any) -> None:
         super().__init__(task)

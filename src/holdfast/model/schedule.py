@@ -1,19 +1,19 @@
-"""A schedule: which task is enqueued when. Pure data, as in `model`."""
+"""Schedules: which task is enqueued when. Pure data."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from .job import NewJob, Redacted
 
 Missed = Literal["coalesce", "skip", "catch_up"]
-"""What becomes of occurrences that nobody was there to enqueue."""
+"""What to do about occurrences during which no worker was running."""
 Source = Literal["code", "runtime"]
 CATCH_UP_LIMIT = 100
 
 
 class NewSchedule(Redacted, frozen=True):
-    """What `add` and `@app.cron` hand to the store."""
+    """A schedule as `app.schedules.add` and `@app.cron` hand it to the store."""
 
     name: str
     cron: str  # five fields, or one of the @words
@@ -30,31 +30,30 @@ class NewSchedule(Redacted, frozen=True):
     catch_up_limit: int = CATCH_UP_LIMIT
     source: Source = "runtime"
 
+    @classmethod
+    def of_job(cls, job: NewJob, **timing: Any) -> "NewSchedule":
+        """Return a schedule that enqueues jobs like this one."""
+        return cls(**{field: getattr(job, field) for field in JOB_FIELDS}, **timing)
+
     def job(self, fire_at: int) -> NewJob:
-        """The job of one occurrence."""
-        return NewJob(
-            queue=self.queue,
-            task=self.task,
-            args=self.args,
-            run_at=fire_at,
-            priority=self.priority,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            key=self.key,
-            tags=self.tags,
-            actor=f"cron:{self.name}",
-        )
+        """Return the job of one occurrence."""
+        fields = {field: getattr(self, field) for field in JOB_FIELDS}
+        return NewJob(**fields, run_at=fire_at, actor=f"cron:{self.name}")
 
     def is_like(self, other: "NewSchedule") -> bool:
+        """Whether both are defined alike, whatever became of them since."""
         return all(getattr(self, field) == getattr(other, field) for field in NewSchedule.__struct_fields__)
+
+
+JOB_FIELDS = tuple(field for field in NewSchedule.__struct_fields__ if field in NewJob.__struct_fields__)
 
 
 class ScheduleRecord(NewSchedule, frozen=True, kw_only=True):
     """A row of the schedules table, as it was read. Times are microseconds."""
 
     paused_at: int | None
-    handled_at: int  # every occurrence up to here has been dealt with
-    next_at: int | None  # None: not worked out yet
+    handled_at: int  # all occurrences up to this time are done
+    next_at: int | None  # None: not calculated yet
     last_at: int | None  # the newest occurrence that became a job
     last_job_id: int | None
     created_at: int
@@ -63,7 +62,7 @@ class ScheduleRecord(NewSchedule, frozen=True, kw_only=True):
 
 
 class DueOccurrences(Struct, frozen=True):
-    """What is to be done about a schedule at one moment."""
+    """The occurrences of a schedule that are due."""
 
     moments: list[int]  # the occurrences to enqueue, oldest first
     handled_at: int

@@ -1,4 +1,4 @@
-"""model.worker."""
+"""Workers and their state. Pure data; times are microseconds."""
 
 from typing import Literal
 
@@ -6,16 +6,16 @@ from msgspec import Struct
 
 
 class WorkerLimits(Struct, frozen=True, omit_defaults=True):
-    """What holds a worker back besides its concurrency."""
+    """Limits of a worker besides its concurrency."""
 
-    queues: dict[str, int] = {}  # at most so many of a queue's jobs at a time
-    weighted: bool = False  # its queues are served by chance, not in their order
-    pool: int = 0  # how many may run of those tasks that run in processes
+    queues: dict[str, int] = {}  # the most jobs of a queue at a time
+    weighted: bool = False  # queues are chosen at random by weight, not in order
+    pool: int = 0  # the number of processes for pool_tasks
     pool_tasks: tuple[str, ...] = ()
 
 
 class WorkerRecord(Struct, frozen=True):
-    """A worker, as it enlists and as it is listed."""
+    """A row of the workers table."""
 
     id: str
     pid: int
@@ -33,25 +33,25 @@ class WorkerRecord(Struct, frozen=True):
 
 Presence = Literal[
     "alive",
-    "stopped",  # by a signal: it does nothing until it is continued
+    "stopped",  # by SIGSTOP or SIGTSTP: it does nothing until SIGCONT
     "dead",
-    "unknown",  # somebody has removed the lock file
-    "ended",  # as it said itself, or as others found out
+    "unknown",  # the lock file was removed
+    "ended",  # it stopped, or another worker found it dead
 ]
 
 
-class Attendance(Struct, frozen=True):
-    """A worker, whether its process is there, and what it has claimed."""
+class WorkerStatus(Struct, frozen=True):
+    """A worker, whether its process is alive, and the jobs it has claimed."""
 
     record: WorkerRecord
     presence: Presence
-    taken: list[tuple[str, str | None, int]] = []  # queue, task and number of jobs
+    claimed: list[tuple[str, str | None, int]] = []  # queue, task and number of jobs
 
     @property
     def is_present(self) -> bool:
-        """Whether its process is there, as far as that can be known."""
+        """Whether its process is alive, or may be."""
         return self.presence in ("alive", "stopped", "unknown")
 
     @property
     def running(self) -> int:
-        return sum(count for _, _, count in self.taken)
+        return sum(count for _, _, count in self.claimed)

@@ -1,4 +1,4 @@
-"""What ties jobs together: the chains they wait for, the batch they belong to. Pure data."""
+"""Relations between jobs: blockers, chains and batches. Pure data."""
 
 from typing import Literal, get_args
 
@@ -9,9 +9,9 @@ ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
 
 
 class Links(Struct, frozen=True):
-    """What a new job has to do with others. Times are microseconds."""
+    """The relations of a new job to others. Times are microseconds."""
 
-    after: tuple[int, ...] = ()  # ids of jobs, whose chains it waits for
+    after: tuple[int, ...] = ()  # ids of jobs; it waits for their chains
     on_blocker_failure: OnBlockerFailure = "hold"
     batch_id: int | None = None
     external: bool = False
@@ -19,7 +19,7 @@ class Links(Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether the job is blocked at first."""
+        """Whether the job starts out blocked."""
         return self.external or bool(self.after)
 
 
@@ -33,12 +33,12 @@ class BatchRecord(Struct, frozen=True):
     success_job_id: int | None
     done_job_id: int | None
     deleted: int
-    counts: dict[str, int]  # its chains, by status
+    counts: dict[str, int]  # chains of its members by status
 
 
 class Deletion(Struct, frozen=True):
-    """The jobs that were deleted with a chain, or would be; or those that are in the way: then none was deleted."""
+    """The result of deleting a chain: the deleted jobs, or the jobs that prevented it."""
 
     ids: tuple[int, ...] = ()
-    waiting: tuple[int, ...] = ()  # unfinished jobs that wait for the chain
+    waiting: tuple[int, ...] = ()  # unfinished jobs that wait for the chain: nothing was deleted
     running: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT
 from ..histogram import percentile
 from ..model.job import Criteria
 from ..model.stats import Counts, Storage
-from ..model.worker import Attendance
+from ..model.worker import WorkerStatus
 from ..retention import AFTER_ALL, BEFORE_ALL, FINISHED, Retention, expiry, matching_limit
 from ..store.protocol import Store
 from .results import (
@@ -253,7 +253,7 @@ def _result(kind: type[T], record: Struct, **fields: Any) -> T:
     return kind(**fields)
 
 
-def _health(worker: Attendance) -> WorkerHealth:
+def _health(worker: WorkerStatus) -> WorkerHealth:
     ending = worker.record.ending
     return _result(
         WorkerHealth,

@@ -22,6 +22,7 @@ from ..model.job import Sweep
 
 if TYPE_CHECKING:
     from ..clock import Clock
+    from ..model.blocker import Blockers, JobDetails, WaitingJobs
     from ..model.job import (
         Claimed,
         ClaimRequest,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         RowScan,
     )
     from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
-    from ..model.situation import Blockers, Situation, WaitingJobs
     from ..model.stats import (
         Counts,
         EventRecord,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         Totals,
         WaitingJob,
     )
-    from ..model.worker import Attendance, WorkerRecord
+    from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Position
 
@@ -268,7 +268,7 @@ class WorkerStore(Protocol):
         """
         ...
 
-    def list(self) -> builtins.list[Attendance]:
+    def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""
         ...
 
@@ -309,7 +309,7 @@ class WorkflowStore(Protocol):
         """Return a batch by its id, or by the job that was enqueued as its callback."""
         ...
 
-    def situation(self, job_id: int) -> Situation | None:
+    def job_details(self, job_id: int) -> JobDetails | None:
         """Read what explains the state of a job, in bounded time."""
         ...
 

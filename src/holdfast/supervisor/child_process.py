@@ -81,6 +81,6 @@ def _run(
     app = task.app
     attempt = _PipedAttempt(claimed, task, 0, pipe=pipe)
     executor = Executor(
-        OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app.backing
+        OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
     )
     return AttemptEnded(executor.run(attempt))

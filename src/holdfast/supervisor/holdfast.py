@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
-    from ..app.task import Seconds
+    from ..app.options import Seconds
     from ..observe import Observe
     from ..retention import Retention
     from ..upkeep.doctor.findings import Checkup
@@ -187,7 +187,7 @@ class Holdfast(App):
             errors=self.error_table,
             random=self.random,
             middleware=self._layers(),
-            backing=self.backing,
+            backing=self._context_backend,
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
             upkeep=BackgroundPruner(self.store, self.clock),

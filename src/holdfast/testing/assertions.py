@@ -15,7 +15,8 @@ from .. import validate
 from ..app import App
 from ..app.job import Job
 from ..app.jobs import all_records
-from ..app.task import OPTION_CHECKS, BoundTask, Task
+from ..app.options import OPTIONS
+from ..app.task import BoundTask, Task
 from ..clock import SECOND, as_datetime
 from ..codec import decoder, encode
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload
@@ -149,7 +150,7 @@ def _parameters(task: Task[..., Any]) -> dict[str, inspect.Parameter]:
 def _checked(name: str, value: Any) -> Any:
     """Validate an expected option. Times may be ranges; jobs and batches become ids."""
     if name in ("after", "batch"):
-        return OPTION_CHECKS[name](value)
+        return OPTIONS[name].check(value)
     check: Callable[[Any, str], int] | None = {"delay": validate.duration, "run_at": validate.moment}.get(name)
     if check is None:
         return value

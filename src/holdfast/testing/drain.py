@@ -17,7 +17,7 @@ from .clock import FakeClock
 from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 if TYPE_CHECKING:
-    from ..app.task import Seconds
+    from ..app.options import Seconds
     from ..worker.scheduler import Scheduler
 
 WAITING = Criteria(status=("ready", "scheduled", "blocked"), messages=False)

@@ -76,7 +76,7 @@ def lease_of(app: App) -> int:
 def run_claimed(app: App, claimed: Claimed) -> Ran:
     """Run the attempt and settle it. Exceptions for the test itself, such as a Ctrl-C, are raised after that."""
     mapper = _RecordingMapper(app.error_table, app.random)
-    executor = Executor(mapper, app.clock, app._layers(), app.store, app.backing)
+    executor = Executor(mapper, app.clock, app._layers(), app.store, app._context_backend)
     attempt = _TestAttempt(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
     settlement = _execute(executor, attempt)
     if attempt.touched:

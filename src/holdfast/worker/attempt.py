@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from ..clock import SECOND, Clock
-from ..context import Backing, Complete, Context, LastError
+from ..context import Complete, Context, ContextBackend, LastError
 from ..model.job import Claimed, NewJob, Settlement
 from ..model.outcome import Then
 from ..retry import RetryPolicy
@@ -74,7 +74,7 @@ class Attempt(Struct, eq=False):
         """By the wall clock as it was at the start: a step of the clock does not change how long it took."""
         return self.started_at + (monotonic_ns() - self.began) // 1000
 
-    def context(self, backing: Backing, complete: Complete) -> Context:
+    def context(self, backing: ContextBackend, complete: Complete) -> Context:
         claimed = self.claimed
         code = claimed.error_code
         return Context(
@@ -85,7 +85,7 @@ class Attempt(Struct, eq=False):
             max_attempts=claimed.max_attempts,
             last_error=None if code is None else LastError(code, claimed.error_detail or ""),
             reporting=self,
-            backing=backing,
+            backend=backing,
             complete=complete,
             trace=claimed.origin,
             waited=max(0, self.started_at - claimed.run_at) / SECOND,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..blobs import is_reference
 from ..clock import Clock
-from ..context import Backing, Completion, Context
+from ..context import Completion, Context, ContextBackend
 from ..errors import BlobError, BlobMissing, LeaseLost, PayloadTooLarge, StoreError, TransactionError
 from ..model.job import LeaseRenewal, Settlement
 from ..model.outcome import Then
@@ -29,7 +29,7 @@ class Executor:
         clock: Clock,
         middleware: Sequence[Middleware],
         store: Store,
-        backing: Backing,
+        backing: ContextBackend,
     ) -> None:
         self._outcome_mapper, self._clock = outcome_mapper, clock
         self._middleware, self._store, self._backing = middleware, store, backing

@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from ..clock import SECOND, Clock
-from ..context import Backing
+from ..context import ContextBackend
 from ..errors import InvalidInput, StoreError, WorkerStuck
 from ..failure import ErrorTable
 from ..model.job import ClaimRequest, Sweep
@@ -69,7 +69,7 @@ class WorkerParts(Struct, frozen=True):
     errors: ErrorTable
     random: Random
     middleware: Sequence[Middleware]
-    backing: Backing
+    backing: ContextBackend
     spawn: Spawn
     scheduler: Scheduler
     upkeep: BackgroundPruning

@@ -63,7 +63,7 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(app: Holdfast) -> Non
     task = app.cron("@daily")(fine)
     with told(InvalidTask, "'fine' is taken", "name="):
         app.cron("@hourly")(task)
-    with told(InvalidTask, "a task already", "queue"):
+    with told(InvalidTask, "already a task", "queue"):
         app.cron("@hourly", name="second", queue="x")(task)
     with told(InvalidInput, "@app.cron", "another name"):
         app.schedules.add("fine", "@daily", task)

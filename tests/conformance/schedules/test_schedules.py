@@ -290,13 +290,13 @@ def test_a_bad_schedule_is_refused_and_nothing_is_stored(app: Holdfast, work: Ta
     with told(InvalidInput, "task"):
         add("x", "@daily", work.function)
     for options in ({"delay": 5}, {"run_at": later}, {"key": "k", "key_window": 5}, {"conn": None}):
-        with told(InvalidInput, "a schedule cannot use", "queue, priority"):
+        with told(InvalidInput, "a schedule does not take", "queue, priority"):
             add("x", "@daily", work.using(**options))
     with told(InvalidArguments, "wrong type"):
         add("x", "@daily", work, {"n": "five"})
     with told(InvalidArguments, "unexpected", "'m'"):
         add("x", "@daily", work, {"m": 5})
-    with told(InvalidArguments, "by name"):
+    with told(InvalidArguments, "args must be a mapping"):
         add("x", "@daily", work, [5])
     assert app.schedules.list() == []
 

@@ -119,7 +119,7 @@ def test_a_consumer_that_is_too_late_stores_nothing_and_is_told(
     assert sql("SELECT id, status, attempt FROM holdfast_jobs ORDER BY id") == before
 
 
-def test_the_lease_is_looked_at_again_when_the_block_ends(inbox: Queue[Any], sql: Sql) -> None:
+def test_the_lease_is_scanned_again_when_the_block_ends(inbox: Queue[Any], sql: Sql) -> None:
     inbox.send("hello")
     message = receive(inbox)
     with pytest.raises(LeaseLost), message.ack_with() as tx:

@@ -276,7 +276,7 @@ def test_blocked_scheduled_and_external_members_count(
     clock.advance(60)
     drain(app)
     progress = batch.progress()
-    assert (progress.pending, progress.ended, progress.is_done) == (2, 2, False)
+    assert (progress.pending, progress.finished, progress.is_done) == (2, 2, False)
     app.jobs.fail(approve.id, "REJECTED:BUDGET")
     drain(app)
     progress = batch.progress()
@@ -328,11 +328,11 @@ def test_progress_is_readable_while_it_runs(live: Holdfast) -> None:
         for name, expected in (("a", (2, 1, 0)), ("b", (1, 2, 0)), ("c", (0, 2, 1))):
             gates[name].set()
             eventually(lambda expected=expected: counts(batch.progress()) == expected)
-        with pytest.raises(WaitTimeout, match="1 member"):
+        with pytest.raises(WaitTimeout, match="1 unfinished member"):
             batch.wait(timeout=0.05)
         live.jobs.cancel(last.id)
         progress = batch.wait(timeout=PATIENCE_SECONDS)
-    assert (progress.total, progress.pending, progress.ended, progress.cancelled) == (4, 0, 4, 1)
+    assert (progress.total, progress.pending, progress.finished, progress.cancelled) == (4, 0, 4, 1)
     assert progress.done_at is not None
 
 

@@ -91,7 +91,7 @@ def test_a_job_that_runs_all_the_same_finds_what_went_wrong(app: Holdfast, flow:
 
     @app.task
     def sum_up(ctx: Context) -> None:
-        seen.extend(ctx.blockers)
+        seen.extend(ctx.blocker_results)
 
     flow.broken.add("bad")
     good, bad, gone, lost = (flow.job(name) for name in ("good", "bad", "gone", "lost"))

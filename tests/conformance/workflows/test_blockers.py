@@ -58,7 +58,7 @@ def test_the_results_of_blockers_have_their_types(app: Holdfast) -> None:
 
     @app.task
     def tell(ctx: Context) -> str:
-        (moment,) = ctx.blockers
+        (moment,) = ctx.blocker_results
         return str(moment.year)
 
     job = tell.using(after=when.enqueue()).enqueue()

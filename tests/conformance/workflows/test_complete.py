@@ -365,5 +365,5 @@ def test_in_an_ordinary_call_it_is_a_transaction(app: Holdfast, sql: Sql) -> Non
 
 
 def test_a_context_of_no_app_cannot_complete() -> None:
-    with pytest.raises(TransactionError, match="no app"):
+    with pytest.raises(TransactionError, match="does not belong to an app"):
         Context().complete()

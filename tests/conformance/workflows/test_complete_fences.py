@@ -97,7 +97,7 @@ def test_a_handler_that_swallows_the_loss_has_lost_all_the_same(app: Holdfast, d
     assert (job.refresh().status, job.result, ledger(sql), report.lost) == ("cancelled", None, [], 1)
 
 
-def test_the_lease_is_looked_at_again_when_the_block_ends(app: Holdfast, define: Define, sql: Sql) -> None:
+def test_the_lease_is_scanned_again_when_the_block_ends(app: Holdfast, define: Define, sql: Sql) -> None:
     """Nobody else can take the job while the block lasts; the block itself can."""
 
     def body(ctx: Context) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Fail, Holdfast, Job, Task, Then
-from holdfast.errors import InvalidInput, JobNotFound, PartOfChain, StillAwaited
+from holdfast.errors import HasWaitingJobs, InvalidInput, JobNotFound, PartOfChain
 from shift import drain
 from support.flow import Flow, Sql, statuses
 from support.transitions import claim_tasks
@@ -33,7 +33,7 @@ def test_what_others_wait_for_is_not_deleted_and_they_are_named(app: Holdfast, f
     waiting = [flow.job(name, a) for name in "bcd"]
     below = flow.job("below", waiting[0])
     target: Any = getattr(app, delete)
-    with pytest.raises(StillAwaited) as caught:
+    with pytest.raises(HasWaitingJobs) as caught:
         target.delete(a.id)
     assert (caught.value.chain_id, caught.value.waiting) == (a.id, tuple(job.id for job in waiting))
     for job in waiting:
@@ -45,7 +45,7 @@ def test_what_others_wait_for_is_not_deleted_and_they_are_named(app: Holdfast, f
 def test_a_long_list_of_who_waits_is_complete_and_its_text_is_short(app: Holdfast, flow: Flow) -> None:
     a = flow.job("a")
     waiting = flow.step.using(after=a).enqueue_many([{"name": "x"}] * 2500)
-    with pytest.raises(StillAwaited) as caught:
+    with pytest.raises(HasWaitingJobs) as caught:
         app.jobs.delete(a.id)
     assert caught.value.waiting == tuple(waiting)
     assert "2490 more" in str(caught.value)
@@ -59,7 +59,7 @@ def test_a_result_that_is_still_to_be_read_is_kept(app: Holdfast, flow: Flow, st
     if state != "blocked":
         drain(app, queues=["default"])
     assert job.refresh().status == state
-    with pytest.raises(StillAwaited):
+    with pytest.raises(HasWaitingJobs):
         app.jobs.delete(a.id)
     app.jobs.cancel(job.id)
     assert app.jobs.delete(a.id) is True, "nobody waits any more"
@@ -154,7 +154,7 @@ def test_a_job_of_a_longer_chain_does_not_go_alone(app: Holdfast, walk: Task[...
     root = walk.enqueue(3)
     drain(app)
     jobs = app.chains.get(root.id).jobs()
-    with pytest.raises(PartOfChain, match=f"one of 4 in the chain {root.id}"):
+    with pytest.raises(PartOfChain, match=f"one of 4 in chain {root.id}"):
         app.jobs.delete(jobs[place].id)
     with pytest.raises(PartOfChain):
         app.jobs.delete(jobs[place].id, cascade=True)
@@ -169,7 +169,7 @@ def test_a_chain_that_others_wait_for(app: Holdfast, flow: Flow, walk: Task[...,
     (claimed,) = claim_tasks(app.store, None, ["walk"], 1, 10**9, "worker")
     assert app.chains.delete(root.id, cascade=True) is False, "it runs"
     app.jobs.complete(claimed.id)
-    with pytest.raises(StillAwaited) as caught:
+    with pytest.raises(HasWaitingJobs) as caught:
         app.chains.delete(root.id)
     assert (caught.value.chain_id, caught.value.waiting) == (root.id, (waiting.id,))
     assert app.chains.delete(root.id, cascade=True) is True
@@ -186,7 +186,7 @@ def test_who_waits_goes_with_the_chain_that_it_is_part_of(app: Holdfast, flow: F
     first = root.enqueue()
     drain(app, queues=["default"])
     last = app.chains.get(first.id).last
-    with pytest.raises(StillAwaited) as caught:
+    with pytest.raises(HasWaitingJobs) as caught:
         app.jobs.delete(a.id)
     assert caught.value.waiting == (last.id,)
     assert app.jobs.delete(a.id, cascade=True) is True

@@ -133,7 +133,7 @@ def test_blockers_of_a_failed_job_are_kept_for_a_retry(app: Holdfast, clock: Fak
 def test_a_long_path_of_blockers_is_deleted_in_one_run(
     app: Holdfast, clock: FakeClock, flow: Flow, dry_run: bool
 ) -> None:
-    app.chain(*(flow.step.s(str(number)) for number in range(60)))
+    app.pipeline(*(flow.step.s(str(number)) for number in range(60)))
     drain(app)
     clock.advance(MONTH)
     assert app.prune(dry_run=dry_run).succeeded == 60

@@ -171,7 +171,7 @@ def test_inline_runs_the_callbacks_when_the_block_of_a_batch_ends(app: Holdfast,
 
 def test_inline_runs_a_static_graph(app: Holdfast, flow: Flow) -> None:
     with inline(app):
-        jobs = app.chain(flow.step.s("a"), group(flow.step.s("b"), flow.step.s("c")), flow.step.s("d"))
+        jobs = app.pipeline(flow.step.s("a"), group(flow.step.s("b"), flow.step.s("c")), flow.step.s("d"))
         assert flow.ran == ["a", "b", "c", "d"]
     assert statuses(*jobs) == ["succeeded"] * 4
 

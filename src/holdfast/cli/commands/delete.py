@@ -8,7 +8,7 @@ import click
 
 from ...app.jobs import Filters
 from ...app.workflows import Chain
-from ...errors import JobNotFound, PartOfChain, StillAwaited
+from ...errors import HasWaitingJobs, JobNotFound, PartOfChain
 from ...model.job import Counted
 from ...supervisor import Holdfast
 from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count
@@ -110,7 +110,7 @@ class _DeleteByIds:
         act = self._app.chains.delete if self._whole_chain else self._app.jobs.delete
         try:
             done = act(id, cascade=self._cascade, **self._audit)
-        except StillAwaited as error:
+        except HasWaitingJobs as error:
             self._refuse_awaited(id, error.waiting, chain)
         except PartOfChain:
             self._refuse_part(id, chain)

@@ -47,13 +47,13 @@ def jobs(
         page = app.jobs.list(limit=limit, cursor=cursor, **filters)
     if as_json:
         rows = [job_data(job, *(["args"] if with_args else [])) for job in page]
-        document({"jobs": rows, "next": page.next, "previous": page.previous, "looked_at": page.looked_at})
+        document({"jobs": rows, "next": page.next, "previous": page.previous, "scanned": page.scanned})
         return
     if page:
         now = datetime.now(UTC)
         columns = (*COLUMNS, Column("ARGS", least=20)) if with_args else COLUMNS
         table(columns, [_row(job, now, with_args) for job in page])
-    if page.looked_at is not None:
+    if page.scanned is not None:
         note(_stopped_early(page, cursor))
     elif not page:
         note("No jobs.")
@@ -68,7 +68,7 @@ def _stopped_early(page: Page[Any], cursor: str | None) -> str:
     assert onward is not None
     reached = f"{'up' if newer else 'down'} to id {int(onward.partition('-')[2]):,}"
     found = "" if page else "No matching job yet. "
-    return f"{found}Scanned {page.looked_at:,} jobs, {reached}; continue with --cursor {onward}"
+    return f"{found}Scanned {page.scanned:,} jobs, {reached}; continue with --cursor {onward}"
 
 
 def _row(job: Job[Any], now: datetime, with_args: bool) -> Row:

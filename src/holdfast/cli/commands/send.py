@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from ... import validate
+from ...app.options import EnqueueOptions, checked
 from ...codec import MAX_BYTES, decoder, encode
 from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadTooLarge
 from ...failure import shorten
@@ -16,7 +17,6 @@ from ..options import DatabaseOption, complete_queues, complete_tasks, delay_opt
 from ..output import document, note, say
 
 MESSAGE_ATTEMPTS = 3
-TASK_ATTEMPTS = 5
 _decode = decoder(Any)
 
 
@@ -61,7 +61,8 @@ def send(
     data = sys.stdin.buffer.read() if json == "-" else json.encode("utf-8", "surrogateescape")
     value = parse(data)
     with database.open(migrate=create) as app:
-        new = _new_job(app, queue, task, value, delay=delay, priority=priority, key=key, max_attempts=max_attempts)
+        given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts}
+        new = _new_job(app, queue, task, value, {name: one for name, one in given.items() if one is not None})
         inserted = app.store.jobs.insert(new)
     if as_json:
         document({"id": inserted.id, "deduplicated": inserted.existing is not None})
@@ -84,31 +85,18 @@ def parse(data: bytes) -> Any:
         raise InvalidPayload(f"invalid JSON: {problem}{hint}") from None
 
 
-def _new_job(
-    app: Holdfast,
-    queue: str,
-    task: str | None,
-    value: Any,
-    *,
-    delay: float,
-    priority: int | None,
-    key: str | None,
-    max_attempts: int | None,
-) -> NewJob:
+def _new_job(app: Holdfast, queue: str, task: str | None, value: Any, given: dict[str, Any]) -> NewJob:
+    """Return the job, with the options of the task if the app has it."""
     known = app.tasks.get(task or "")
     if task is not None and known is None and app.tasks:
         raise validate.suggest(task, app.tasks, "task")
-    default_attempts = (known.options.max_attempts if known else TASK_ATTEMPTS) if task else MESSAGE_ATTEMPTS
-    return NewJob(
-        queue=validate.name(queue, "queue name"),
-        task=None if task is None else validate.name(task, "task name"),
-        args=_encoded(app, task, value),
-        delay=validate.duration(delay, "delay"),
-        priority=validate.priority(priority if priority is not None else known.options.priority if known else 0),
-        max_attempts=validate.max_attempts(default_attempts if max_attempts is None else max_attempts),
-        timeout=known.options.timeout if known else None,
-        key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
-    )
+    options = checked({"queue": queue, **given}, EnqueueOptions.__annotations__)
+    if known is not None:
+        options = known.job_options | options
+    elif task is None:
+        options.setdefault("max_attempts", MESSAGE_ATTEMPTS)
+    name = None if task is None else validate.name(task, "task name")
+    return NewJob(task=name, args=_encoded(app, task, value), **options)
 
 
 def _encoded(app: Holdfast, task: str | None, value: Any) -> str:

@@ -14,8 +14,8 @@ from ...app.jobs import HistoryEntry
 from ...app.workflows import BatchProgress
 from ...clock import as_datetime
 from ...errors import BatchNotFound
+from ...model.blocker import Blocker
 from ...model.job import JobRecord
-from ...model.situation import Blocker
 from ...serialize import to_data
 from ...supervisor import Holdfast
 from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
@@ -337,7 +337,7 @@ def _batch_text(relations: Relations) -> str:
     if relations.is_callback:
         text += ", this job is its callback"
     if relations.progress is not None:
-        text += f": {relations.progress.ended:,} of {relations.progress.total:,} finished"
+        text += f": {relations.progress.finished:,} of {relations.progress.total:,} finished"
         for name in ("failed", "cancelled"):
             count = getattr(relations.progress, name)
             text += f", {count:,} {name}" if count else ""

@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...model.blocker import Blocker, JobDetails
 from ...model.job import JobRecord
-from ...model.situation import Blocker, Situation
 from ..statements import as_json
 from .claim import START, WINDOW
 from .database import Database
@@ -21,16 +21,16 @@ class Explain:
     def __init__(self, db: Database) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
 
-    def situation(self, job_id: int) -> Situation | None:
-        def work(connection: sqlite3.Connection) -> Situation | None:
+    def job_details(self, job_id: int) -> JobDetails | None:
+        def work(connection: sqlite3.Connection) -> JobDetails | None:
             record = get_record(connection, self._sql, job_id)
-            row = connection.execute(self._sql.situation, (job_id,)).fetchone()
+            row = connection.execute(self._sql.job_details, (job_id,)).fetchone()
             if record is None or row is None:
                 return None
             transition, actor, lease, paused, unresolved = row
             left = None if lease is None else lease - self._clock.boot_now()
             behind = self._indirect_blockers(connection, record)
-            return Situation(record, transition, actor, left, bool(paused), bool(unresolved), behind)
+            return JobDetails(record, transition, actor, left, bool(paused), bool(unresolved), behind)
 
         return self._db.read_snapshot(work)
 

@@ -1,15 +1,19 @@
 """The columns of a new job, in one place for all statements that insert one."""
 
+from operator import attrgetter
 from typing import Any
 
 from ...model.job import NewJob
 
+# Fields of NewJob that are not stored as they are. Every other field is a column of the same name.
+_OTHER_FIELDS = ("args", "delay", "run_at", "key_window", "on_conflict", "actor", "links")
+PLAIN_COLUMNS = tuple(field for field in NewJob.__struct_fields__ if field not in _OTHER_FIELDS)
 COLUMNS = (
-    "args", "queue", "task", "status", "priority", "run_at", "created_at", "max_attempts", "timeout", "key", "tags",
-    "history", "trace", "actor", "args_blob", "on_blocker_failure", "batch_id", "external", "timeout_at", "chain_id",
-    "chain_index",
+    "args", *PLAIN_COLUMNS, "status", "run_at", "created_at", "actor", "on_blocker_failure", "batch_id", "external",
+    "timeout_at", "chain_id", "chain_index",
 )  # fmt: skip
 ROW = f"({', '.join('?' * len(COLUMNS))})"
+_plain_values = attrgetter(*PLAIN_COLUMNS)
 
 
 def statement(text: str) -> str:
@@ -22,7 +26,7 @@ def statement(text: str) -> str:
 def values(
     job: NewJob, now: int, actor: str, chain_id: int | None = None, chain_index: int = 0, batch_id: int | None = None
 ) -> tuple[Any, ...]:
-    """In the order of the columns. chain_id, chain_index, batch_id: of a continuation."""
+    """Return the values in the order of the columns. chain_id, chain_index, batch_id: of a continuation."""
     links = job.links
     policy, external, timeout_at = None, False, None
     if links is not None:
@@ -31,20 +35,11 @@ def values(
         batch_id = links.batch_id if batch_id is None else batch_id
     return (
         job.args,
-        job.queue,
-        job.task,
+        *_plain_values(job),
         job.first_status(now).value,
-        job.priority,
         job.due(now),
         now,
-        job.max_attempts,
-        job.timeout,
-        job.key,
-        job.tags,
-        job.history,
-        job.trace,
         job.actor or actor,
-        job.args_blob,
         policy,
         batch_id,
         external,

@@ -148,7 +148,7 @@ class _Workflows:
         self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
         self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
         self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
-        self.situation, self.count_ahead = explain.situation, explain.count_ahead
+        self.job_details, self.count_ahead = explain.job_details, explain.count_ahead
 
 
 def open_store(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ...model.job import Lease
-from ...model.worker import Attendance, WorkerLimits, WorkerRecord
+from ...model.worker import WorkerLimits, WorkerRecord, WorkerStatus
 from ...retention import from_json as retention_from_json
 from ...text import plural
 from ..statements import Statements, as_json
@@ -26,7 +26,7 @@ MAX_RUNNING_READ = 20_000
 ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
 
 
-def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
+def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Return the running workers and the last ones that ended, newest first, with how many jobs each has claimed."""
     claimed = defaultdict[str, list[Any]](list)
     for worker, *count in connection.execute(sql.claimed_by_workers, {"bound": MAX_RUNNING_READ}).fetchall():
@@ -34,20 +34,20 @@ def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> 
     return _attendance(connection, sql, path, claimed)
 
 
-def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[Attendance]:
+def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Return the workers that have not ended, without the jobs that they have claimed."""
     return [one for one in _attendance(connection, sql, path, {}) if one.presence != "ended"]
 
 
 def _attendance(
     connection: sqlite3.Connection, sql: Statements, path: Path, claimed: ClaimedCounts
-) -> list[Attendance]:
+) -> list[WorkerStatus]:
     found = []
     for number, inode, *row in connection.execute(sql.workers).fetchall():
         worker = _as_worker(*row)
         has_ended = worker.ended_at is not None
         state = "ended" if has_ended else presence(path, Slot(number, inode), worker.pid, worker.host)
-        found.append(Attendance(worker, state, claimed.get(worker.id, [])))
+        found.append(WorkerStatus(worker, state, claimed.get(worker.id, [])))
     return found
 
 
@@ -130,7 +130,7 @@ class Workers:
             return None
         return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
 
-    def list(self) -> builtins.list[Attendance]:
+    def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 

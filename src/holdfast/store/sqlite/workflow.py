@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
+from ...model.blocker import Blocker, Blockers, WaitingJobs
 from ...model.job import Inserted, JobRecord, NewJob
-from ...model.situation import Blocker, Blockers, WaitingJobs
 from ...model.workflow import BatchRecord, Deletion, Links
 from ..statements import as_json
 from ..statistics import Statistics

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...clock import SECOND
 from ...model.diagnosis import BlockedJob, Diagnosis, ReadyJobs, Sample
-from ...model.worker import Attendance
+from ...model.worker import WorkerStatus
 from ...text import plural, short, span, word
 from .check import Case, Check, Evidence, Found, always, counted, first_of, found, from_sample, ids
 
@@ -43,7 +43,9 @@ def _ids(numbers: list[int]) -> str:
     return ids(Sample(len(numbers), tuple(numbers[:MOST_NAMED])))
 
 
-def from_workers(workers: list[Attendance], detail: dict[str, object] | None = None, **text: str) -> Evidence | None:
+def from_workers(
+    workers: list[WorkerStatus], detail: dict[str, object] | None = None, **text: str
+) -> Evidence | None:
     if not workers:
         return None
     names = [f"process {worker.record.pid} on {short(worker.record.host)}" for worker in workers]
@@ -85,7 +87,7 @@ def _ready(diagnosis: Diagnosis, problem: str) -> Evidence | None:
     )
 
 
-def _problem(group: ReadyJobs, workers: list[Attendance]) -> str | None:
+def _problem(group: ReadyJobs, workers: list[WorkerStatus]) -> str | None:
     if not workers:
         return "no worker"
     able = [worker.record for worker in workers if group.task in worker.record.tasks]

@@ -1,6 +1,6 @@
 -- Explain the state of a job. Each statement reads a bounded part of an index.
 
--- name: situation
+-- name: job_details
 -- the last transition of a job, the end of its lease, whether its queue is paused, and whether ends are unresolved
 SELECT transition, actor, lease,
        EXISTS (SELECT 1 FROM {p}queues WHERE name = {p}jobs.queue AND paused_at IS NOT NULL),

@@ -1,4 +1,4 @@
-"""What a running task's Context asks of its app."""
+"""The app's side of a `Context`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AppBacking:
+class AppContextBackend:
+    """Reads jobs, results and batches for a `Context`, and opens its transactions."""
+
     def __init__(self, app: App) -> None:
         self._app = app
 
     def job(self, job_id: int) -> Job[Any]:
         return self._app.jobs.get(job_id)
 
-    def blockers(self, job_id: int) -> tuple[Any, ...]:
+    def blocker_results(self, job_id: int) -> tuple[Any, ...]:
         return tuple(self._result(one.id) for one in self._app.store.workflows.blockers(job_id).found)
 
     def batch(self, job_id: int) -> Any:
@@ -36,7 +38,7 @@ class AppBacking:
         return None if batch is None else Batch(self._app, batch.id)
 
     def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        return self._app.with_inline(self._completion(result))
+        return self._app._with_inline(self._completion(result))
 
     @contextmanager
     def _completion(self, result: Any) -> Iterator[Completion]:
@@ -50,7 +52,7 @@ class AppBacking:
 
     def _result(self, last_id: int | None) -> Any:
         record = None if last_id is None else self._app.store.jobs.get(last_id)
-        if record is None:  # it was deleted
+        if record is None:  # deleted
             return None
         job: Job[Any] = Job(self._app, record)
         return job.result if job.status == "succeeded" else job.failure()

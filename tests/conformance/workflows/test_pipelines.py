@@ -1,4 +1,4 @@
-"""Static graphs: app.chain(…) and group(…) write common shapes in one line, and make jobs with after=."""
+"""Pipelines: app.pipeline(…) and group(…) write common shapes in one line, and make jobs with after=."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def s(flow: Flow) -> Any:
 
 
 def test_steps_run_one_after_the_other(app: Holdfast, flow: Flow, s: Any) -> None:
-    a, b, c = app.chain(s("a"), s("b"), s("c"))
+    a, b, c = app.pipeline(s("a"), s("b"), s("c"))
     assert statuses(a, b, c) == ["ready", "blocked", "blocked"]
     drain(app)
     assert flow.ran == ["a", "b", "c"]
@@ -26,7 +26,7 @@ def test_steps_run_one_after_the_other(app: Holdfast, flow: Flow, s: Any) -> Non
 
 
 def test_a_group_runs_together_and_what_comes_next_waits_for_all_of_it(app: Holdfast, flow: Flow, s: Any) -> None:
-    jobs = app.chain(s("top"), group(s("left"), s("right")), s("bottom"))
+    jobs = app.pipeline(s("top"), group(s("left"), s("right")), s("bottom"))
     assert [job.args["name"] for job in jobs] == ["top", "left", "right", "bottom"]
     assert statuses(*jobs) == ["ready", "blocked", "blocked", "blocked"]
     drain(app)
@@ -36,7 +36,7 @@ def test_a_group_runs_together_and_what_comes_next_waits_for_all_of_it(app: Hold
 
 
 def test_groups_stand_anywhere(app: Holdfast, flow: Flow, s: Any) -> None:
-    jobs = app.chain(group(s("a"), s("b")), group(s("c"), s("d")), group(s("e")))
+    jobs = app.pipeline(group(s("a"), s("b")), group(s("c"), s("d")), group(s("e")))
     assert statuses(*jobs) == ["ready"] * 2 + ["blocked"] * 3
     drain(app)
     assert flow.found["c"] == flow.found["d"] == ("A", "B")
@@ -44,7 +44,7 @@ def test_groups_stand_anywhere(app: Holdfast, flow: Flow, s: Any) -> None:
 
 
 def test_a_single_step_is_a_plain_job(app: Holdfast, flow: Flow, s: Any) -> None:
-    (job,) = app.chain(s("alone"))
+    (job,) = app.pipeline(s("alone"))
     assert job.status == "ready"
     drain(app)
     assert flow.ran == ["alone"]
@@ -52,7 +52,7 @@ def test_a_single_step_is_a_plain_job(app: Holdfast, flow: Flow, s: Any) -> None
 
 def test_they_are_rows_like_any_others(app: Holdfast, flow: Flow, s: Any, sql: Sql) -> None:
     """Each is a chain of its own, and waits by the same rows as with after=."""
-    jobs = app.chain(s("a"), group(s("b"), s("c")), s("d"))
+    jobs = app.pipeline(s("a"), group(s("b"), s("c")), s("d"))
     assert [(job.chain_id, job.chain_index) for job in jobs] == [(job.id, 0) for job in jobs]
     edges = sql("SELECT job_id, position, chain_id FROM holdfast_blockers ORDER BY job_id, position")
     a, b, c, d = (job.id for job in jobs)
@@ -69,7 +69,7 @@ def test_a_step_keeps_its_options_and_may_be_used_again(app: Holdfast, flow: Flo
     bound = flow.step.using(queue="slow", priority=7, tags=["t"], delay=60, after=[first], on_blocker_failure="fail")
     step = bound.s("b")
     for _ in range(2):
-        a, b = app.chain(flow.step.s("a"), step)
+        a, b = app.pipeline(flow.step.s("a"), step)
         assert (b.queue, b.priority, b.tags, b.on_blocker_failure) == ("slow", 7, ("t",), "fail")
         assert (b.run_at - b.created_at).total_seconds() == 60
         drain(app, queues=["default"])
@@ -81,8 +81,8 @@ def test_a_step_keeps_its_options_and_may_be_used_again(app: Holdfast, flow: Flo
 def test_a_policy_says_what_becomes_of_the_rest(app: Holdfast, flow: Flow) -> None:
     flow.broken.add("a")
     fail = flow.step.using(on_blocker_failure="fail")
-    jobs = app.chain(flow.step.s("a"), fail.s("b"), fail.s("c"))
-    held = app.chain(flow.step.s("a"), flow.step.s("d"))
+    jobs = app.pipeline(flow.step.s("a"), fail.s("b"), fail.s("c"))
+    held = app.pipeline(flow.step.s("a"), flow.step.s("d"))
     drain(app)
     assert statuses(*jobs, *held) == ["failed", "failed", "failed", "failed", "blocked"]
 
@@ -92,7 +92,7 @@ def test_a_step_that_goes_on_as_a_chain_is_waited_for_to_its_end(app: Holdfast, 
     def walk(left: int) -> Any:
         return Then(walk, left - 1) if left else "there"
 
-    app.chain(walk.s(3), s("after"))
+    app.pipeline(walk.s(3), s("after"))
     drain(app)
     assert flow.found["after"] == ("there",)
 
@@ -100,19 +100,19 @@ def test_a_step_that_goes_on_as_a_chain_is_waited_for_to_its_end(app: Holdfast, 
 def test_all_are_stored_in_one_transaction_or_none(app: Holdfast, flow: Flow, s: Any, tmp_path: Path) -> None:
     missing = flow.step.using(after=[99]).s("waits for nobody")
     with pytest.raises(LookupError):
-        app.chain(s("a"), s("b"), missing)
+        app.pipeline(s("a"), s("b"), missing)
     assert app.jobs.count() == 0
 
 
 def test_in_the_users_transaction(app: Holdfast, flow: Flow, s: Any, backend: Backend) -> None:
     with pytest.raises(KeyError), app.transaction() as tx:
-        app.chain(s("a"), s("b"), conn=tx)
+        app.pipeline(s("a"), s("b"), conn=tx)
         raise KeyError
     connection = backend.connect()
     try:
-        app.chain(s("c"), s("d"), conn=connection)
+        app.pipeline(s("c"), s("d"), conn=connection)
         connection.rollback()
-        app.chain(s("e"), group(s("f")), conn=connection)
+        app.pipeline(s("e"), group(s("f")), conn=connection)
         connection.commit()
     finally:
         connection.close()
@@ -124,7 +124,7 @@ def test_in_a_handler_with_its_success(app: Holdfast, flow: Flow, s: Any) -> Non
     @app.task(retry=0)
     def plan(ctx: Context) -> None:
         with ctx.complete() as tx:
-            app.chain(s("a"), s("b"), conn=tx)
+            app.pipeline(s("a"), s("b"), conn=tx)
             if ctx.attempt == 1:
                 raise ConnectionError
 
@@ -136,14 +136,14 @@ def test_in_a_handler_with_its_success(app: Holdfast, flow: Flow, s: Any) -> Non
 def test_members_of_a_batch_may_be_steps(app: Holdfast, flow: Flow, s: Any) -> None:
     with app.batch(on_success=s("callback")) as batch:
         inside = flow.step.using(batch=batch)
-        app.chain(inside.s("a"), inside.s("b"))
+        app.pipeline(inside.s("a"), inside.s("b"))
     assert batch.progress().total == 2
     drain(app)
     assert flow.ran == ["a", "b", "callback"]
 
 
 def test_a_long_chain(app: Holdfast, flow: Flow, s: Any) -> None:
-    jobs = app.chain(*(s(f"n{n}") for n in range(300)))
+    jobs = app.pipeline(*(s(f"n{n}") for n in range(300)))
     drain(app)
     assert flow.ran == [f"n{n}" for n in range(300)]
     assert jobs[-1].refresh().result == "N299"
@@ -162,17 +162,17 @@ def test_arguments_are_checked_when_a_step_is_made(app: Holdfast, flow: Flow, s:
 def test_what_is_no_step_is_refused(app: Holdfast, flow: Flow, s: Any, tmp_path: Path) -> None:
     for wrong in (flow.step, "a", 7, None, [s("a")], flow.job("x", queue="elsewhere"), group):
         with pytest.raises(InvalidInput, match="steps"):
-            app.chain(s("a"), wrong)  # type: ignore[arg-type]
+            app.pipeline(s("a"), wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="steps"):
             group(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         group(group(s("a")))  # type: ignore[arg-type]
-    for empty in (app.chain, group):
+    for empty in (app.pipeline, group):
         with pytest.raises(InvalidInput, match="at least one"):
             empty()
     with pytest.raises(InvalidInput, match="conn"), app.transaction() as tx:
-        app.chain(flow.step.using(conn=tx).s("a"), conn=tx)
+        app.pipeline(flow.step.using(conn=tx).s("a"), conn=tx)
     with Holdfast(tmp_path / "other.db") as other, pytest.raises(InvalidInput, match="another"):
-        app.chain(s("a"), Flow(other).step.s("b"))
+        app.pipeline(s("a"), Flow(other).step.s("b"))
     drain(app, queues=["default"])
     assert flow.ran == []

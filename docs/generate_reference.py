@@ -1,0 +1,123 @@
+"""Write the parts of docs/reference that are made from the code, between their markers. Run it after a change of
+`holdfast.errors` or of the options of a task; a test fails if a page is out of date.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast import errors, failure
+from holdfast.app.options import OPTIONS, EnqueueOptions, JobOptions, TaskDecoratorOptions, TaskOptions
+
+DOCS = Path(__file__).parent
+
+
+def tree() -> str:
+    """Return all exceptions as a tree, with the built-in exceptions that they also are."""
+    lines = ["HoldfastError", *_branches(errors.HoldfastError, "")]
+    return "\n".join(["```text", *lines, "```"])
+
+
+def _branches(parent: type, indent: str) -> Iterator[str]:
+    children = [one for one in _exceptions() if one.__bases__[0] is parent]
+    for child in children:
+        last = child is children[-1]
+        built_in = "".join(f" ({base.__name__})" for base in child.__bases__[1:])
+        yield f"{indent}{'└' if last else '├'}── {child.__name__}{built_in}"
+        yield from _branches(child, indent + ("    " if last else "│   "))
+
+
+def _exceptions() -> list[type]:
+    return [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, Exception)]
+
+
+def exceptions() -> str:
+    """Return one table for each section of errors.py."""
+    source = inspect.getsource(errors)
+    parts: list[str] = []
+    for section in re.split(r"^# --- ", source, flags=re.MULTILINE)[1:]:
+        title = section.partition(" ---")[0]
+        rows = [_row(getattr(errors, name)) for name in re.findall(r"^class (\w+)", section, re.MULTILINE)]
+        parts.append("\n".join([f"### {title}", "", "| exception | when | what to do |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _row(exception: type) -> str:
+    when, _, to_do = " ".join((exception.__doc__ or "").split()).partition(" To do: ")
+    return f"| `{exception.__name__}` | {_linked(when)} | {_linked(to_do)} |".replace("|  |", "| |")
+
+
+def _linked(text: str) -> str:
+    """Turn `docs/guides/x.md#y` into a link."""
+    return re.sub(r"docs/(guides/([\w-]+)\.md[\w#-]*)", r"[\2](../\1)", text)
+
+
+def built_in_codes() -> str:
+    """Return the codes of exceptions that a task raises."""
+    rows = [f"| {_exception_name(one)} | `{code}` |" for one, code in failure.BUILT_IN_CODES.items()]
+    return "\n".join(["| exception | code |", "|---|---|", *rows])
+
+
+def _exception_name(one: type) -> str:
+    if one is BaseException:
+        return "any other"
+    return f"`{one.__name__}`" if one.__module__ == "builtins" else f"Holdfast's `{one.__name__}`"
+
+
+def own_codes() -> str:
+    """Return the codes that Holdfast itself gives."""
+    rows = [f"| `{code}` | {when} |" for code, when in errors.OWN_CODES.items()]
+    return "\n".join(["| code | when |", "|---|---|", *rows])
+
+
+def task_options() -> str:
+    """Return the options of `@app.task` with their defaults."""
+    defaults = dict(
+        zip(reversed(TaskOptions.__struct_fields__), reversed(TaskOptions.__struct_defaults__), strict=False)
+    )
+    special = {"name": "the function's name", "retry": "`backoff()`", "timeout": "none"}
+    rows = [
+        f"| `{name}` | {special.get(name) or _code(defaults[name])} | {OPTIONS[name].meaning} |"
+        for name in TaskOptions.__struct_fields__
+    ]
+    assert set(TaskOptions.__struct_fields__) == set(TaskDecoratorOptions.__annotations__)
+    return "\n".join(["| parameter | default | meaning |", "|---|---|---|", *rows])
+
+
+def _code(value: object) -> str:
+    return f'`"{value}"`' if isinstance(value, str) else str(value)
+
+
+def using_options() -> str:
+    """Return the options of `task.using`."""
+    names = ", ".join(f"`{name}`" for name in JobOptions.__annotations__)
+    others = [name for name in EnqueueOptions.__annotations__ if name not in JobOptions.__annotations__]
+    rows = [f"| {names} | instead of the task's |"]
+    rows += [f"| `{name}` | {OPTIONS[name].meaning} |" for name in others]
+    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+PARTS = {
+    "reference/errors.md": [tree, exceptions, built_in_codes, own_codes],
+    "reference/settings.md": [task_options, using_options],
+}
+
+
+def generated(page: str) -> str:
+    """Return the text of a page with all its generated parts renewed."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for part in PARTS[page]:
+        name = part.__name__.replace("_", " ")
+        begin, end = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise SystemExit(f"docs/{page} must have the markers {begin.strip()} and {end}")
+        text = f"{before}{begin}\n{part()}\n\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    for page in PARTS:
+        (DOCS / page).write_text(generated(page), encoding="utf-8")
