@@ -167,7 +167,7 @@ def test_settling_a_finished_job_exits_with_1(jobs: dict[str, int], app: Holdfas
         (["complete", 1, "--result", "NaN"], "--result: invalid JSON"),
         (["complete", "x"], "a job id must be a positive integer, got 'x'"),
         (["fail", 1], "Missing argument 'CODE'"),
-        (["fail", 1, "rejected"], "error code 'rejected' is not CATEGORY:SUBCATEGORY in capitals"),
+        (["fail", 1, "rejected"], "an error code must be CATEGORY or CATEGORY:SUBCATEGORY in capitals"),
         (["complete", 2], "2 is a message: receive it from queue 'inbox'"),
     ],
 )

@@ -15,6 +15,6 @@ def test_a_worker_that_holds_its_lock_is_alive_however_long_ago_it_was_heard_of(
     app.store.workers.register(worker)
     job = app.task(name="work")(lambda: None).enqueue()
     clock.advance(3600)
-    assert "is ready, and the next to be taken" in str(app.jobs.explain(job.id))
+    assert "is ready, and next in line" in str(app.jobs.explain(job.id))
     app.store.workers.unregister(worker.id)
     assert "but no worker is running." in str(app.jobs.explain(job.id))

@@ -2,11 +2,9 @@
 
 import sqlite3
 from collections.abc import Collection
-from contextlib import suppress
 from shutil import disk_usage
 from typing import Any
 
-from ...errors import StoreError
 from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
 from ..statements import as_json
 from ..statistics import Statistics
@@ -29,10 +27,6 @@ class SqliteStatistics:
 
     def fold(self) -> int:
         return self._statistics.fold() + self._statistics.delete_removed()
-
-    def fold_quietly(self) -> None:
-        with suppress(StoreError):  # the next fold catches up
-            self.fold()
 
     # --- counts ---
 

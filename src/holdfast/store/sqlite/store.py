@@ -1,10 +1,12 @@
 """Assemble the SQLite store from its parts, each of which is given the database. The SQL is in `sql/`."""
 
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
+from ...errors import StoreError
 from ..blob_store import CheckedBlobs, FileBlobs
 from ..prune import Prune
 from ..statistics import Statistics
@@ -90,7 +92,11 @@ class SqliteStore:
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
 
-        db.fold, db.after_fork = self.statistics.fold_quietly, forget_workers
+        def fold() -> None:
+            with suppress(StoreError):  # the next fold catches up
+                self.statistics.fold()
+
+        db.fold, db.after_fork = fold, forget_workers
         self.transaction, self.snapshot, self.close = db.transaction, db.reading, db.close
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
