@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze
 from holdfast.testing import FakeClock
-from shift import attempts, drain, due_in, left, outcomes
+from support.running_worker import attempts, drain, due_in, left, outcomes
 
 Sql = Callable[..., list[Any]]
 Body = Callable[[Context], Any]

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput
-from shift import Shift, comes_true, drain, eventually, outcomes
+from support.running_worker import RunningWorker, comes_true, drain, eventually, outcomes
 
 Open = Callable[..., Holdfast]
 
@@ -60,7 +60,7 @@ def test_progress_is_stored_while_the_handler_runs(live: Holdfast, kind: str) ->
             await asyncio.sleep(0.01)
         ctx.progress(1)
 
-    with Shift(live):
+    with RunningWorker(live):
         job = (work if kind == "sync" else work_later).enqueue()
         comes_true(seen)
         eventually(lambda: job.refresh().progress == 0.25)
@@ -95,7 +95,7 @@ def test_when_a_long_job_began_is_stored_while_it_runs(live: Holdfast) -> None:
         while not release.is_set():
             await asyncio.sleep(0.01)
 
-    with Shift(live):
+    with RunningWorker(live):
         jobs = [long.enqueue(), long_later.enqueue()]
         comes_true(begun)
         eventually(lambda: all(job.refresh().started_at is not None for job in jobs))
@@ -154,12 +154,12 @@ def test_a_cancel_reaches_a_function_as_a_flag(live: Holdfast) -> None:
         beats.append(ctx.heartbeat())
         return "too late"
 
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = work.enqueue()
         comes_true(begun)
         assert live.jobs.cancel(job.id, reason="changed my mind")
         eventually(lambda: beats)
-        report = shift.stop()
+        report = running.stop()
     job.refresh()
     assert (job.status, job.result, beats) == ("cancelled", None, [False])
     assert outcomes(live, job.id) == ["cancelled"]
@@ -179,12 +179,12 @@ def test_a_cancel_reaches_a_coroutine_as_a_cancellation(live: Holdfast) -> None:
             ended.append("tidied up")
             raise
 
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = work.enqueue()
         comes_true(begun)
         live.jobs.cancel(job.id)
         eventually(lambda: ended)
-        report = shift.stop()
+        report = running.stop()
     assert job.refresh().status == "cancelled"
     assert (report.succeeded, report.stuck, report.lost) == (0, 0, 1)
 
@@ -217,13 +217,13 @@ def test_a_handler_that_ignores_a_cancel_keeps_nobody_from_its_place(live: Holdf
     async def next_later() -> str:
         return "served"
 
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         job = (stubborn if kind == "sync" else stubborn_later).enqueue()
         comes_true(begun)
         live.jobs.cancel(job.id)
         others = [next_one.enqueue(), next_later.enqueue()]
         eventually(lambda: [one.refresh().result for one in others] == ["served"] * 2)
-        report = shift.stop()
+        report = running.stop()
         assert report.stuck == 1
     release.set()
     assert job.refresh().status == "cancelled"
@@ -269,7 +269,7 @@ def test_a_job_that_is_taken_from_its_handler_by_plain_sql_is_fenced(
                 stopped.append(True)
         return f"attempt {ctx.attempt}"
 
-    with Shift(live, concurrency=1):
+    with RunningWorker(live, concurrency=1):
         job = (work if kind == "sync" else work_later).enqueue()
         comes_true(begun)
         sql(statement)

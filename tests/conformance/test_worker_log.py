@@ -10,7 +10,7 @@ from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
 from holdfast.supervisor.logs import JsonLines, TextLines
 from holdfast.worker import job_log
-from shift import Shift, drain, eventually
+from support.running_worker import RunningWorker, drain, eventually
 from support.transitions import recover_lost
 
 SECRET = "the-secret"
@@ -50,8 +50,8 @@ def test_each_attempt_is_one_line_that_a_person_can_read(app: Holdfast, records:
     lines = sorted(record.getMessage().split(" (")[0] for record in ours(records))
     assert lines == [
         "badly 2 failed with INVALID_INPUT:VALUE",
-        "badly 2 failed, to be tried again in 0 s with INVALID_INPUT:VALUE",
-        "later 3 snoozed, to come back in 60 s",
+        "badly 2 failed with INVALID_INPUT:VALUE, retry in 0 s",
+        "later 3 snoozed for 60 s",
         "well 1 succeeded",
     ]
 
@@ -118,7 +118,7 @@ def test_a_worker_that_has_nothing_more_to_do_tells_the_sum(
 ) -> None:
     monkeypatch.setattr(job_log, "SUM_SECONDS", math.inf)
     app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: app.jobs.count(status="succeeded") == 100)
         eventually(lambda: told(records) == job_log.LINES_PER_SECOND)
         monkeypatch.setattr(job_log, "SUM_SECONDS", 0.0)

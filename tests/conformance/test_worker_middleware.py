@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Cancel, Context, Holdfast, Retry
 from holdfast.errors import InvalidInput
-from shift import drain
+from support.running_worker import drain
 
 Log = list[str]
 

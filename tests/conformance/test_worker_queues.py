@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
-from shift import PATIENCE_SECONDS, Gauge, Shift, comes_true, drain, eventually, left
+from support.running_worker import PATIENCE_SECONDS, Gauge, RunningWorker, comes_true, drain, eventually, left
 
 Open = Callable[..., Holdfast]
 
@@ -52,7 +52,7 @@ def test_queues_are_served_in_the_order_in_which_they_are_named(app: Holdfast, o
 
 
 def test_weights_share_out_a_worker(open_app: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.prefetch.WORK_AHEAD_SECONDS", 0)  # so that each job is chosen by itself
+    monkeypatch.setattr("holdfast.worker.claiming.PREFETCH_SECONDS", 0)  # so that each job is chosen by itself
     app, seen = open_app(random=Random(7)), []
 
     @app.task
@@ -69,7 +69,7 @@ def test_weights_share_out_a_worker(open_app: Open, monkeypatch: pytest.MonkeyPa
 
 def test_queues_that_appear_later_are_served(app: Holdfast, order: list[str]) -> None:
     note = app.tasks["note"]
-    with Shift(app):
+    with RunningWorker(app):
         for name in ("first", "second", "third"):
             note.using(queue=name).enqueue(name)
             eventually(lambda: name in order, f"{name} was not served")  # noqa: B023
@@ -92,7 +92,7 @@ def test_a_paused_queue_waits_and_does_not_keep_a_worker_from_being_idle(app: Ho
     drain(app)
     drain(app, queues="held,default")
     assert order == ["free"]
-    with Shift(app):
+    with RunningWorker(app):
         app.queue("held").resume()
         eventually(lambda: order == ["free", "held"])
 
@@ -233,7 +233,7 @@ def test_a_limit_leaves_room_for_other_queues(live: Holdfast) -> None:
         ran.set()
 
     hold.enqueue_many([{}] * 5)
-    with Shift(live, queues={"slow": 1, "default": None}, concurrency=2):
+    with RunningWorker(live, queues={"slow": 1, "default": None}, concurrency=2):
         pass_by.enqueue()
         comes_true(ran, "the other queue was not served")
         assert live.jobs.count(status="ready", queue="slow") == 4
@@ -272,7 +272,7 @@ def test_two_workers_share_jobs_that_take_long(live: Holdfast, open_app: Open) -
 
     register(other, "other")
     register(live, "live").enqueue_many([{}] * 12)
-    with Shift(live, concurrency=1), Shift(other, concurrency=1):
+    with RunningWorker(live, concurrency=1), RunningWorker(other, concurrency=1):
         eventually(lambda: sum(done.values()) == 12)
     assert done == {"live": 6, "other": 6}
 
@@ -294,11 +294,11 @@ def test_what_was_taken_behind_a_job_that_takes_longer_than_it_used_to_goes_to_o
     work = register(live)
     register(other)
     work.enqueue_many([{"block": False}] * 400)
-    with Shift(live, concurrency=1):
+    with RunningWorker(live, concurrency=1):
         eventually(lambda: live.jobs.count(status="succeeded") == 400)
         ids = work.enqueue_many([{"block": True}] + [{"block": False}] * 100)
         comes_true(begun)
-        with Shift(other, concurrency=1):
+        with RunningWorker(other, concurrency=1):
             eventually(lambda: live.jobs.count(status="succeeded") == 500, "they were held behind the blocked one")
         assert {left(live, job_id) for job_id in ids} == {4}, "each had one attempt that counts"
         release.set()
@@ -326,12 +326,12 @@ def test_what_waits_behind_a_coroutine_that_blocks_the_loop_goes_to_others(
     block.enqueue()
     ids = quick.enqueue_many([{}] * 6)
     try:
-        with Shift(live, concurrency=4) as shift:
+        with RunningWorker(live, concurrency=4) as running:
             comes_true(blocked)
-            with Shift(other, concurrency=4):
+            with RunningWorker(other, concurrency=4):
                 eventually(lambda: ran["other"] == 6, "they wait for the one that blocks")
             release.set()
-            shift.stop()
+            running.stop()
     finally:
         release.set()
     assert {left(live, job_id) for job_id in ids} == {4}
@@ -352,7 +352,7 @@ def test_two_workers_of_one_app_run_each_job_once(live: Holdfast) -> None:
 
     work.enqueue_many([{"number": number} for number in range(500)])
     work_later.enqueue_many([{"number": number} for number in range(500, 1000)])
-    with Shift(live, until_idle=True) as one, Shift(live, until_idle=True) as two:
+    with RunningWorker(live, until_idle=True) as one, RunningWorker(live, until_idle=True) as two:
         reports = one.report(), two.report()
     assert one.worker.id != two.worker.id
     assert runs == dict.fromkeys(range(1000), 1)

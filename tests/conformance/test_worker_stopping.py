@@ -16,7 +16,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed
 from holdfast.model.job import SettledAndClaimed
-from shift import Shift, comes_true, drain, eventually, left, outcomes
+from support.running_worker import RunningWorker, comes_true, drain, eventually, left, outcomes
 
 
 class Holding:
@@ -48,21 +48,21 @@ def holding(live: Holdfast, request: pytest.FixtureRequest) -> Holding:
 
 
 def test_an_idle_worker_is_woken_by_a_stop(no_polling: None, live: Holdfast, holding: Holding) -> None:
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = live.tasks["hold"].enqueue()
         holding.release.set()
         eventually(lambda: job.refresh().status == "succeeded")
-        shift.stop()
+        running.stop()
 
 
 def test_a_worker_that_is_stopped_finishes_what_runs_and_takes_nothing_more(live: Holdfast, holding: Holding) -> None:
     first = holding.task.enqueue()
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         comes_true(holding.begun)
         second = holding.task.enqueue()
-        shift.worker.stop()
+        running.worker.stop()
         holding.release.set()
-        report = shift.report()
+        report = running.report()
     assert (first.refresh().status, first.result) == ("succeeded", "done")
     assert (second.refresh().status, second.attempt) == ("ready", 0)
     assert (report.succeeded, report.interrupted, report.stuck) == (1, 0, 0)
@@ -71,9 +71,9 @@ def test_a_worker_that_is_stopped_finishes_what_runs_and_takes_nothing_more(live
 @pytest.mark.parametrize("how", ["the end of grace", "a second stop"])
 def test_what_still_runs_is_interrupted_and_goes_back_uncounted(live: Holdfast, holding: Holding, how: str) -> None:
     job = holding.task.enqueue()
-    with Shift(live, grace=0.1 if how == "the end of grace" else 60) as shift:
+    with RunningWorker(live, grace=0.1 if how == "the end of grace" else 60) as running:
         comes_true(holding.begun)
-        report = shift.stop() if how == "the end of grace" else shift.hurry()
+        report = running.stop() if how == "the end of grace" else running.stop_now()
     job.refresh()
     assert (job.status, job.worker, left(live, job.id)) == ("ready", None, 3)
     assert outcomes(live, job.id) == ["interrupted"]
@@ -99,9 +99,9 @@ def test_a_coroutine_that_is_interrupted_may_tidy_up(live: Holdfast) -> None:
             tidied.set()
 
     work.enqueue()
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         comes_true(begun)
-        shift.hurry()
+        running.stop_now()
     comes_true(tidied, "the loop went away under it")
 
 
@@ -115,14 +115,14 @@ def test_what_was_taken_and_not_begun_goes_back_uncounted(live: Holdfast) -> Non
             comes_true(release)
 
     work.enqueue_many([{"block": False}] * 400)
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         eventually(lambda: live.jobs.count(status="succeeded") == 400)
         ids = work.enqueue_many([{"block": True}] * 50)
         comes_true(begun)
-        shift.worker.stop()
+        running.worker.stop()
         eventually(lambda: live.jobs.count(status="running") == 1)
         release.set()
-        shift.report()
+        running.report()
     states = [live.jobs.get(job_id).status for job_id in ids]
     assert sorted(states) == ["ready"] * 49 + ["succeeded"]
     assert {left(live, job_id) for job_id, state in zip(ids, states, strict=True) if state == "ready"} == {5}
@@ -147,19 +147,19 @@ def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
 
     @live.task
     def work() -> None:
-        ran.append(shift.is_over())
+        ran.append(running.has_ended())
 
     @live.task
     async def work_later() -> None:
-        ran.append(shift.is_over())
+        ran.append(running.has_ended())
 
     ids = (work if kind == "sync" else work_later).enqueue_many([{}] * 5)
     monkeypatch.setattr(live.store.jobs, "settle_and_claim", slow_exchange)
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         comes_true(claiming)
-        shift.worker.stop()
+        running.worker.stop()
         threading.Timer(0.1, go_on.set).start()
-        shift.report()
+        running.report()
     monkeypatch.undo()
     eventually(lambda: live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone")
     assert not any(ran), "a handler ran after the worker had ended"
@@ -183,9 +183,9 @@ def test_workers_that_are_hurried_under_load_leave_nothing_behind(live: Holdfast
         for task in (work, work_later):
             task.enqueue_many([{}] * 100)
         before = len(runs)
-        with Shift(live, concurrency=20) as shift:
+        with RunningWorker(live, concurrency=20) as running:
             eventually(lambda: len(runs) > before + 50)  # noqa: B023
-            shift.hurry()
+            running.stop_now()
         assert live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone"
         live.jobs.cancel(status="ready")
     assert live.jobs.count(status=["scheduled", "failed"]) == 0, "an interrupted attempt passed for a failed one"
@@ -221,23 +221,23 @@ def test_an_app_that_is_closed_under_its_worker_ends_it(open_app: Callable[..., 
     def work() -> None:
         pass
 
-    with Shift(app) as shift:
+    with RunningWorker(app) as running:
         job = work.enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
         app.close()
-        shift.join()
-        assert isinstance(shift.error, StoreClosed)
-        shift.error = None
+        running.join()
+        assert isinstance(running.error, StoreClosed)
+        running.error = None
     eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("holdfast-run")])
 
 
 def test_a_worker_leaves_its_record_as_stopped(live: Holdfast, holding: Holding) -> None:
-    with Shift(live, queues="default,mail", concurrency=4) as shift:
+    with RunningWorker(live, queues="default,mail", concurrency=4) as running:
         eventually(live.store.workers.list)
         record = live.store.workers.list()[0].record
-        assert (record.id, record.pid, record.concurrency) == (shift.worker.id, os.getpid(), 4)
+        assert (record.id, record.pid, record.concurrency) == (running.worker.id, os.getpid(), 4)
         assert (record.queues, record.tasks, record.ended_at) == (("default", "mail"), ("hold",), None)
-        shift.stop()
+        running.stop()
     (worker,) = live.store.workers.list()
     record = worker.record
     assert worker.presence == "ended"

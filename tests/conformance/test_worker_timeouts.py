@@ -9,7 +9,16 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS, Shift, attempts, comes_true, drain, eventually, let_time_run_out, outcomes
+from support.running_worker import (
+    PATIENCE_SECONDS,
+    RunningWorker,
+    attempts,
+    comes_true,
+    drain,
+    eventually,
+    let_time_run_out,
+    outcomes,
+)
 
 
 class Stubborn:
@@ -54,12 +63,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def test_a_job_fails_when_its_time_is_over_though_its_handler_goes_on(live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = stubborn.task.enqueue()
         eventually(lambda: job.refresh().status == "failed")
         assert job.error_code == "TIMEOUT:HANDLER" and "0.1" in (job.error_detail or "")
         assert stubborn.returned == 0
-        report = shift.stop()
+        report = running.stop()
     assert (report.failed, report.stuck, report.succeeded) == (1, 1, 0)
     stubborn.release.set()
     eventually(lambda: stubborn.cancelled)
@@ -68,13 +77,13 @@ def test_a_job_fails_when_its_time_is_over_though_its_handler_goes_on(live: Hold
 
 def test_what_a_handler_returns_after_its_time_is_not_recorded(live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, overdue=True, timeout=3600, retry=0)
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         job = stubborn.task.enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
         assert job.result == "second"
         stubborn.release.set()
         eventually(lambda: stubborn.returned)
-        report = shift.stop()
+        report = running.stop()
     assert report.stuck == 0
     job.refresh()
     assert (job.result, job.attempt) == ("second", 2)
@@ -90,7 +99,7 @@ def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str)
     def next_one(n: int) -> None:
         served.append(n)
 
-    with Shift(live, concurrency=2) as shift:
+    with RunningWorker(live, concurrency=2) as running:
         for _ in range(4):
             stubborn.task.enqueue()
         eventually(lambda: live.jobs.count(status="failed") == 4)
@@ -100,14 +109,14 @@ def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str)
         eventually(lambda: stubborn.returned == 4)
         next_one.enqueue_many([{"n": n} for n in range(10)])
         eventually(lambda: len(served) == 20)
-        assert shift.stop().stuck == 0, "all have come back"
+        assert running.stop().stuck == 0, "all have come back"
 
 
 def test_the_end_of_a_timeout_is_noticed_also_by_a_worker_that_was_idle(
     no_polling: None, live: Holdfast, kind: str
 ) -> None:
     stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
-    with Shift(live):
+    with RunningWorker(live):
         for _ in range(4):
             job = stubborn.task.enqueue()
             eventually(lambda: job.refresh().status == "failed")  # noqa: B023
@@ -140,7 +149,7 @@ def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
         return "in time" if release.wait(PATIENCE_SECONDS) else "late"
 
     hasty, calm = wait.using(timeout=0.05).enqueue(), wait.using(timeout=60).enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: hasty.refresh().status == "failed")
         release.set()
         eventually(lambda: calm.refresh().status == "succeeded")
@@ -151,7 +160,7 @@ def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
 def test_a_timeout_of_next_to_nothing_ends_every_attempt(live: Holdfast, kind: str, seconds: float) -> None:
     stubborn = Stubborn(live, kind, max_attempts=1)
     job = stubborn.task.using(timeout=seconds).enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: job.refresh().status == "failed")
         stubborn.release.set()
     assert job.error_code == "TIMEOUT:HANDLER"

@@ -11,7 +11,7 @@ from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
 from holdfast.model.job import Sweep
 from holdfast.testing import FakeClock
-from shift import Shift, attempts, drain, due_in, eventually
+from support.running_worker import RunningWorker, attempts, drain, due_in, eventually
 
 YEARS = 10 * 365 * 24 * 3600
 
@@ -56,7 +56,7 @@ def test_g8_a_clock_that_is_set_neither_takes_a_running_job_away_nor_runs_it_twi
         return work
 
     tasks = [register(one) for one in (app, other)]
-    with Shift(other, lease=1), Shift(app, lease=1):
+    with RunningWorker(other, lease=1), RunningWorker(app, lease=1):
         job = tasks[0].enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
     assert (job.result, len(runs)) == ("done", 1)

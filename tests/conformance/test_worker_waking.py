@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast import Holdfast
-from shift import Shift, comes_true, eventually
+from support.running_worker import RunningWorker, comes_true, eventually
 
 TRIES = 6
 
@@ -51,7 +51,7 @@ def test_an_idle_worker_is_woken_also_while_another_job_runs(live: Holdfast, beh
         while not release.is_set():
             await asyncio.sleep(0.01)
 
-    with Shift(live, concurrency=3):
+    with RunningWorker(live, concurrency=3):
         delays(live, quick.enqueue)  # until it is idle
         if behind is not None:
             (long if behind == "sync" else long_later).enqueue()
@@ -67,7 +67,7 @@ def test_a_scheduled_job_begins_when_it_is_due(live: Holdfast) -> None:
     def quick() -> None:
         began.append(time.monotonic())
 
-    with Shift(live):
+    with RunningWorker(live):
         delays(live, quick.enqueue)
         found = delays(live, lambda: quick.using(delay=0.3).enqueue())
     assert min(found) >= 0.299
@@ -82,7 +82,7 @@ def test_a_retry_begins_when_it_is_due(live: Holdfast) -> None:
         if len(moments) < 4:
             raise ValueError("again")
 
-    with Shift(live):
+    with RunningWorker(live):
         stumble.enqueue()
         eventually(lambda: len(moments) == 4)
     gaps = [later - sooner for sooner, later in pairwise(moments)]
