@@ -2,10 +2,10 @@
 
 - An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy.
 - `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
-- A payload that does not fit the function, and a result that cannot be stored, fail the job at once.
+- A payload that does not fit the function, and a result that is too large or not JSON, fail the job at once.
 
-A retry after the last attempt is a failure. The store sees to that: its statement `retry` requires
-`attempt < max_attempts`, and `fail` is next. The delay is computed by the retry policy (`retry.py`).
+A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
+`attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry.py`) computes the delay.
 """
 
 import logging
