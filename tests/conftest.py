@@ -59,7 +59,7 @@ def any_speed(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:  # one of its own, since a test may undo what it has patched itself
         if "give_back_what_waits" not in request.fixturenames:
-            patch.setattr("holdfast.worker.housekeeping.HOARDING_NS", 3600 * 10**9)
+            patch.setattr("holdfast.worker.housekeeping.MAX_UNSTARTED_NS", 3600 * 10**9)
         patch.setattr("holdfast.store.sqlite.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
         yield
 
@@ -74,7 +74,7 @@ def no_polling(backend: Backend) -> Iterator[None]:
     """Only a wake-up ends a wait. If one is lost, the test hangs until its patience ends: no time is measured."""
     with pytest.MonkeyPatch.context() as patch:
         backend.stop_polling(patch)
-        patch.setattr("holdfast.worker.thread_pool.LONGEST_WAIT_SECONDS", NEVER_SECONDS)
+        patch.setattr("holdfast.worker.thread_pool.MAX_WAIT_SECONDS", NEVER_SECONDS)
         patch.setattr("holdfast.worker.housekeeping.IDLE_SECONDS", NEVER_SECONDS)
         yield
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 # These differ from run to run, and with them the widths of columns.
 DIFFERS = {

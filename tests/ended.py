@@ -4,7 +4,7 @@ from typing import Any
 
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
-from shift import drain
+from support.running_worker import drain
 from support.transitions import claim_one, fail, succeed
 
 DAY = 24 * 3600

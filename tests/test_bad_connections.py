@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ForeignConnection, HoldfastError, InvalidInput, ReadOnlyDatabase, TransactionError
 from refusals import refused, stored, told
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast import Holdfast, codec
 from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from refusals import refused, stored
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 MEBIBYTE = 1024 * 1024
 NAIVE = datetime(2030, 1, 1, 12, 30)  # noqa: DTZ001

@@ -12,7 +12,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import StoreClosed
 from refusals import told
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 
 def every_call(app: Holdfast) -> dict[str, Callable[[], object]]:

@@ -17,7 +17,7 @@ from holdfast import Holdfast, Retention
 from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
 from holdfast.store.sqlite.engine import files
 from refusals import told
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
 

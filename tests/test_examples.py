@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

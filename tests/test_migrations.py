@@ -24,7 +24,7 @@ from holdfast.store.sqlite.engine.errors import Patience
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.testing import FakeClock
 from refusals import told
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast import Holdfast
 from holdfast.store.sqlite.engine import watcher as watching
 from holdfast.store.sqlite.engine.connection import connect
 from holdfast.store.sqlite.engine.watcher import Watcher
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 ROUNDS = 200
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, Queue
 from holdfast.store.sqlite.engine.checkpoint import LARGEST_LOG_BYTES, Checkpointer
 from holdfast.store.sqlite.engine.errors import Patience
-from shift import eventually
+from support.running_worker import eventually
 
 BOUND = 5 * LARGEST_LOG_BYTES  # it may grow while a checkpoint waits for its turn, but not for ever
 BLOB = 100_000

@@ -20,7 +20,7 @@ from launching import command
 from holdfast import Holdfast
 from holdfast.cli import main
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 from support.transitions import claim_tasks, fail, succeed
 
 Run = Callable[..., Result]

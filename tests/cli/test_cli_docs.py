@@ -15,7 +15,7 @@ from click.testing import Result
 
 from holdfast.cli import main
 from holdfast.cli.errors import Exit
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
 

@@ -17,7 +17,7 @@ from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
 from holdfast.cli.errors import exit_code
 from holdfast.cli.options import DatabaseOption
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 Run = Callable[..., Result]
 

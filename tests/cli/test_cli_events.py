@@ -16,7 +16,7 @@ from holdfast import Holdfast
 from holdfast.observe import Observe
 from holdfast.observe.results import Event
 from holdfast.store.sqlite.read import ReadJobs
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 Run = Callable[..., Result]
 

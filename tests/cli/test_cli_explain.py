@@ -15,7 +15,7 @@ from launching import command
 
 from holdfast import Holdfast
 from holdfast.cli import main
-from shift import eventually
+from support.running_worker import eventually
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

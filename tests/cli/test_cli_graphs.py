@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast, JobError, Then
-from shift import drain
+from support.running_worker import drain
 from support.transitions import claim_one
 
 Run = Callable[..., Result]

@@ -16,8 +16,8 @@ from holdfast.cli.top.terminal import Keys
 from holdfast.cli.top.view import bar, sparkline, window
 from holdfast.observe.results import TaskAttempts
 from holdfast.text import size
-from shift import PATIENCE_SECONDS, Shift, drain
 from support.folding import fold_all
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -98,15 +98,15 @@ def test_the_oldest_running_job_is_shown_with_its_worker(app: Holdfast, on: Run,
 
     app.queue("inbox").send(1)
     job = stuck.enqueue()
-    with Shift(app) as shift:
+    with RunningWorker(app) as running:
         assert begun.wait(PATIENCE_SECONDS)
         text, found = sections(on("stats").stdout)["2"], data("stats")
         go_on.set()
     line = text.splitlines()[2]  # running jobs come first, even before older waiting ones
-    assert line.split()[:4] == [str(job.id), "stuck", "default", "running"] and shift.worker.id in line
+    assert line.split()[:4] == [str(job.id), "stuck", "default", "running"] and running.worker.id in line
     assert "1 worker alive" in text
     worker = next(one["worker"] for one in found["oldest"] if one["job_id"] == job.id)
-    assert worker["id"] == shift.worker.id and {"pid", "host", "heartbeat_at"} <= worker.keys()
+    assert worker["id"] == running.worker.id and {"pid", "host", "heartbeat_at"} <= worker.keys()
 
 
 def test_json_has_all_sections(troubled: Holdfast, data: Data) -> None:

@@ -10,7 +10,7 @@ import pytest
 from launching import command
 
 from holdfast import Holdfast
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 FULL = "Error: cannot write to standard output: No space left on device\n"
 

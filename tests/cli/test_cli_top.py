@@ -12,7 +12,7 @@ from windows import Window
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS, Shift, eventually
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, eventually
 from support.transitions import claim_tasks, succeed
 
 Run = Callable[..., Result]
@@ -64,11 +64,11 @@ def test_a_running_job_has_a_progress_bar_and_a_worker(app: Holdfast, url: str) 
         go_on.wait(PATIENCE_SECONDS)
 
     encode.enqueue()
-    with Shift(app, concurrency=3) as shift, top(url, columns=120) as window:
+    with RunningWorker(app, concurrency=3) as running, top(url, columns=120) as window:
         assert reported.wait(PATIENCE_SECONDS)
         lines = window.until("frame 12")
         assert "█████·····  50% frame 12" in "\n".join(lines)
-        worker = row(lines, shift.worker.id)
+        worker = row(lines, running.worker.id)
         assert worker[1:3] == ["alive", "1/3"] and str(os.getpid()) in worker
         go_on.set()
         window.until("frame 12", gone=True)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from shift import PATIENCE_SECONDS, Shift, drain, eventually
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]
@@ -49,13 +49,13 @@ def test_a_live_worker_is_listed_with_all_fields(app: Holdfast, on: Run, data: D
         go_on.wait(PATIENCE_SECONDS)
 
     wait.enqueue()
-    with Shift(app, queues="mail,other", concurrency=3) as shift:
+    with RunningWorker(app, queues="mail,other", concurrency=3) as running:
         assert begun.wait(PATIENCE_SECONDS)
         header, line = on("workers").stdout.splitlines()
         (found,) = data("workers")["workers"]
         go_on.set()
     assert header.split() == ["WORKER", "STATE", "RUNNING", "HEARTBEAT", "PID", "HOST", "UP", "QUEUES"]
-    assert line.split()[:3] == [shift.worker.id, "alive", "1/3"] and line.endswith("mail, other")
+    assert line.split()[:3] == [running.worker.id, "alive", "1/3"] and line.endswith("mail, other")
     assert set(found) == set(KEYS)
     assert (found["state"], found["alive"], found["running"], found["pid"]) == ("alive", True, 1, os.getpid())
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from launching import command
 
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 LOOK_SECONDS = 0.02
 

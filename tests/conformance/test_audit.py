@@ -11,7 +11,7 @@ from holdfast.app.jobs import Jobs
 from holdfast.app.queue import Queue
 from holdfast.app.schedules import Schedules
 from holdfast.app.workflows import Chains
-from shift import drain
+from support.running_worker import drain
 
 Deed = Callable[[Holdfast, int], Any]
 

@@ -13,7 +13,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.model.job import Claimed, Criteria, Settlement
 from holdfast.testing import FakeClock
-from shift import drain
+from support.running_worker import drain
 from support.transitions import recover, resolve
 
 Claim = Callable[..., Claimed]

@@ -17,8 +17,8 @@ from holdfast.app.explain import START_WORKER
 from holdfast.clock import SECOND
 from holdfast.model.worker import WorkerLimits, WorkerRecord
 from holdfast.testing import FakeClock
-from shift import Shift, comes_true, eventually
 from support.backend import Backend
+from support.running_worker import RunningWorker, comes_true, eventually
 from support.transitions import claim_tasks
 
 Sql = Callable[..., list[Any]]
@@ -249,13 +249,13 @@ def test_a_running_job_says_where_and_since_when(live: Holdfast) -> None:
         comes_true(release)
 
     job = hold.enqueue()
-    with Shift(live, queues="default=3,mail", pool=1) as shift:
+    with RunningWorker(live, queues="default=3,mail", pool=1) as running:
         comes_true(begun)
-        place = f"in worker {shift.worker.id} (process {os.getpid()} on {socket.gethostname()})."
+        place = f"in worker {running.worker.id} (process {os.getpid()} on {socket.gethostname()})."
         eventually(lambda: "progress 40% loading" in live.jobs.explain(job.id).reason)
         found = live.jobs.explain(job.id)
-        running = r"Job 1 \(hold\) is running: attempt 1 of 5, for [0-9hms ]+ of at most 1h, progress 40% loading, "
-        assert re.match(running, found.reason)
+        pattern = r"Job 1 \(hold\) is running: attempt 1 of 5, for [0-9hms ]+ of at most 1h, progress 40% loading, "
+        assert re.match(pattern, found.reason)
         assert found.reason.endswith(place) and found.advice.endswith("cancel it: holdfast cancel 1")
         (worker,) = live.store.workers.list()
         assert worker.record.limits == WorkerLimits(queues={"default": 3}, pool=1), "as it enlisted"

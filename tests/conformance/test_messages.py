@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import InvalidPayload, StoreError
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 from support.transitions import claim_tasks
 
 

@@ -10,8 +10,8 @@ from holdfast import Context, Holdfast
 from holdfast.clock import as_datetime
 from holdfast.errors import InvalidInput
 from holdfast.testing import FakeClock
-from shift import drain
 from support.backend import Backend
+from support.running_worker import drain
 from support.transitions import promote
 
 Claim = Callable[..., Any]

@@ -13,8 +13,8 @@ from holdfast.clock import SECOND
 from holdfast.failure import Failure
 from holdfast.fold import MINUTE, OUTCOMES
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS, drain
 from support.folding import fold_all
+from support.running_worker import PATIENCE_SECONDS, drain
 from support.transitions import fail, recover, retry, snooze, succeed
 
 Claim = Callable[..., Any]
@@ -105,7 +105,7 @@ def test_a_job_that_is_completed_while_it_runs_is_counted_once(app: Holdfast, ca
     drain(app)
     assert job.refresh().result == 3
     assert [one[1:] for one in ends(app)] == [("completed", 1)]
-    assert "came too late" in caplog.text
+    assert "lost its lease" in caplog.text
 
 
 def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, monkeypatch: Any) -> None:

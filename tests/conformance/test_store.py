@@ -14,7 +14,7 @@ from holdfast.model.job import Claimed, Criteria, Cursor, JobRecord, Lease, NewJ
 from holdfast.store import protocol
 from holdfast.store.protocol import Store
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 from support.transitions import claim_tasks, extend, fail, promote, recover, release, retry, snooze, stop, succeed
 
 

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Context, Fail, Holdfast, Then
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidTask
 from holdfast.testing import FakeClock, drain
-from shift import comes_true
 from support.backend import Backend
+from support.running_worker import comes_true
 from support.transitions import claim_tasks
 
 

@@ -14,8 +14,8 @@ from holdfast import Holdfast, Message, Task
 from holdfast.errors import JobFailed, JobNotFound, StoreClosed, WaitTimeout
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed
-from shift import PATIENCE_SECONDS
 from support.backend import Backend
+from support.running_worker import PATIENCE_SECONDS
 from support.transitions import fail, succeed
 
 Claim = Callable[..., Claimed]

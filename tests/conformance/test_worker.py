@@ -1,4 +1,4 @@
-"""The worker: what becomes of a job by what its handler returns or raises."""
+"""The worker: how a job is settled, by what its handler returns or raises."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze
 from holdfast.testing import FakeClock
-from shift import attempts, drain, due_in, left, outcomes
+from support.running_worker import attempts, drain, due_in, left, outcomes
 
 Sql = Callable[..., list[Any]]
 Body = Callable[[Context], Any]
@@ -17,7 +17,7 @@ Define = Callable[..., Any]
 
 @pytest.fixture(params=["returned", "raised"])
 def give(request: pytest.FixtureRequest) -> Callable[[Exception], Any]:
-    """An outcome, returned or raised."""
+    """Return a function that returns or raises an outcome."""
 
     def end(outcome: Exception) -> Any:
         if request.param == "raised":
@@ -28,7 +28,7 @@ def give(request: pytest.FixtureRequest) -> Callable[[Exception], Any]:
 
 
 def one_each(task: Any, values: Sequence[object]) -> list[int]:
-    """A job for each of them; in a new database the first has the id 1."""
+    """Enqueue a job for each value. In a new database the first has the id 1."""
     ids: list[int] = task.enqueue_many([{}] * len(values))
     assert ids == list(range(1, len(values) + 1))
     return ids
@@ -40,7 +40,7 @@ def one_each(task: Any, values: Sequence[object]) -> list[int]:
 RESULTS = [None, 0, False, "", "text", 1.5, [1, {"two": None}], {"é": "\U0001f600"}, "x" * 5_000, "x" * 1_000_000]
 
 
-def test_what_a_handler_returns_is_the_result(app: Holdfast, define: Define) -> None:
+def test_the_return_value_of_a_handler_is_the_result(app: Holdfast, define: Define) -> None:
     ids = one_each(define(lambda ctx: RESULTS[ctx.job_id - 1]), RESULTS)
     report = drain(app)
     jobs = [app.jobs.get(job_id) for job_id in ids]
@@ -56,7 +56,7 @@ class Receipt:
     lines: list[str]
 
 
-def test_a_result_comes_back_in_the_type_it_is_annotated_with(app: Holdfast) -> None:
+def test_a_result_has_the_annotated_type(app: Holdfast) -> None:
     @app.task
     def buy(number: int) -> Receipt:
         return Receipt(number, ["tea"])
@@ -92,7 +92,9 @@ def test_a_result_that_cannot_be_stored_fails_the_job_at_once(app: Holdfast, def
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-def test_a_retry_waits_as_the_policy_says(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+def test_a_retry_waits_for_the_delay_of_the_policy(
+    app: Holdfast, clock: FakeClock, define: Define, give: Any
+) -> None:
     job = define(lambda ctx: give(Retry()), retry=[30, 60]).enqueue()
     for seconds in (30, 60):
         report = drain(app)
@@ -104,7 +106,7 @@ def test_a_retry_waits_as_the_policy_says(app: Holdfast, clock: FakeClock, defin
     assert outcomes(app, job.id) == ["retry_scheduled"] * 2
 
 
-def test_a_retry_may_say_when(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+def test_a_retry_can_set_its_delay(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
     job = define(lambda ctx: give(Retry(after=7)), retry=1000).enqueue()
     drain(app)
     assert job.refresh().status == "scheduled"
@@ -119,7 +121,7 @@ def test_a_retry_of_the_last_attempt_fails(app: Holdfast, define: Define, give: 
     assert (report.retried, report.failed) == (2, 1)
 
 
-def test_a_snooze_uses_up_no_attempt(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
+def test_a_snooze_does_not_count_as_an_attempt(app: Holdfast, clock: FakeClock, define: Define, give: Any) -> None:
     seen: list[int] = []
 
     def wait_twice(ctx: Context) -> object:
@@ -136,11 +138,11 @@ def test_a_snooze_uses_up_no_attempt(app: Holdfast, clock: FakeClock, define: De
         clock.advance(61)
     drain(app)
     assert job.refresh().result == "awake"
-    assert seen == [1, 2, 3], "each claim has a number of its own, for it is the fencing token"
+    assert seen == [1, 2, 3], "each claim has its own number, since it is the fencing token"
     assert outcomes(app, job.id) == ["snoozed", "snoozed", "succeeded"]
 
 
-def test_a_snooze_does_not_raise_the_backoff(app: Holdfast, clock: FakeClock, define: Define) -> None:
+def test_a_snooze_does_not_increase_the_backoff(app: Holdfast, clock: FakeClock, define: Define) -> None:
     asked: list[int] = []
 
     def policy(number: int) -> float:
@@ -160,7 +162,7 @@ NO_DELAYS: list[Any] = [0, -5, float("nan"), float("inf"), 10**400, "7", None, 1
 
 
 @pytest.mark.parametrize("kind", [Retry, Snooze])
-def test_a_delay_that_is_no_number_of_seconds_loses_no_job(
+def test_an_invalid_delay_does_not_lose_the_job(
     app: Holdfast, define: Define, kind: type[Retry] | type[Snooze]
 ) -> None:
     task = define(lambda ctx: kind(NO_DELAYS[ctx.job_id - 1]) if ctx.attempt == 1 else "done")
@@ -170,7 +172,7 @@ def test_a_delay_that_is_no_number_of_seconds_loses_no_job(
     assert set(states) <= {"scheduled", "succeeded", "failed"}, states
 
 
-def test_a_cancel_ends_the_job_with_its_reason(app: Holdfast, define: Define, give: Any) -> None:
+def test_cancel_stores_its_reason(app: Holdfast, define: Define, give: Any) -> None:
     job = define(lambda ctx: give(Cancel("nobody wants it"))).enqueue()
     report = drain(app)
     job.refresh()
@@ -178,7 +180,7 @@ def test_a_cancel_ends_the_job_with_its_reason(app: Holdfast, define: Define, gi
     assert (report.cancelled, report.failed) == (1, 0)
 
 
-def test_a_fail_ends_the_job_however_many_attempts_are_left(app: Holdfast, define: Define, give: Any) -> None:
+def test_fail_ends_the_job_even_if_attempts_are_left(app: Holdfast, define: Define, give: Any) -> None:
     job = define(lambda ctx: give(Fail("INVALID_INPUT:SCHEMA", "no such column")), max_attempts=5).enqueue()
     report = drain(app)
     job.refresh()
@@ -189,7 +191,7 @@ def test_a_fail_ends_the_job_however_many_attempts_are_left(app: Holdfast, defin
 # --- exceptions -----------------------------------------------------------------------------------
 
 
-def test_an_exception_is_tried_again_by_the_policy_until_the_job_fails(
+def test_an_exception_is_retried_by_the_policy_until_the_last_attempt_fails(
     app: Holdfast, clock: FakeClock, define: Define
 ) -> None:
     def stumble(ctx: Context) -> None:
@@ -224,7 +226,7 @@ def test_a_job_error_has_its_own_code(app: Holdfast, define: Define) -> None:
     assert (job.status, job.error_code, job.error_detail) == ("failed", "DEPENDENCY:STRIPE", "card declined")
 
 
-def test_an_exception_has_the_code_that_the_app_gave_it(app: Holdfast, define: Define) -> None:
+def test_an_exception_gets_the_error_code_that_the_app_registered(app: Holdfast, define: Define) -> None:
     class Throttled(Exception):
         pass
 
@@ -325,7 +327,7 @@ MISDEEDS: list[Callable[[], BaseException]] = [
 ]
 
 
-def test_whatever_handlers_raise_ends_their_jobs_and_not_the_worker(app: Holdfast, define: Define) -> None:
+def test_any_exception_of_a_handler_fails_its_job_and_not_the_worker(app: Holdfast, define: Define) -> None:
     def misbehave(ctx: Context) -> None:
         assert ctx.job_id is not None
         raise MISDEEDS[ctx.job_id - 1]()
@@ -345,7 +347,7 @@ def test_whatever_handlers_raise_ends_their_jobs_and_not_the_worker(app: Holdfas
     assert good.refresh().result == "well"
 
 
-def test_a_policy_that_raises_does_not_lose_the_job(app: Holdfast, clock: FakeClock, define: Define) -> None:
+def test_a_retry_policy_that_raises_does_not_lose_the_job(app: Holdfast, clock: FakeClock, define: Define) -> None:
     def policy(number: int) -> float:
         raise ZeroDivisionError
 
@@ -411,7 +413,7 @@ class Fussy:
             raise KeyError("thirteen")
 
 
-def test_an_argument_whose_type_raises_something_of_its_own_fails_its_job_alone(app: Holdfast, sql: Sql) -> None:
+def test_an_argument_type_that_raises_fails_only_its_own_job(app: Holdfast, sql: Sql) -> None:
     @app.task
     def use(fussy: Fussy) -> int:
         return fussy.n

@@ -1,4 +1,4 @@
-"""The worker: what a running handler can ask and tell, what goes around it, and when it is made to stop."""
+"""The worker: the context of a running handler, and cancellation."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput
-from shift import Shift, comes_true, drain, eventually, outcomes
+from support.running_worker import RunningWorker, comes_true, drain, eventually, outcomes
 
 Open = Callable[..., Holdfast]
 
@@ -19,7 +19,7 @@ Open = Callable[..., Holdfast]
 # --- what it can ask and tell ---------------------------------------------------------------------
 
 
-def test_a_handler_knows_which_attempt_of_which_job_it_is(app: Holdfast) -> None:
+def test_the_context_has_the_job_and_the_attempt_number(app: Holdfast) -> None:
     seen: list[tuple[object, ...]] = []
 
     @app.task(queue="mail", max_attempts=2, retry=0)
@@ -60,7 +60,7 @@ def test_progress_is_stored_while_the_handler_runs(live: Holdfast, kind: str) ->
             await asyncio.sleep(0.01)
         ctx.progress(1)
 
-    with Shift(live):
+    with RunningWorker(live):
         job = (work if kind == "sync" else work_later).enqueue()
         comes_true(seen)
         eventually(lambda: job.refresh().progress == 0.25)
@@ -70,7 +70,7 @@ def test_progress_is_stored_while_the_handler_runs(live: Holdfast, kind: str) ->
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", True, None])
-def test_a_progress_that_is_no_fraction_is_refused(app: Holdfast, fraction: Any) -> None:
+def test_progress_must_be_a_fraction(app: Holdfast, fraction: Any) -> None:
     @app.task(max_attempts=1)
     def work(ctx: Context) -> str:
         with pytest.raises(InvalidInput):
@@ -82,12 +82,12 @@ def test_a_progress_that_is_no_fraction_is_refused(app: Holdfast, fraction: Any)
     assert job.refresh().result == "told"
 
 
-def test_when_a_long_job_began_is_stored_while_it_runs(live: Holdfast) -> None:
-    release, begun = threading.Event(), threading.Event()
+def test_the_start_of_a_long_job_is_stored_while_it_runs(live: Holdfast) -> None:
+    release, started = threading.Event(), threading.Event()
 
     @live.task
     def long() -> None:
-        begun.set()
+        started.set()
         comes_true(release)
 
     @live.task
@@ -95,9 +95,9 @@ def test_when_a_long_job_began_is_stored_while_it_runs(live: Holdfast) -> None:
         while not release.is_set():
             await asyncio.sleep(0.01)
 
-    with Shift(live):
+    with RunningWorker(live):
         jobs = [long.enqueue(), long_later.enqueue()]
-        comes_true(begun)
+        comes_true(started)
         eventually(lambda: all(job.refresh().started_at is not None for job in jobs))
         assert [job.status for job in jobs] == ["running", "running"]
         history = live.store.jobs.history(jobs[0].id)
@@ -123,7 +123,7 @@ def test_the_logger_of_a_handler_names_its_job(app: Holdfast, caplog: pytest.Log
 color: ContextVar[str] = ContextVar("color", default="none")
 
 
-def test_what_a_handler_sets_in_a_context_variable_is_not_there_for_the_next_one(app: Holdfast) -> None:
+def test_a_context_variable_does_not_leak_into_the_next_handler(app: Holdfast) -> None:
     @app.task
     def paint() -> str:
         before = color.get()
@@ -145,21 +145,21 @@ def test_what_a_handler_sets_in_a_context_variable_is_not_there_for_the_next_one
 
 
 def test_a_cancel_reaches_a_function_as_a_flag(live: Holdfast) -> None:
-    begun, beats = threading.Event(), []
+    started, beats = threading.Event(), []
 
     @live.task
     def work(ctx: Context) -> str:
-        begun.set()
+        started.set()
         eventually(lambda: ctx.cancelled)
         beats.append(ctx.heartbeat())
         return "too late"
 
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = work.enqueue()
-        comes_true(begun)
+        comes_true(started)
         assert live.jobs.cancel(job.id, reason="changed my mind")
         eventually(lambda: beats)
-        report = shift.stop()
+        report = running.stop()
     job.refresh()
     assert (job.status, job.result, beats) == ("cancelled", None, [False])
     assert outcomes(live, job.id) == ["cancelled"]
@@ -167,41 +167,41 @@ def test_a_cancel_reaches_a_function_as_a_flag(live: Holdfast) -> None:
 
 
 def test_a_cancel_reaches_a_coroutine_as_a_cancellation(live: Holdfast) -> None:
-    begun, ended = threading.Event(), []
+    started, ended = threading.Event(), []
 
     @live.task
     async def work() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.02)  # it may tidy up
-            ended.append("tidied up")
+            await asyncio.sleep(0.02)  # it may clean up
+            ended.append("cleaned up")
             raise
 
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = work.enqueue()
-        comes_true(begun)
+        comes_true(started)
         live.jobs.cancel(job.id)
         eventually(lambda: ended)
-        report = shift.stop()
+        report = running.stop()
     assert job.refresh().status == "cancelled"
     assert (report.succeeded, report.stuck, report.lost) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_handler_that_ignores_a_cancel_keeps_nobody_from_its_place(live: Holdfast, kind: str) -> None:
-    begun, release = threading.Event(), threading.Event()
+def test_a_handler_that_ignores_a_cancel_does_not_occupy_a_place(live: Holdfast, kind: str) -> None:
+    started, release = threading.Event(), threading.Event()
 
     @live.task
     def stubborn() -> str:
-        begun.set()
+        started.set()
         comes_true(release)
         return "late"
 
     @live.task
     async def stubborn_later() -> str:
-        begun.set()
+        started.set()
         while not release.is_set():
             try:
                 await asyncio.sleep(0.01)
@@ -217,19 +217,19 @@ def test_a_handler_that_ignores_a_cancel_keeps_nobody_from_its_place(live: Holdf
     async def next_later() -> str:
         return "served"
 
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         job = (stubborn if kind == "sync" else stubborn_later).enqueue()
-        comes_true(begun)
+        comes_true(started)
         live.jobs.cancel(job.id)
         others = [next_one.enqueue(), next_later.enqueue()]
         eventually(lambda: [one.refresh().result for one in others] == ["served"] * 2)
-        report = shift.stop()
+        report = running.stop()
         assert report.stuck == 1
     release.set()
     assert job.refresh().status == "cancelled"
 
 
-def test_a_job_that_was_cancelled_before_it_began_does_not_begin(live: Holdfast) -> None:
+def test_a_job_that_was_cancelled_before_its_start_does_not_run(live: Holdfast) -> None:
     runs: list[int] = []
 
     @live.task
@@ -244,16 +244,16 @@ def test_a_job_that_was_cancelled_before_it_began_does_not_begin(live: Holdfast)
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("statement", ["DELETE FROM holdfast_jobs", "UPDATE holdfast_jobs SET status = 'ready'"])
-def test_a_job_that_is_taken_from_its_handler_by_plain_sql_is_fenced(
+def test_a_running_job_that_is_changed_by_plain_sql_is_fenced(
     live: Holdfast, sql: Callable[..., Any], kind: str, statement: str
 ) -> None:
-    begun, stopped, runs = threading.Event(), [], []
+    started, stopped, runs = threading.Event(), [], []
 
     @live.task(name="work")
     def work(ctx: Context) -> str:
         runs.append(ctx.attempt)
         if ctx.attempt == 1:
-            begun.set()
+            started.set()
             eventually(lambda: ctx.cancelled)
             stopped.append(True)
         return f"attempt {ctx.attempt}"
@@ -262,16 +262,16 @@ def test_a_job_that_is_taken_from_its_handler_by_plain_sql_is_fenced(
     async def work_later(ctx: Context) -> str:
         runs.append(ctx.attempt)
         if ctx.attempt == 1:
-            begun.set()
+            started.set()
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 stopped.append(True)
         return f"attempt {ctx.attempt}"
 
-    with Shift(live, concurrency=1):
+    with RunningWorker(live, concurrency=1):
         job = (work if kind == "sync" else work_later).enqueue()
-        comes_true(begun)
+        comes_true(started)
         sql(statement)
         eventually(lambda: stopped)
         if statement.startswith("UPDATE"):

@@ -1,4 +1,4 @@
-"""What a worker logs: one line per attempt, or a sum; never a payload, a result or the text of an exception."""
+"""The log of a worker: a line per attempt, or a sum; never a payload, a result or the text of an exception."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
 from holdfast.supervisor.logs import JsonLines, TextLines
 from holdfast.worker import job_log
-from shift import Shift, drain, eventually
+from support.running_worker import RunningWorker, drain, eventually
 from support.transitions import recover_lost
 
 SECRET = "the-secret"
@@ -41,26 +41,26 @@ def run_all_kinds(app: Holdfast) -> None:
 
 
 def ours(records: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Without those of others, such as asyncio's about the coroutines of tests before."""
+    """Return the records of Holdfast: asyncio may log about coroutines of earlier tests."""
     return [record for record in records.records if record.name.startswith("holdfast")]
 
 
-def test_each_attempt_is_one_line_that_a_person_can_read(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+def test_each_attempt_is_one_readable_line(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
     run_all_kinds(app)
     lines = sorted(record.getMessage().split(" (")[0] for record in ours(records))
     assert lines == [
         "badly 2 failed with INVALID_INPUT:VALUE",
-        "badly 2 failed, to be tried again in 0 s with INVALID_INPUT:VALUE",
-        "later 3 snoozed, to come back in 60 s",
+        "badly 2 failed with INVALID_INPUT:VALUE, retry in 0 s",
+        "later 3 snoozed for 60 s",
         "well 1 succeeded",
     ]
 
 
-def test_json_names_the_outcome_as_the_history_does(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+def test_json_lines_name_outcomes_as_the_history_does(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
     run_all_kinds(app)
     lines = [msgspec.json.decode(JsonLines().format(record)) for record in ours(records)]
-    told = sorted((one["task"], one["attempt"], one["outcome"], one["again_in_s"]) for one in lines)
-    assert told == [
+    outcomes = sorted((one["task"], one["attempt"], one["outcome"], one["again_in_s"]) for one in lines)
+    assert outcomes == [
         ("badly", 1, "retry_scheduled", 0.0),
         ("badly", 2, "failed", None),
         ("later", 1, "snoozed", 60.0),
@@ -69,7 +69,7 @@ def test_json_names_the_outcome_as_the_history_does(app: Holdfast, records: pyte
     assert all(one["ran_ms"] >= 0 and one["waited_ms"] >= 0 for one in lines)
 
 
-def test_no_line_shows_a_payload_a_result_or_what_was_raised(
+def test_no_line_contains_a_payload_a_result_or_an_exception_message(
     app: Holdfast, records: pytest.LogCaptureFixture
 ) -> None:
     run_all_kinds(app)
@@ -78,7 +78,7 @@ def test_no_line_shows_a_payload_a_result_or_what_was_raised(
         assert SECRET not in TextLines().format(record) + JsonLines().format(record)
 
 
-def test_what_a_handler_logs_names_its_job(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+def test_lines_of_the_context_logger_name_the_job(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
     @app.task
     def talk(ctx: Context) -> None:
         ctx.logger.warning("half\nway")
@@ -103,23 +103,23 @@ def test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered(
     assert f"worker {'w' * 16} died; recovered {jobs}" in [record.getMessage() for record in ours(records)]
 
 
-def told(records: pytest.LogCaptureFixture) -> int:
-    """How many successes the lines tell of."""
+def logged_successes(records: pytest.LogCaptureFixture) -> int:
+    """Return how many successes were logged."""
     return sum(one.holdfast.get("count", 1) for one in ours(records) if hasattr(one, "holdfast"))
 
 
-def test_a_worker_that_ends_has_told_of_every_success(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_worker_has_logged_every_success(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
     app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
-    assert drain(app).succeeded == told(records) == 100
+    assert drain(app).succeeded == logged_successes(records) == 100
 
 
-def test_a_worker_that_has_nothing_more_to_do_tells_the_sum(
+def test_an_idle_worker_logs_the_sum(
     app: Holdfast, records: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_log, "SUM_SECONDS", math.inf)
     app.task(name="work")(lambda: None).enqueue_many([{}] * 100)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: app.jobs.count(status="succeeded") == 100)
-        eventually(lambda: told(records) == job_log.LINES_PER_SECOND)
+        eventually(lambda: logged_successes(records) == job_log.LINES_PER_SECOND)
         monkeypatch.setattr(job_log, "SUM_SECONDS", 0.0)
-        eventually(lambda: told(records) == 100)
+        eventually(lambda: logged_successes(records) == 100)

@@ -1,4 +1,4 @@
-"""The worker: middleware, an onion around every handler."""
+"""The worker: middleware around handlers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ import pytest
 
 from holdfast import Cancel, Context, Holdfast, Retry
 from holdfast.errors import InvalidInput
-from shift import drain
+from support.running_worker import drain
 
 Log = list[str]
 
 
 @pytest.fixture
 def log(app: Holdfast) -> Log:
-    """Two layers that write down what they see."""
+    """Add two layers of middleware that record what they see."""
     lines: Log = []
 
     def layer(name: str) -> None:
@@ -33,14 +33,14 @@ def log(app: Holdfast) -> Log:
     return lines
 
 
-def test_middleware_goes_around_the_handler_like_the_layers_of_an_onion(app: Holdfast, define: Any, log: Log) -> None:
+def test_the_first_middleware_is_the_outermost(app: Holdfast, define: Any, log: Log) -> None:
     job = define(lambda ctx: log.append("handler") or 42).enqueue()
     drain(app)
     assert job.refresh().result == 42
     assert log == ["outer before job 1", "inner before job 1", "handler", "inner after 42", "outer after 42"]
 
 
-def test_middleware_sees_what_the_handler_raised(app: Holdfast, define: Any, log: Log) -> None:
+def test_middleware_sees_the_exception_of_the_handler(app: Holdfast, define: Any, log: Log) -> None:
     def stumble(ctx: Context) -> None:
         raise ConnectionError("no line")
 
@@ -50,7 +50,7 @@ def test_middleware_sees_what_the_handler_raised(app: Holdfast, define: Any, log
     assert log[2:] == ["inner saw ConnectionError", "outer saw ConnectionError"]
 
 
-def test_middleware_sees_outcomes_as_they_were_given(app: Holdfast, define: Any, log: Log) -> None:
+def test_middleware_sees_outcomes(app: Holdfast, define: Any, log: Log) -> None:
     def cancel(ctx: Context) -> None:
         raise Cancel("enough")
 
@@ -60,7 +60,7 @@ def test_middleware_sees_outcomes_as_they_were_given(app: Holdfast, define: Any,
     assert log[-2:] == ["inner saw Cancel", "outer saw Cancel"]
 
 
-def test_middleware_that_raises_before_the_handler_spares_it(app: Holdfast, define: Any, log: Log) -> None:
+def test_middleware_that_raises_first_prevents_the_call_of_the_handler(app: Holdfast, define: Any, log: Log) -> None:
     @app.middleware
     def refuse(ctx: Context) -> Iterator[None]:
         raise PermissionError("not today")
@@ -84,7 +84,7 @@ def test_middleware_that_raises_after_the_handler_fails_the_job(app: Holdfast, d
     assert log[2:] == ["inner saw ValueError", "outer saw ValueError"]
 
 
-def test_middleware_may_deal_with_an_error_or_put_another_in_its_place(app: Holdfast, define: Any) -> None:
+def test_middleware_can_handle_or_replace_an_error(app: Holdfast, define: Any) -> None:
     @app.middleware
     def soothe(ctx: Context) -> Iterator[None]:
         try:
@@ -109,9 +109,7 @@ def test_middleware_may_deal_with_an_error_or_put_another_in_its_place(app: Hold
 
 
 @pytest.mark.parametrize("fault", ["never yields", "yields twice"])
-def test_middleware_with_another_number_of_yields_than_one_fails_the_job(
-    app: Holdfast, define: Any, fault: str
-) -> None:
+def test_middleware_that_does_not_yield_exactly_once_fails_the_job(app: Holdfast, define: Any, fault: str) -> None:
     @app.middleware
     def odd(ctx: Context) -> Iterator[None]:
         if fault == "yields twice":
@@ -125,7 +123,7 @@ def test_middleware_with_another_number_of_yields_than_one_fails_the_job(
     assert (job.refresh().status, job.result) == ("failed", None)
 
 
-def test_an_exception_named_stop_iteration_goes_through_middleware(app: Holdfast, log: Log) -> None:
+def test_a_stop_iteration_of_a_handler_passes_through_middleware(app: Holdfast, log: Log) -> None:
     @app.task(max_attempts=1)
     def work() -> None:
         raise StopIteration("of its own")
@@ -135,6 +133,6 @@ def test_an_exception_named_stop_iteration_goes_through_middleware(app: Holdfast
     assert job.refresh().status == "failed"
 
 
-def test_only_a_generator_function_is_middleware(app: Holdfast) -> None:
+def test_middleware_must_be_a_generator_function(app: Holdfast) -> None:
     with pytest.raises(InvalidInput, match="yield"):
         app.middleware(lambda ctx: None)

@@ -12,7 +12,7 @@ from holdfast.model.pruning import DeleteJobs
 from holdfast.testing import FakeClock
 from holdfast.upkeep import background, throttle
 from holdfast.upkeep.background import BackgroundPruner
-from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]
 
@@ -33,7 +33,7 @@ def events(app: Holdfast, name: str) -> int:
 def test_a_worker_prunes_while_it_runs_jobs(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.many(1200)
     clock.advance(31 * DAY)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: count(app) == 0)
         ended.task.enqueue().wait(PATIENCE_SECONDS)
         eventually(lambda: events(app, "pruned") == 1)
@@ -52,7 +52,7 @@ def test_a_worker_prunes_at_intervals(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background.BackgroundPruner.__init__, "__defaults__", (0.02,))
-    with Shift(app):
+    with RunningWorker(app):
         for days in range(1, 4):
             ended.job("succeeded")
             clock.advance(31 * DAY)
@@ -86,9 +86,9 @@ def test_a_worker_that_shuts_down_stops_pruning_at_once(
     clock.advance(31 * DAY)
     for factor in ("IDLE_FACTOR", "BUSY_FACTOR"):
         monkeypatch.setattr(throttle, factor, 1e6)  # so that it does not come to a second step
-    with Shift(app) as shift:
+    with RunningWorker(app) as running:
         eventually(lambda: count(app) < 1500)
-        shift.stop()
+        running.stop()
     assert count(app) > 0
     (event,) = (event for event in app.observe.last_events(limit=1000) if event.event == "pruned")
     assert event.detail["interrupted"] is True
@@ -101,7 +101,7 @@ def test_only_one_of_two_workers_prunes(app: Holdfast, open_app: Open, clock: Fa
     clock.advance(31 * DAY)
     other = open_app(clock=clock)
     Ended(other)
-    with Shift(app), Shift(other):
+    with RunningWorker(app), RunningWorker(other):
         eventually(lambda: count(app) == 0)
         eventually(lambda: events(app, "pruned") == 1)
     detail = [event.detail for event in app.observe.last_events(limit=1000) if event.event == "pruned"]
@@ -112,7 +112,7 @@ def test_background_pruning_can_be_switched_off(open_app: Open, clock: FakeClock
     app = open_app(clock=clock, retention=Retention(automatic=False))
     job = Ended(app).job("succeeded")
     clock.advance(400 * DAY)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: app.store.pruning.state().retention is not None)
         Ended(app).task.enqueue().wait(PATIENCE_SECONDS)
     assert app.jobs.get(job).status == "succeeded"
@@ -122,7 +122,7 @@ def test_background_pruning_can_be_switched_off(open_app: Open, clock: FakeClock
 def test_a_clock_that_was_set_back_deletes_nothing(app: Holdfast, clock: FakeClock, ended: Ended) -> None:
     ended.job("succeeded")
     clock.step(-3000 * DAY)
-    with Shift(app):
+    with RunningWorker(app):
         ended.task.enqueue().wait(PATIENCE_SECONDS)
     assert count(app) == 2
 
@@ -135,7 +135,7 @@ def test_the_rules_of_the_worker_apply(open_app: Open, clock: FakeClock) -> None
     ended.job("succeeded", task="ping")
     kept = ended.job("succeeded")
     clock.advance(600)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: count(app) == 1)
     assert app.jobs.get(kept).status == "succeeded"
 
@@ -154,7 +154,7 @@ def test_pruning_under_load_loses_no_job(open_app: Open) -> None:
     ended = Ended(app)
     for _ in range(600):
         ended.job("succeeded")
-    with Shift(app):
+    with RunningWorker(app):
         for number in range(400):
             keep.enqueue(number)
         eventually(lambda: len(ran) >= 400)
@@ -237,7 +237,7 @@ def test_a_stopped_worker_releases_the_prune_lock(app: Holdfast, clock: FakeCloc
     app.store.pruning.begin = begun  # type: ignore[method-assign]
     ended.job("succeeded")
     clock.advance(31 * DAY)
-    with Shift(app):
+    with RunningWorker(app):
         comes_true(started)
         eventually(lambda: app.store.pruning.state().last_at is not None)
     assert app.store.pruning.state().last_counts == {"succeeded": 1}

@@ -1,4 +1,4 @@
-"""The worker: which jobs it takes, in which order, how many at once, and how many before their time."""
+"""The worker: which jobs it claims, in which order, how many run at once, and how many it claims ahead."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
-from shift import PATIENCE_SECONDS, Gauge, Shift, comes_true, drain, eventually, left
+from support.running_worker import PATIENCE_SECONDS, Gauge, RunningWorker, comes_true, drain, eventually, left
 
 Open = Callable[..., Holdfast]
 
@@ -22,7 +22,7 @@ Open = Callable[..., Holdfast]
 
 @pytest.fixture
 def order(app: Holdfast) -> list[str]:
-    """The names of the jobs, as they run; `note` is the task."""
+    """The names of the jobs in the order in which they run. The task is `note`."""
     seen: list[str] = []
 
     @app.task
@@ -32,7 +32,7 @@ def order(app: Holdfast) -> list[str]:
     return seen
 
 
-def test_jobs_run_by_priority_and_then_as_they_came(app: Holdfast, order: list[str]) -> None:
+def test_jobs_run_by_priority_and_then_in_order_of_enqueue(app: Holdfast, order: list[str]) -> None:
     note = app.tasks["note"]
     for name, priority in (("c", 0), ("a", 10), ("d", 0), ("e", -5), ("b", 5)):
         note.using(priority=priority, queue=f"queue-{name}").enqueue(name)
@@ -40,7 +40,7 @@ def test_jobs_run_by_priority_and_then_as_they_came(app: Holdfast, order: list[s
     assert order == ["a", "b", "c", "d", "e"]
 
 
-def test_queues_are_served_in_the_order_in_which_they_are_named(app: Holdfast, order: list[str]) -> None:
+def test_queues_are_served_in_the_listed_order(app: Holdfast, order: list[str]) -> None:
     note = app.tasks["note"]
     for number in range(10):
         note.using(queue="bulk", priority=100).enqueue(f"bulk-{number}")
@@ -51,8 +51,8 @@ def test_queues_are_served_in_the_order_in_which_they_are_named(app: Holdfast, o
     assert app.jobs.count(status="ready", queue="elsewhere") == 10
 
 
-def test_weights_share_out_a_worker(open_app: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.prefetch.WORK_AHEAD_SECONDS", 0)  # so that each job is chosen by itself
+def test_queues_are_served_in_proportion_to_their_weights(open_app: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.claiming.PREFETCH_SECONDS", 0)  # so that each job is claimed alone
     app, seen = open_app(random=Random(7)), []
 
     @app.task
@@ -69,7 +69,7 @@ def test_weights_share_out_a_worker(open_app: Open, monkeypatch: pytest.MonkeyPa
 
 def test_queues_that_appear_later_are_served(app: Holdfast, order: list[str]) -> None:
     note = app.tasks["note"]
-    with Shift(app):
+    with RunningWorker(app):
         for name in ("first", "second", "third"):
             note.using(queue=name).enqueue(name)
             eventually(lambda: name in order, f"{name} was not served")  # noqa: B023
@@ -84,7 +84,7 @@ def test_many_queues_are_all_served(app: Holdfast, order: list[str]) -> None:
     assert sorted(order, key=int) == [str(number) for number in range(120)]
 
 
-def test_a_paused_queue_waits_and_does_not_keep_a_worker_from_being_idle(app: Holdfast, order: list[str]) -> None:
+def test_a_worker_is_idle_if_only_a_paused_queue_has_jobs(app: Holdfast, order: list[str]) -> None:
     note = app.tasks["note"]
     app.queue("held").pause()
     note.using(queue="held").enqueue("held")
@@ -92,7 +92,7 @@ def test_a_paused_queue_waits_and_does_not_keep_a_worker_from_being_idle(app: Ho
     drain(app)
     drain(app, queues="held,default")
     assert order == ["free"]
-    with Shift(app):
+    with RunningWorker(app):
         app.queue("held").resume()
         eventually(lambda: order == ["free", "held"])
 
@@ -100,7 +100,7 @@ def test_a_paused_queue_waits_and_does_not_keep_a_worker_from_being_idle(app: Ho
 @pytest.mark.parametrize(
     "queues", ["", "mail=0", "mail=x", "mail*0", "mail,mail", [], {"mail": 0}, {"mail": True}, [7], "a,,b", {"": 1}]
 )
-def test_queues_that_make_no_sense_are_refused(app: Holdfast, order: list[str], queues: Any) -> None:
+def test_invalid_queues_are_refused(app: Holdfast, order: list[str], queues: Any) -> None:
     with pytest.raises(InvalidInput):
         app.worker(queues=queues)
 
@@ -108,7 +108,7 @@ def test_queues_that_make_no_sense_are_refused(app: Holdfast, order: list[str], 
 # --- how many at once -----------------------------------------------------------------------------
 
 
-def test_as_many_functions_run_at_once_as_it_was_told(live: Holdfast) -> None:
+def test_functions_run_at_once_up_to_the_concurrency(live: Holdfast) -> None:
     together = threading.Barrier(7)
 
     @live.task
@@ -120,7 +120,7 @@ def test_as_many_functions_run_at_once_as_it_was_told(live: Holdfast) -> None:
     assert {live.jobs.get(job_id).result for job_id in ids} == set(range(7))
 
 
-def test_jobs_that_used_to_be_short_run_at_once_when_they_take_long(live: Holdfast) -> None:
+def test_jobs_run_in_several_threads_when_they_take_longer_than_before(live: Holdfast) -> None:
     together = threading.Barrier(4)
 
     @live.task
@@ -134,7 +134,7 @@ def test_jobs_that_used_to_be_short_run_at_once_when_they_take_long(live: Holdfa
     assert drain(live, concurrency=4).succeeded == 44
 
 
-def test_as_many_coroutines_run_at_once_as_it_was_told(live: Holdfast) -> None:
+def test_coroutines_run_at_once_up_to_the_concurrency(live: Holdfast) -> None:
     here, all_here = Gauge(), threading.Event()
 
     @live.task
@@ -149,7 +149,7 @@ def test_as_many_coroutines_run_at_once_as_it_was_told(live: Holdfast) -> None:
     assert drain(live, concurrency=7).succeeded == 7
 
 
-def test_functions_and_coroutines_together_are_as_many_as_it_was_told(live: Holdfast) -> None:
+def test_functions_and_coroutines_share_the_concurrency(live: Holdfast) -> None:
     here, all_here = Gauge(), threading.Event()
 
     def arrive() -> None:
@@ -176,7 +176,7 @@ def test_functions_and_coroutines_together_are_as_many_as_it_was_told(live: Hold
 
 @pytest.mark.parametrize("kind", ["sync", "async", "mixed"])
 @pytest.mark.parametrize("seconds", [0, 0.001, 0.003])
-def test_never_more_run_at_once_than_it_was_told(live: Holdfast, kind: str, seconds: float) -> None:
+def test_the_concurrency_is_never_exceeded(live: Holdfast, kind: str, seconds: float) -> None:
     here = Gauge()
 
     @live.task
@@ -198,7 +198,7 @@ def test_never_more_run_at_once_than_it_was_told(live: Holdfast, kind: str, seco
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_queue_never_has_more_at_once_than_its_limit(live: Holdfast, kind: str) -> None:
+def test_the_limit_of_a_queue_is_never_exceeded(live: Holdfast, kind: str) -> None:
     here = {"one": Gauge(), "three": Gauge(), "free": Gauge()}
 
     if kind == "sync":
@@ -233,7 +233,7 @@ def test_a_limit_leaves_room_for_other_queues(live: Holdfast) -> None:
         ran.set()
 
     hold.enqueue_many([{}] * 5)
-    with Shift(live, queues={"slow": 1, "default": None}, concurrency=2):
+    with RunningWorker(live, queues={"slow": 1, "default": None}, concurrency=2):
         pass_by.enqueue()
         comes_true(ran, "the other queue was not served")
         assert live.jobs.count(status="ready", queue="slow") == 4
@@ -243,7 +243,7 @@ def test_a_limit_leaves_room_for_other_queues(live: Holdfast) -> None:
 # --- how many before their time -------------------------------------------------------------------
 
 
-def test_jobs_that_take_long_are_not_taken_before_they_can_begin(live: Holdfast) -> None:
+def test_long_jobs_are_not_claimed_before_they_can_start(live: Holdfast) -> None:
     held: list[int] = []
 
     @live.task
@@ -257,8 +257,8 @@ def test_jobs_that_take_long_are_not_taken_before_they_can_begin(live: Holdfast)
     assert max(held) <= 3
 
 
-def test_two_workers_share_jobs_that_take_long(live: Holdfast, open_app: Open) -> None:
-    """Each waits for one that runs in the other worker: if a worker took more than it can begin, all would hang."""
+def test_two_workers_share_long_jobs(live: Holdfast, open_app: Open) -> None:
+    """Each job waits for one in the other worker. If a worker claimed more than it can start, all would hang."""
     other, done, together = open_app(), Counter[str](), threading.Barrier(2)
 
     def register(app: Holdfast, name: str) -> Any:
@@ -272,21 +272,21 @@ def test_two_workers_share_jobs_that_take_long(live: Holdfast, open_app: Open) -
 
     register(other, "other")
     register(live, "live").enqueue_many([{}] * 12)
-    with Shift(live, concurrency=1), Shift(other, concurrency=1):
+    with RunningWorker(live, concurrency=1), RunningWorker(other, concurrency=1):
         eventually(lambda: sum(done.values()) == 12)
     assert done == {"live": 6, "other": 6}
 
 
-def test_what_was_taken_behind_a_job_that_takes_longer_than_it_used_to_goes_to_others_uncounted(
+def test_jobs_that_were_claimed_behind_a_long_job_are_given_back_uncounted(
     give_back_what_waits: None, live: Holdfast, open_app: Open
 ) -> None:
-    other, release, begun = open_app(), threading.Event(), threading.Event()
+    other, release, started = open_app(), threading.Event(), threading.Event()
 
     def register(app: Holdfast) -> Any:
         @app.task(name="work")
         def work(block: bool) -> None:
             if block:
-                begun.set()
+                started.set()
                 comes_true(release)
 
         return work
@@ -294,17 +294,17 @@ def test_what_was_taken_behind_a_job_that_takes_longer_than_it_used_to_goes_to_o
     work = register(live)
     register(other)
     work.enqueue_many([{"block": False}] * 400)
-    with Shift(live, concurrency=1):
+    with RunningWorker(live, concurrency=1):
         eventually(lambda: live.jobs.count(status="succeeded") == 400)
         ids = work.enqueue_many([{"block": True}] + [{"block": False}] * 100)
-        comes_true(begun)
-        with Shift(other, concurrency=1):
-            eventually(lambda: live.jobs.count(status="succeeded") == 500, "they were held behind the blocked one")
-        assert {left(live, job_id) for job_id in ids} == {4}, "each had one attempt that counts"
+        comes_true(started)
+        with RunningWorker(other, concurrency=1):
+            eventually(lambda: live.jobs.count(status="succeeded") == 500, "they were not given back")
+        assert {left(live, job_id) for job_id in ids} == {4}, "each has used one attempt"
         release.set()
 
 
-def test_what_waits_behind_a_coroutine_that_blocks_the_loop_goes_to_others(
+def test_jobs_that_were_claimed_behind_a_blocking_coroutine_are_given_back(
     give_back_what_waits: None, live: Holdfast, open_app: Open
 ) -> None:
     other, release, blocked, ran = open_app(), threading.Event(), threading.Event(), Counter[str]()
@@ -326,12 +326,12 @@ def test_what_waits_behind_a_coroutine_that_blocks_the_loop_goes_to_others(
     block.enqueue()
     ids = quick.enqueue_many([{}] * 6)
     try:
-        with Shift(live, concurrency=4) as shift:
+        with RunningWorker(live, concurrency=4) as running:
             comes_true(blocked)
-            with Shift(other, concurrency=4):
-                eventually(lambda: ran["other"] == 6, "they wait for the one that blocks")
+            with RunningWorker(other, concurrency=4):
+                eventually(lambda: ran["other"] == 6, "they were not given back")
             release.set()
-            shift.stop()
+            running.stop()
     finally:
         release.set()
     assert {left(live, job_id) for job_id in ids} == {4}
@@ -352,7 +352,7 @@ def test_two_workers_of_one_app_run_each_job_once(live: Holdfast) -> None:
 
     work.enqueue_many([{"number": number} for number in range(500)])
     work_later.enqueue_many([{"number": number} for number in range(500, 1000)])
-    with Shift(live, until_idle=True) as one, Shift(live, until_idle=True) as two:
+    with RunningWorker(live, until_idle=True) as one, RunningWorker(live, until_idle=True) as two:
         reports = one.report(), two.report()
     assert one.worker.id != two.worker.id
     assert runs == dict.fromkeys(range(1000), 1)

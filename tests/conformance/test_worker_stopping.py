@@ -1,4 +1,4 @@
-"""The worker: how it ends, and what becomes of what it had taken."""
+"""The worker: stopping, and what happens to the jobs that it has claimed."""
 
 import asyncio
 import contextlib
@@ -16,23 +16,23 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed
 from holdfast.model.job import SettledAndClaimed
-from shift import Shift, comes_true, drain, eventually, left, outcomes
+from support.running_worker import RunningWorker, comes_true, drain, eventually, left, outcomes
 
 
 class Holding:
-    """A task whose handlers stay until they are let go, and pay no heed to a cancellation."""
+    """A task whose handlers block until `release` is set, and ignore cancellation."""
 
     def __init__(self, app: Holdfast, kind: str = "sync") -> None:
-        self.begun, self.release, self.returned = threading.Event(), threading.Event(), threading.Event()
+        self.started, self.release, self.returned = threading.Event(), threading.Event(), threading.Event()
 
         def hold(ctx: Context) -> str:
-            self.begun.set()
+            self.started.set()
             comes_true(self.release)
             self.returned.set()
             return "done"
 
         async def hold_later(ctx: Context) -> str:
-            self.begun.set()
+            self.started.set()
             while not self.release.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0.01)
@@ -47,82 +47,84 @@ def holding(live: Holdfast, request: pytest.FixtureRequest) -> Holding:
     return Holding(live, request.param)
 
 
-def test_an_idle_worker_is_woken_by_a_stop(no_polling: None, live: Holdfast, holding: Holding) -> None:
-    with Shift(live) as shift:
+def test_stop_wakes_an_idle_worker(no_polling: None, live: Holdfast, holding: Holding) -> None:
+    with RunningWorker(live) as running:
         job = live.tasks["hold"].enqueue()
         holding.release.set()
         eventually(lambda: job.refresh().status == "succeeded")
-        shift.stop()
+        running.stop()
 
 
-def test_a_worker_that_is_stopped_finishes_what_runs_and_takes_nothing_more(live: Holdfast, holding: Holding) -> None:
+def test_a_stopping_worker_finishes_running_jobs_and_claims_no_more(live: Holdfast, holding: Holding) -> None:
     first = holding.task.enqueue()
-    with Shift(live, concurrency=1) as shift:
-        comes_true(holding.begun)
+    with RunningWorker(live, concurrency=1) as running:
+        comes_true(holding.started)
         second = holding.task.enqueue()
-        shift.worker.stop()
+        running.worker.stop()
         holding.release.set()
-        report = shift.report()
+        report = running.report()
     assert (first.refresh().status, first.result) == ("succeeded", "done")
     assert (second.refresh().status, second.attempt) == ("ready", 0)
     assert (report.succeeded, report.interrupted, report.stuck) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["the end of grace", "a second stop"])
-def test_what_still_runs_is_interrupted_and_goes_back_uncounted(live: Holdfast, holding: Holding, how: str) -> None:
+def test_jobs_that_still_run_are_interrupted_and_the_attempt_does_not_count(
+    live: Holdfast, holding: Holding, how: str
+) -> None:
     job = holding.task.enqueue()
-    with Shift(live, grace=0.1 if how == "the end of grace" else 60) as shift:
-        comes_true(holding.begun)
-        report = shift.stop() if how == "the end of grace" else shift.hurry()
+    with RunningWorker(live, grace=0.1 if how == "the end of grace" else 60) as running:
+        comes_true(holding.started)
+        report = running.stop() if how == "the end of grace" else running.stop_now()
     job.refresh()
     assert (job.status, job.worker, left(live, job.id)) == ("ready", None, 3)
     assert outcomes(live, job.id) == ["interrupted"]
     assert (report.interrupted, report.succeeded, report.failed) == (1, 0, 0)
     holding.release.set()
-    if report.stuck:  # a coroutine may have gone with its loop
+    if report.stuck:  # a coroutine may have ended with its loop
         holding.returned.wait(0.2)
-    assert job.refresh().status == "ready", "what comes after the end counts no more"
+    assert job.refresh().status == "ready", "the outcome after the end is ignored"
     drain(live)
     assert (job.refresh().result, outcomes(live, job.id)) == ("done", ["interrupted", "succeeded"])
 
 
-def test_a_coroutine_that_is_interrupted_may_tidy_up(live: Holdfast) -> None:
-    begun, tidied = threading.Event(), threading.Event()
+def test_an_interrupted_coroutine_can_clean_up(live: Holdfast) -> None:
+    started, cleaned_up = threading.Event(), threading.Event()
 
     @live.task
     async def work() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.02)
-            tidied.set()
+            cleaned_up.set()
 
     work.enqueue()
-    with Shift(live) as shift:
-        comes_true(begun)
-        shift.hurry()
-    comes_true(tidied, "the loop went away under it")
+    with RunningWorker(live) as running:
+        comes_true(started)
+        running.stop_now()
+    comes_true(cleaned_up, "the loop ended before the cleanup")
 
 
-def test_what_was_taken_and_not_begun_goes_back_uncounted(live: Holdfast) -> None:
-    begun, release = threading.Event(), threading.Event()
+def test_jobs_that_were_claimed_but_not_started_are_given_back_uncounted(live: Holdfast) -> None:
+    started, release = threading.Event(), threading.Event()
 
     @live.task
     def work(block: bool) -> None:
         if block:
-            begun.set()
+            started.set()
             comes_true(release)
 
     work.enqueue_many([{"block": False}] * 400)
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         eventually(lambda: live.jobs.count(status="succeeded") == 400)
         ids = work.enqueue_many([{"block": True}] * 50)
-        comes_true(begun)
-        shift.worker.stop()
+        comes_true(started)
+        running.worker.stop()
         eventually(lambda: live.jobs.count(status="running") == 1)
         release.set()
-        shift.report()
+        running.report()
     states = [live.jobs.get(job_id).status for job_id in ids]
     assert sorted(states) == ["ready"] * 49 + ["succeeded"]
     assert {left(live, job_id) for job_id, state in zip(ids, states, strict=True) if state == "ready"} == {5}
@@ -130,14 +132,14 @@ def test_what_was_taken_and_not_begun_goes_back_uncounted(live: Holdfast) -> Non
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("slow", ["before", "after"])
-def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
+def test_a_claim_in_progress_when_the_worker_stops_is_given_back(
     live: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str, slow: str
 ) -> None:
-    """The database is slow, and hands out jobs to a worker that has stopped meanwhile."""
+    """The database is slow, and the worker stops before its claim returns."""
     claiming, go_on, ran = threading.Event(), threading.Event(), []
     settle_and_claim = live.store.jobs.settle_and_claim
 
-    def slow_exchange(settlements: Any, wants: Any) -> SettledAndClaimed:
+    def slow_claim(settlements: Any, wants: Any) -> SettledAndClaimed:
         if not wants or settlements or claiming.is_set():
             return settle_and_claim(settlements, wants)
         exchanged = settle_and_claim(settlements, wants) if slow == "after" else None
@@ -147,26 +149,26 @@ def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(
 
     @live.task
     def work() -> None:
-        ran.append(shift.is_over())
+        ran.append(running.has_ended())
 
     @live.task
     async def work_later() -> None:
-        ran.append(shift.is_over())
+        ran.append(running.has_ended())
 
     ids = (work if kind == "sync" else work_later).enqueue_many([{}] * 5)
-    monkeypatch.setattr(live.store.jobs, "settle_and_claim", slow_exchange)
-    with Shift(live) as shift:
+    monkeypatch.setattr(live.store.jobs, "settle_and_claim", slow_claim)
+    with RunningWorker(live) as running:
         comes_true(claiming)
-        shift.worker.stop()
+        running.worker.stop()
         threading.Timer(0.1, go_on.set).start()
-        shift.report()
+        running.report()
     monkeypatch.undo()
-    eventually(lambda: live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone")
+    eventually(lambda: live.jobs.count(status="running") == 0, "jobs are still claimed by a worker that has ended")
     assert not any(ran), "a handler ran after the worker had ended"
     assert all(left(live, job_id) == 5 for job_id in ids if live.jobs.get(job_id).status == "ready")
 
 
-def test_workers_that_are_hurried_under_load_leave_nothing_behind(live: Holdfast) -> None:
+def test_workers_that_stop_at_once_under_load_leave_no_running_jobs(live: Holdfast) -> None:
     runs: list[int] = []
 
     @live.task
@@ -183,15 +185,15 @@ def test_workers_that_are_hurried_under_load_leave_nothing_behind(live: Holdfast
         for task in (work, work_later):
             task.enqueue_many([{}] * 100)
         before = len(runs)
-        with Shift(live, concurrency=20) as shift:
+        with RunningWorker(live, concurrency=20) as running:
             eventually(lambda: len(runs) > before + 50)  # noqa: B023
-            shift.hurry()
-        assert live.jobs.count(status="running") == 0, "jobs were left with a worker that is gone"
+            running.stop_now()
+        assert live.jobs.count(status="running") == 0, "jobs are still claimed by a worker that has ended"
         live.jobs.cancel(status="ready")
-    assert live.jobs.count(status=["scheduled", "failed"]) == 0, "an interrupted attempt passed for a failed one"
+    assert live.jobs.count(status=["scheduled", "failed"]) == 0, "an interrupted attempt was recorded as failed"
 
 
-def test_a_worker_that_was_stopped_before_it_began_does_nothing(live: Holdfast, holding: Holding) -> None:
+def test_a_worker_that_was_stopped_before_its_start_does_nothing(live: Holdfast, holding: Holding) -> None:
     job = holding.task.enqueue()
     worker = live.worker()
     worker.stop()
@@ -199,8 +201,10 @@ def test_a_worker_that_was_stopped_before_it_began_does_nothing(live: Holdfast, 
     assert (job.refresh().status, job.attempt) == ("ready", 0)
 
 
-def test_a_stop_after_the_end_touches_nothing(live: Holdfast, holding: Holding, tmp_path: Path) -> None:
-    """Its descriptors may belong to somebody else by then."""
+def test_stop_after_the_end_does_not_write_to_reused_descriptors(
+    live: Holdfast, holding: Holding, tmp_path: Path
+) -> None:
+    """Its descriptors may belong to other files by then."""
     worker = live.worker(until_idle=True)
     worker.run()
     file = tmp_path / "somebody-elses"
@@ -214,37 +218,37 @@ def test_a_stop_after_the_end_touches_nothing(live: Holdfast, holding: Holding, 
             os.close(descriptor)
 
 
-def test_an_app_that_is_closed_under_its_worker_ends_it(open_app: Callable[..., Holdfast]) -> None:
+def test_closing_the_app_ends_its_worker(open_app: Callable[..., Holdfast]) -> None:
     app = open_app()
 
     @app.task
     def work() -> None:
         pass
 
-    with Shift(app) as shift:
+    with RunningWorker(app) as running:
         job = work.enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
         app.close()
-        shift.join()
-        assert isinstance(shift.error, StoreClosed)
-        shift.error = None
+        running.join()
+        assert isinstance(running.error, StoreClosed)
+        running.error = None
     eventually(lambda: not [one for one in threading.enumerate() if one.name.startswith("holdfast-run")])
 
 
-def test_a_worker_leaves_its_record_as_stopped(live: Holdfast, holding: Holding) -> None:
-    with Shift(live, queues="default,mail", concurrency=4) as shift:
+def test_the_record_of_a_stopped_worker_is_marked_as_stopped(live: Holdfast, holding: Holding) -> None:
+    with RunningWorker(live, queues="default,mail", concurrency=4) as running:
         eventually(live.store.workers.list)
         record = live.store.workers.list()[0].record
-        assert (record.id, record.pid, record.concurrency) == (shift.worker.id, os.getpid(), 4)
+        assert (record.id, record.pid, record.concurrency) == (running.worker.id, os.getpid(), 4)
         assert (record.queues, record.tasks, record.ended_at) == (("default", "mail"), ("hold",), None)
-        shift.stop()
+        running.stop()
     (worker,) = live.store.workers.list()
     record = worker.record
     assert worker.presence == "ended"
     assert record.ending == "stopped" and record.ended_at is not None
 
 
-def test_many_workers_one_after_the_other_leave_no_threads_and_no_open_files(live: Holdfast) -> None:
+def test_workers_leave_no_threads_and_no_open_files(live: Holdfast) -> None:
     @live.task
     def work() -> None:
         pass
@@ -269,19 +273,19 @@ def test_many_workers_one_after_the_other_leave_no_threads_and_no_open_files(liv
         live.worker()  # one that is never run
     gc.collect()
     eventually(lambda: threading.active_count() <= threads, f"threads: {threading.enumerate()}")
-    # Some connections for reading are kept for the next who reads.
+    # Some read connections stay open for reuse.
     eventually(lambda: open_files() <= files + 10, "open files")
     assert live.jobs.count(status="succeeded") == live.jobs.count()
 
 
-def test_a_worker_runs_once(live: Holdfast, holding: Holding) -> None:
+def test_a_worker_can_run_only_once(live: Holdfast, holding: Holding) -> None:
     worker = live.worker(until_idle=True)
     worker.run()
     with pytest.raises(InvalidInput, match=r"app\.worker\(\)"):
         worker.run()
 
 
-def test_a_worker_in_the_main_thread_puts_the_signal_handlers_back(live: Holdfast, holding: Holding) -> None:
+def test_a_worker_in_the_main_thread_restores_the_signal_handlers(live: Holdfast, holding: Holding) -> None:
     holding.release.set()
     job = holding.task.enqueue()
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -1,4 +1,4 @@
-"""The protocol WorkerStore: who is there, with what it has claimed, and what a heartbeat tells."""
+"""The workers part of the store: listing workers with their claims, and heartbeats."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ def enlist(app: Holdfast) -> str:
     return "worker-1"
 
 
-def test_a_worker_is_listed_with_what_it_has_claimed(app: Holdfast, work: Any) -> None:
+def test_a_worker_is_listed_with_its_claims(app: Holdfast, work: Any) -> None:
     worker = enlist(app)
     work.enqueue_many([{}] * 2)
     work.using(queue="mail").enqueue()
@@ -39,7 +39,7 @@ def test_a_worker_is_listed_with_what_it_has_claimed(app: Holdfast, work: Any) -
     assert (found.presence, found.is_present, found.running) == ("ended", False, 0)
 
 
-def test_a_heartbeat_returns_the_leases_in_the_name_of_the_worker(app: Holdfast, work: Any) -> None:
+def test_a_heartbeat_returns_the_leases_of_the_worker(app: Holdfast, work: Any) -> None:
     worker = enlist(app)
     assert app.store.workers.heartbeat(worker) == []
     job = work.enqueue()
@@ -47,7 +47,7 @@ def test_a_heartbeat_returns_the_leases_in_the_name_of_the_worker(app: Holdfast,
     assert app.store.workers.heartbeat(worker) == [Lease(job.id, 1)]
 
 
-def test_a_worker_that_was_taken_for_dead_is_told_with_its_heartbeat(app: Holdfast, sql: Any) -> None:
+def test_a_worker_that_was_considered_dead_learns_it_from_its_heartbeat(app: Holdfast, sql: Any) -> None:
     worker = enlist(app)
     sql("UPDATE holdfast_workers SET ended_at = 1, ending = 'lost'")
     assert app.store.workers.heartbeat(worker) is None

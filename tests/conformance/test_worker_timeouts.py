@@ -1,4 +1,4 @@
-"""The worker: handlers that run for longer than they may."""
+"""The worker: handlers that exceed their timeout."""
 
 import asyncio
 import threading
@@ -9,20 +9,29 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS, Shift, attempts, comes_true, drain, eventually, let_time_run_out, outcomes
+from support.running_worker import (
+    PATIENCE_SECONDS,
+    RunningWorker,
+    attempts,
+    comes_true,
+    drain,
+    eventually,
+    let_time_run_out,
+    outcomes,
+)
 
 
 class Stubborn:
-    """Handlers that do not come back before they are let go. overdue: the time of the first attempt is over then."""
+    """Handlers that block until `release` is set. overdue: the timeout of the first attempt expires at once."""
 
     def __init__(self, app: Holdfast, kind: str, overdue: bool = False, **options: Any) -> None:
-        self.begun, self.release, self.returned = 0, threading.Event(), 0
+        self.started, self.release, self.returned = 0, threading.Event(), 0
         self.cancelled: list[bool] = []
 
         def stay(ctx: Context) -> str:
             if ctx.attempt > 1:
                 return "second"
-            self.begun += 1
+            self.started += 1
             if overdue:
                 let_time_run_out(ctx)
             comes_true(self.release)
@@ -33,7 +42,7 @@ class Stubborn:
         async def stay_later(ctx: Context) -> str:
             if ctx.attempt > 1:
                 return "second"
-            self.begun += 1
+            self.started += 1
             if overdue:
                 let_time_run_out(ctx)
             while not self.release.is_set():
@@ -52,29 +61,29 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_job_fails_when_its_time_is_over_though_its_handler_goes_on(live: Holdfast, kind: str) -> None:
+def test_a_job_fails_at_its_timeout_although_its_handler_still_runs(live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
-    with Shift(live) as shift:
+    with RunningWorker(live) as running:
         job = stubborn.task.enqueue()
         eventually(lambda: job.refresh().status == "failed")
         assert job.error_code == "TIMEOUT:HANDLER" and "0.1" in (job.error_detail or "")
         assert stubborn.returned == 0
-        report = shift.stop()
+        report = running.stop()
     assert (report.failed, report.stuck, report.succeeded) == (1, 1, 0)
     stubborn.release.set()
     eventually(lambda: stubborn.cancelled)
     assert set(stubborn.cancelled) == {True}
 
 
-def test_what_a_handler_returns_after_its_time_is_not_recorded(live: Holdfast, kind: str) -> None:
+def test_a_result_after_the_timeout_is_discarded(live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, overdue=True, timeout=3600, retry=0)
-    with Shift(live, concurrency=1) as shift:
+    with RunningWorker(live, concurrency=1) as running:
         job = stubborn.task.enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
         assert job.result == "second"
         stubborn.release.set()
         eventually(lambda: stubborn.returned)
-        report = shift.stop()
+        report = running.stop()
     assert report.stuck == 0
     job.refresh()
     assert (job.result, job.attempt) == ("second", 2)
@@ -82,7 +91,7 @@ def test_what_a_handler_returns_after_its_time_is_not_recorded(live: Holdfast, k
     assert attempts(live, job.id)[0].detail["error_code"] == "TIMEOUT:HANDLER"
 
 
-def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str) -> None:
+def test_a_stuck_thread_is_replaced(live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, timeout=0.05, max_attempts=1)
     served: list[int] = []
 
@@ -90,7 +99,7 @@ def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str)
     def next_one(n: int) -> None:
         served.append(n)
 
-    with Shift(live, concurrency=2) as shift:
+    with RunningWorker(live, concurrency=2) as running:
         for _ in range(4):
             stubborn.task.enqueue()
         eventually(lambda: live.jobs.count(status="failed") == 4)
@@ -100,14 +109,12 @@ def test_a_thread_that_does_not_come_back_is_replaced(live: Holdfast, kind: str)
         eventually(lambda: stubborn.returned == 4)
         next_one.enqueue_many([{"n": n} for n in range(10)])
         eventually(lambda: len(served) == 20)
-        assert shift.stop().stuck == 0, "all have come back"
+        assert running.stop().stuck == 0, "all handlers have returned"
 
 
-def test_the_end_of_a_timeout_is_noticed_also_by_a_worker_that_was_idle(
-    no_polling: None, live: Holdfast, kind: str
-) -> None:
+def test_a_worker_that_was_idle_enforces_timeouts(no_polling: None, live: Holdfast, kind: str) -> None:
     stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
-    with Shift(live):
+    with RunningWorker(live):
         for _ in range(4):
             job = stubborn.task.enqueue()
             eventually(lambda: job.refresh().status == "failed")  # noqa: B023
@@ -117,7 +124,7 @@ def test_the_end_of_a_timeout_is_noticed_also_by_a_worker_that_was_idle(
         stubborn.release.set()
 
 
-def test_a_coroutine_that_obeys_its_timeout_leaves_nothing_behind(live: Holdfast) -> None:
+def test_a_coroutine_that_ends_at_its_timeout_is_not_stuck(live: Holdfast) -> None:
     ended: list[str] = []
 
     @live.task(timeout=0.05, max_attempts=1)
@@ -125,14 +132,14 @@ def test_a_coroutine_that_obeys_its_timeout_leaves_nothing_behind(live: Holdfast
         try:
             await asyncio.sleep(60)
         finally:
-            ended.append("tidied up")
+            ended.append("cleaned up")
 
     job = sleep.enqueue()
     report = drain(live)
-    assert (job.refresh().error_code, ended, report.stuck) == ("TIMEOUT:HANDLER", ["tidied up"], 0)
+    assert (job.refresh().error_code, ended, report.stuck) == ("TIMEOUT:HANDLER", ["cleaned up"], 0)
 
 
-def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
+def test_a_job_can_have_its_own_timeout(live: Holdfast) -> None:
     release = threading.Event()
 
     @live.task(max_attempts=1)
@@ -140,7 +147,7 @@ def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
         return "in time" if release.wait(PATIENCE_SECONDS) else "late"
 
     hasty, calm = wait.using(timeout=0.05).enqueue(), wait.using(timeout=60).enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: hasty.refresh().status == "failed")
         release.set()
         eventually(lambda: calm.refresh().status == "succeeded")
@@ -148,16 +155,16 @@ def test_a_job_may_bring_its_own_timeout(live: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.000001])
-def test_a_timeout_of_next_to_nothing_ends_every_attempt(live: Holdfast, kind: str, seconds: float) -> None:
+def test_a_very_short_timeout_ends_every_attempt(live: Holdfast, kind: str, seconds: float) -> None:
     stubborn = Stubborn(live, kind, max_attempts=1)
     job = stubborn.task.using(timeout=seconds).enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: job.refresh().status == "failed")
         stubborn.release.set()
     assert job.error_code == "TIMEOUT:HANDLER"
 
 
-def test_a_job_that_ends_just_when_its_time_is_over_ends_once(live: Holdfast) -> None:
+def test_a_job_that_finishes_at_its_timeout_is_settled_once(live: Holdfast) -> None:
     runs: list[int] = []
 
     @live.task(timeout=0.02, max_attempts=1)

@@ -1,4 +1,4 @@
-"""The worker and time: clocks that are set, and the times that are kept of an attempt."""
+"""The worker: clock changes, and the stored times of an attempt."""
 
 import time
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
 from holdfast.model.job import Sweep
 from holdfast.testing import FakeClock
-from shift import Shift, attempts, drain, due_in, eventually
+from support.running_worker import RunningWorker, attempts, drain, due_in, eventually
 
 YEARS = 10 * 365 * 24 * 3600
 
 
 @pytest.mark.parametrize("seconds", [3600, -3600, YEARS, -YEARS])
 @pytest.mark.parametrize("kind", [Retry, Snooze])
-def test_a_clock_that_is_set_while_a_job_runs_does_not_change_its_delay(
+def test_a_clock_change_while_a_job_runs_does_not_change_its_delay(
     app: Holdfast, clock: FakeClock, define: Any, kind: type[Retry] | type[Snooze], seconds: int
 ) -> None:
     def meanwhile(ctx: Context) -> object:
@@ -37,12 +37,12 @@ def test_a_clock_that_is_set_while_a_job_runs_does_not_change_its_delay(
 
 
 @pytest.mark.parametrize("seconds", [3600, -3600, YEARS, -YEARS])
-def test_g8_a_clock_that_is_set_neither_takes_a_running_job_away_nor_runs_it_twice(
+def test_g8_a_clock_change_neither_expires_a_lease_nor_runs_a_job_twice(
     app: Holdfast, clock: FakeClock, open_app: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
     other = open_app(clock=clock)
     runs: list[int] = []
-    looks = {id(one): count_looks(one, monkeypatch) for one in (app, other)}
+    looks = {id(one): count_sweeps(one, monkeypatch) for one in (app, other)}
 
     def register(one: Holdfast) -> Any:
         @one.task(name="work", timeout=60)
@@ -56,14 +56,14 @@ def test_g8_a_clock_that_is_set_neither_takes_a_running_job_away_nor_runs_it_twi
         return work
 
     tasks = [register(one) for one in (app, other)]
-    with Shift(other, lease=1), Shift(app, lease=1):
+    with RunningWorker(other, lease=1), RunningWorker(app, lease=1):
         job = tasks[0].enqueue()
         eventually(lambda: job.refresh().status == "succeeded")
     assert (job.result, len(runs)) == ("done", 1)
 
 
-def count_looks(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows whenever the worker of this app looks for jobs that others have lost."""
+def count_sweeps(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that grows with each sweep for dead workers and expired leases."""
     looks, sweep = list[None](), app.store.jobs.sweep
 
     def look(what: Sweep = Sweep.ALL) -> int:
@@ -75,7 +75,7 @@ def count_looks(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return looks
 
 
-def test_the_times_of_an_attempt_are_true(open_app: Callable[..., Holdfast]) -> None:
+def test_the_times_of_an_attempt_are_correct(open_app: Callable[..., Holdfast]) -> None:
     app, inside = open_app(), []
 
     @app.task
@@ -98,7 +98,7 @@ def test_the_times_of_an_attempt_are_true(open_app: Callable[..., Holdfast]) -> 
     assert job.finished_at is not None and job.finished_at.timestamp() == pytest.approx(finished)
 
 
-def test_jobs_that_were_taken_together_each_have_their_own_times(open_app: Callable[..., Holdfast]) -> None:
+def test_jobs_that_were_claimed_together_have_their_own_times(open_app: Callable[..., Holdfast]) -> None:
     app = open_app()
 
     @app.task

@@ -1,4 +1,4 @@
-"""The worker begins what there is to do when it is told of it, and not when it happens to look."""
+"""The worker is woken by commits and due times, and does not poll."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast import Holdfast
-from shift import Shift, comes_true, eventually
+from support.running_worker import RunningWorker, comes_true, eventually
 
 TRIES = 6
 
@@ -17,28 +17,28 @@ pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def delays(app: Holdfast, enqueue: Callable[[], object]) -> list[float]:
-    """How long an idle worker takes to begin, several times over."""
+    """Measure several times how long an idle worker takes to start a job."""
     found = []
     for _ in range(TRIES):
-        before = len(began)
+        before = len(started)
         enqueued = time.monotonic()
         enqueue()
-        eventually(lambda: len(began) > before)  # noqa: B023
-        found.append(began[-1] - enqueued)
+        eventually(lambda: len(started) > before)  # noqa: B023
+        found.append(started[-1] - enqueued)
     return found
 
 
-began: list[float] = []
+started: list[float] = []
 
 
 @pytest.mark.parametrize("behind", [None, "sync", "async"])
-def test_an_idle_worker_is_woken_also_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
+def test_a_worker_is_woken_while_another_job_runs(live: Holdfast, behind: str | None) -> None:
     release, running = threading.Event(), threading.Event()
-    began.clear()
+    started.clear()
 
     @live.task
     def quick() -> None:
-        began.append(time.monotonic())
+        started.append(time.monotonic())
 
     @live.task
     def long() -> None:
@@ -51,8 +51,8 @@ def test_an_idle_worker_is_woken_also_while_another_job_runs(live: Holdfast, beh
         while not release.is_set():
             await asyncio.sleep(0.01)
 
-    with Shift(live, concurrency=3):
-        delays(live, quick.enqueue)  # until it is idle
+    with RunningWorker(live, concurrency=3):
+        delays(live, quick.enqueue)  # so that the worker is idle afterwards
         if behind is not None:
             (long if behind == "sync" else long_later).enqueue()
             comes_true(running)
@@ -60,20 +60,20 @@ def test_an_idle_worker_is_woken_also_while_another_job_runs(live: Holdfast, beh
         release.set()
 
 
-def test_a_scheduled_job_begins_when_it_is_due(live: Holdfast) -> None:
-    began.clear()
+def test_a_scheduled_job_starts_when_it_is_due(live: Holdfast) -> None:
+    started.clear()
 
     @live.task
     def quick() -> None:
-        began.append(time.monotonic())
+        started.append(time.monotonic())
 
-    with Shift(live):
+    with RunningWorker(live):
         delays(live, quick.enqueue)
         found = delays(live, lambda: quick.using(delay=0.3).enqueue())
     assert min(found) >= 0.299
 
 
-def test_a_retry_begins_when_it_is_due(live: Holdfast) -> None:
+def test_a_retry_starts_when_it_is_due(live: Holdfast) -> None:
     moments: list[float] = []
 
     @live.task(retry=0.25)
@@ -82,7 +82,7 @@ def test_a_retry_begins_when_it_is_due(live: Holdfast) -> None:
         if len(moments) < 4:
             raise ValueError("again")
 
-    with Shift(live):
+    with RunningWorker(live):
         stumble.enqueue()
         eventually(lambda: len(moments) == 4)
     gaps = [later - sooner for sooner, later in pairwise(moments)]

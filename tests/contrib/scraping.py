@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import Holdfast
 from holdfast.contrib.prometheus import serve
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 
 class Scrape:

@@ -16,7 +16,7 @@ from scraping import fetch
 
 from holdfast import Holdfast
 from holdfast.contrib.otel import instrument
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 TASKS = """
 import os

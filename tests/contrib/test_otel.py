@@ -12,7 +12,7 @@ from spans import Spans, attributes, is_child, is_linked, kept, nothing
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then, group
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
-from shift import drain
+from support.running_worker import drain
 
 # --- from the producer to the worker --------------------------------------------------------------
 

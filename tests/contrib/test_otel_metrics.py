@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
-from shift import drain
+from support.running_worker import drain
 
 
 class Metered:

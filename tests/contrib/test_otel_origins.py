@@ -14,7 +14,7 @@ from holdfast import Context, Holdfast
 from holdfast.contrib.otel import Instrumentation, instrument
 from holdfast.errors import InvalidInput
 from refusals import told
-from shift import drain
+from support.running_worker import drain
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID = int(TRACEPARENT.split("-")[1], 16)

@@ -15,8 +15,8 @@ from holdfast.contrib.metrics import METRICS, OTHERS
 from holdfast.contrib.prometheus import make_registry
 from holdfast.histogram import BOUNDS
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS, Shift, drain, eventually
 from support.folding import fold_all
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually
 
 Open = Callable[..., Holdfast]
 
@@ -183,7 +183,7 @@ def test_live_workers_are_counted_with_their_jobs(live: Holdfast) -> None:
         go.wait(PATIENCE_SECONDS)
 
     hold.enqueue()
-    with Shift(live, concurrency=7), served(live) as url:
+    with RunningWorker(live, concurrency=7), served(live) as url:
         eventually(lambda: fetch(url)["holdfast_worker_jobs"] == 1)
         found = fetch(url)
         assert found.value("holdfast_workers", state="alive") == 1

@@ -15,7 +15,7 @@ from holdfast.contrib import prometheus
 from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
 from holdfast.errors import InvalidInput
 from refusals import told
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 Open = Callable[..., Holdfast]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from yard import Yard
 
 from holdfast.clock import SECOND
-from shift import eventually
+from support.running_worker import eventually
 
 
 def is_gone(pid: str) -> bool:

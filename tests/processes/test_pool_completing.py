@@ -10,7 +10,7 @@ from yard import Yard
 from crew import Member
 from holdfast import Holdfast, Job, Task
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS, eventually, outcomes
+from support.running_worker import PATIENCE_SECONDS, eventually, outcomes
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 from yard import Yard
 
 from holdfast import Holdfast, Retention
-from shift import eventually
+from support.running_worker import eventually
 
 JOBS = 6000
 KILLS = 3

@@ -16,7 +16,7 @@ from crew import Crew
 from forking import Child, patient_forks
 from holdfast import Context, Holdfast
 from holdfast.testing import FakeClock
-from shift import Shift, attempts, comes_true, drain, eventually, outcomes
+from support.running_worker import RunningWorker, attempts, comes_true, drain, eventually, outcomes
 from support.transitions import claim_tasks, recover_lost
 from test_disks import Disk, disk, fill
 
@@ -50,15 +50,15 @@ def test_a_job_that_ends_on_a_full_disk_is_settled_when_there_is_room_and_not_ru
             return fill_up(ctx)
 
         job = (work if kind == "sync" else work_later).enqueue()
-        with caplog.at_level(logging.WARNING, "holdfast"), Shift(app, lease=2) as shift:
+        with caplog.at_level(logging.WARNING, "holdfast"), RunningWorker(app, lease=2) as running:
             comes_true(full)
-            eventually(lambda: "cannot be written" in caplog.text, "the disk was not full")
+            eventually(lambda: "cannot write to the database" in caplog.text, "the disk was not full")
             lease_ends = time.monotonic() + 2.3
             eventually(lambda: time.monotonic() > lease_ends)
             assert job.refresh().status == "running"
             (place / "ballast").unlink()
             eventually(lambda: job.refresh().status == "succeeded")
-            report = shift.stop()
+            report = running.stop()
         assert (len(runs), len(job.result or "")) == (1, 500_000)
         assert outcomes(app, job.id) == ["succeeded"]
         assert report.succeeded == 1
@@ -76,8 +76,8 @@ def test_a_worker_on_a_full_disk_goes_on_when_there_is_room(disk: Disk) -> None:
                 fill(place)
 
         work.enqueue_many([{"n": n} for n in range(100)])
-        with Shift(app, concurrency=2) as shift:
-            eventually(lambda: shift.worker._worker_run.dispatcher._pause > 0, "no settling has failed")
+        with RunningWorker(app, concurrency=2) as running:
+            eventually(lambda: running.worker._worker_run.dispatcher._backoff_seconds > 0, "no settling has failed")
             (place / "ballast").unlink()
             eventually(lambda: app.jobs.count(status="succeeded") == 100)
         assert set(runs.values()) == {1}
@@ -120,7 +120,7 @@ def test_a_fork_neither_frees_the_lock_of_a_running_worker_nor_takes_its_jobs(ap
         return "done"
 
     job = hold.enqueue()
-    with Shift(app):
+    with RunningWorker(app):
         comes_true(begun)
         for _ in range(3):
             assert Child(lambda: recover_lost(app.store)).result() == "0"
@@ -154,12 +154,12 @@ def test_a_worker_makes_its_lock_seen_again_when_the_file_was_removed(app: Holdf
 
     job = hold.enqueue()
     lock = tmp_path / "app.db-workers"
-    with Shift(app) as shift:
+    with RunningWorker(app) as running:
         comes_true(begun)
         for _ in range(3):
             lock.unlink()
             assert seen_by_a_stranger(app) == "0"
-            assert app.store.workers.heartbeat(shift.worker.id) is not None
+            assert app.store.workers.heartbeat(running.worker.id) is not None
             assert lock.exists()
             assert seen_by_a_stranger(app) == "0"
         release.set()

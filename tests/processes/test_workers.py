@@ -9,7 +9,7 @@ import pytest
 from yard import Yard
 
 from holdfast.clock import SECOND
-from shift import PATIENCE_SECONDS, attempts, eventually, left, outcomes
+from support.running_worker import PATIENCE_SECONDS, attempts, eventually, left, outcomes
 
 LONG = 10 * PATIENCE_SECONDS
 SHORT = 2

@@ -10,7 +10,7 @@ from typing import Any
 from crew import Crew, Member
 from holdfast import Holdfast
 from holdfast.app.job import Job
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 
 class Yard:

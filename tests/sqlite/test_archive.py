@@ -14,7 +14,7 @@ from holdfast import Holdfast, Retention
 from holdfast.errors import ArchiveError
 from holdfast.testing import FakeClock
 from holdfast.upkeep.archive import Archive
-from shift import Shift, eventually
+from support.running_worker import RunningWorker, eventually
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_a_worker_writes_to_the_archive_of_the_policy(open_app: Any, clock: Fake
     app = open_app(clock=clock, retention=Retention(archive=str(file)))
     jobs = [Ended(app).job("succeeded") for _ in range(3)]
     clock.advance(31 * DAY)
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: not app.jobs.list().items)
     assert [line["id"] for line in read(file)] == jobs
 

@@ -15,7 +15,7 @@ from blobs import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_
 from holdfast import Holdfast
 from holdfast.store.blob_store import CheckedBlobs, FileBlobs
 from holdfast.store.sqlite import blobs
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks
 
 HOUR = 3600

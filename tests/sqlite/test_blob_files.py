@@ -20,7 +20,7 @@ from holdfast.store import blob_store as module
 from holdfast.store.blob_store import FileBlobs
 from holdfast.store.sqlite.engine import files
 from holdfast.testing import drain
-from shift import drain as at_work
+from support.running_worker import drain as at_work
 
 HOUR = 3600
 

@@ -13,7 +13,7 @@ from blobs import HOSTILE, blob_files, collect, large, missing
 from holdfast import Context, Holdfast
 from holdfast.errors import BlobDamaged, BlobMissing
 from holdfast.testing import drain
-from shift import Shift, eventually
+from support.running_worker import RunningWorker, eventually
 
 
 def lose(url: str) -> None:
@@ -93,7 +93,7 @@ def test_a_worker_continues_with_other_jobs(live: Holdfast, harm: Harm) -> None:
     spoilt = work.enqueue(large())
     harm[0]()
     good = [work.enqueue(large(letter=letter)) for letter in "abc"]
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: all(job.refresh().is_finished for job in [spoilt, *good]))
     assert [job.status for job in [spoilt, *good]] == ["failed", *["succeeded"] * 3]
     assert spoilt.error_code == harm[1]

@@ -19,8 +19,8 @@ from holdfast import Holdfast
 from holdfast.supervisor.offline_doctor import check_database
 from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
-from shift import drain
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
+from support.running_worker import drain
 
 # --- no problems, and no changes -----------------------------------------------------
 

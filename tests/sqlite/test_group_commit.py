@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.errors import StoreError
 from holdfast.store.sqlite.engine import group_commit as turn_module
 from holdfast.store.sqlite.engine.group_commit import QueuedWrite, Turn
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 
 def engine(app: Holdfast) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from ended import DAY
 from holdfast import Holdfast, Then
 from holdfast.testing import FakeClock
-from shift import drain
+from support.running_worker import drain
 
 Sql = Callable[..., list[Any]]
 

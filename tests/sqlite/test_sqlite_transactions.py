@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import Context, Holdfast, Queue, Then
 from holdfast.errors import TransactionError
-from shift import PATIENCE_SECONDS, drain, outcomes
 from support.flow import Flow
+from support.running_worker import PATIENCE_SECONDS, drain, outcomes
 
 Sql = Callable[..., list[Any]]
 

@@ -18,7 +18,7 @@ from holdfast.store.sqlite.engine import checkpoint, file_users, files
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
 from holdfast.upkeep.doctor import checks_file
-from shift import Shift, eventually
+from support.running_worker import RunningWorker, eventually
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_file_without_incremental_vacuum_needs_a_full_one_first(tmp_path: Path
 
 def test_a_full_vacuum_is_refused_while_a_worker_runs(app: Holdfast, full: Path) -> None:
     del full
-    with Shift(app):
+    with RunningWorker(app):
         eventually(lambda: any(one.is_present for one in app.store.workers.list()))
         with pytest.raises(CannotVacuum, match="1 worker is running"):
             app.vacuum(full=True)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks, recover
 
 

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from shift import PATIENCE_SECONDS
 from support.backend import WriteLock
+from support.running_worker import PATIENCE_SECONDS
 
 LOOK_SECONDS = 0.05
 """How long a call is given to return too early. On a slow machine it may not have begun by then, which passes."""

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import NeverIdle
 from holdfast.testing import inline
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 # --- handlers that enqueue ---
 

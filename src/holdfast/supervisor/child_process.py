@@ -18,7 +18,7 @@ from ..model.job import Claimed
 from ..worker.attempt import Attempt
 from ..worker.executor import Executor
 from ..worker.outcomes import OutcomeMapper
-from ..worker.process_pool import AttemptEnded, Completing, Progress, Ready, Unknown, decode_order, encode
+from ..worker.process_pool import AttemptFinished, Completing, Progress, Ready, TaskNotLoaded, decode_claimed, encode
 from .load import load_task
 from .logs import LOG_STYLE, write_logs_to_stderr
 
@@ -34,7 +34,7 @@ class _PipedAttempt(Attempt, eq=False):
     def report_progress(self, fraction: float | None, text: str | None) -> None:
         self.pipe.send_bytes(encode(Progress(fraction, text)))
 
-    def tell_completing(self, completing: bool) -> None:
+    def set_completing(self, completing: bool) -> None:
         self.pipe.send_bytes(encode(Completing(completing, self.completed)))
 
 
@@ -55,7 +55,7 @@ def main(pipe: Connection, locations: TaskLocations) -> None:
     with contextlib.suppress(OSError):  # the worker has ended
         pipe.send_bytes(encode(Ready()))
         while True:
-            claimed = decode_order(requests.get())
+            claimed = decode_claimed(requests.get())
             pipe.send_bytes(encode(_run(claimed, locations, tasks, pipe)))
     os._exit(0)
 
@@ -70,17 +70,17 @@ def _receive(pipe: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
 
 def _run(
     claimed: Claimed, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
-) -> AttemptEnded | Unknown:
+) -> AttemptFinished | TaskNotLoaded:
     name = claimed.task or ""
     try:
         if name not in tasks:
             tasks[name] = load_task(*locations[name])
     except BaseException as error:  # noqa: BLE001  importing the user's code may do anything
-        return Unknown(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
+        return TaskNotLoaded(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]
     app = task.app
     attempt = _PipedAttempt(claimed, task, 0, pipe=pipe)
     executor = Executor(
         OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
     )
-    return AttemptEnded(executor.run(attempt))
+    return AttemptFinished(executor.run(attempt))

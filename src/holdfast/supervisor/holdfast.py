@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..upkeep.doctor.findings import Checkup
     from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
-    from ..worker.prefetch import Queues
+    from ..worker.claiming import Queues
     from ..worker.worker import Worker
 
 
@@ -154,7 +154,7 @@ class Holdfast(App):
 
         from ..retention import to_json
         from ..upkeep.background import BackgroundPruner
-        from ..worker.prefetch import parse_queues
+        from ..worker.claiming import parse_queues
         from ..worker.scheduler import Scheduler
         from ..worker.worker import Worker, WorkerOptions, WorkerParts
 

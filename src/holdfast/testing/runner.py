@@ -49,10 +49,10 @@ class _RecordingMapper(OutcomeMapper):
 
     raised: BaseException | None = None
 
-    def of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
+    def for_error(self, attempt: Attempt, error: BaseException) -> Settlement:
         if not isinstance(error, Outcome):
             self.raised = error
-        return super().of_error(attempt, error)
+        return super().for_error(attempt, error)
 
 
 class _TestAttempt(Attempt, eq=False):
@@ -79,7 +79,7 @@ def run_claimed(app: App, claimed: Claimed) -> Ran:
     executor = Executor(mapper, app.clock, app._layers(), app.store, app._context_backend)
     attempt = _TestAttempt(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
     settlement = _execute(executor, attempt)
-    if attempt.touched:
+    if attempt.has_new_progress:
         progress = LeaseRenewal(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
         app.store.jobs.renew([progress], lease_of(app))
     settled = SettledAndClaimed([], [])

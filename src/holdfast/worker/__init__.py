@@ -1,1 +1,1 @@
-"""What runs jobs."""
+"""The worker: claims jobs, runs them and settles their outcomes."""

@@ -1,4 +1,4 @@
-"""One attempt that a worker has taken: from the claim to the moment when it is settled."""
+"""One attempt to run a job, from the claim until it is settled."""
 
 from collections.abc import Callable
 from time import monotonic_ns
@@ -14,10 +14,12 @@ from ..retry import RetryPolicy
 
 Kind = Literal["thread", "async", "process"]
 Middleware = Callable[[Context], Any]
-"""A generator function: what comes before its `yield` runs before the handler, what comes after, after it."""
+"""A generator function with one `yield`: the code before it runs before the handler, the rest after."""
 
 
 class Handler(Protocol):
+    """A task, as the worker needs it: the function to call and how to call it."""
+
     name: str
 
     @property
@@ -33,46 +35,49 @@ class Handler(Protocol):
     def wants_context(self) -> bool: ...
 
     def check_result(self, data: bytes) -> None:
-        """Raises InvalidInput where it is not of the type that the task is annotated to return."""
+        """Raise InvalidInput if the result does not have the annotated return type of the task."""
         ...
 
     def go_on_with(self, then: Then) -> NewJob:
-        """What a chain goes on with. Raises HoldfastError where it cannot."""
+        """Return the next job of the chain. Raises HoldfastError if there cannot be one."""
         ...
 
     def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with. Raises ValueError where the payload does not fit."""
+        """Return the arguments to call the function with. Raises ValueError if the payload does not fit."""
         ...
 
 
 class Attempt(Struct, eq=False):
-    """One attempt that a worker has claimed. The thread that runs it writes its fields; housekeeping reads them."""
+    """One claimed attempt. The thread that runs it writes the fields; housekeeping reads them.
+
+    Fields that end in `_ns` are monotonic nanoseconds; 0 means not yet, or none.
+    """
 
     claimed: Claimed
     handler: Handler
-    taken: int  # when it was claimed, monotonic nanoseconds
-    short: bool = False  # its task has been quick so far
-    began: int = 0  # monotonic nanoseconds; 0: not yet
-    started_at: int = 0
-    deadline: int = 0  # 0: none
+    claimed_ns: int
+    is_short: bool = False  # recent jobs of the task took less than a millisecond
+    started_ns: int = 0  # when the handler started
+    started_at: int = 0  # the same on the wall clock, in microseconds
+    deadline_ns: int = 0  # end of the timeout
     cancelled: bool = False
-    touched: bool = False
-    completing: int = 0  # monotonic nanoseconds: since when it is in ctx.complete()
-    completed: Settlement | None = None  # by ctx.complete(): it is settled, whatever its handler does next
+    has_new_progress: bool = False  # not stored yet
+    completing_since_ns: int = 0  # when it entered ctx.complete(), while it is in there
+    completed: Settlement | None = None  # stored by ctx.complete(): nothing is left to settle
     progress: float | None = None
     progress_text: str | None = None
-    reported_at: int = 0  # 0: nothing was stored since the claim
-    stop: Any = None  # stops the handler, where that can be done
+    renewed_ns: int = 0  # when the lease was last renewed after the claim
+    stop: Any = None  # a function that stops the handler, if that is possible
 
-    def begin(self, clock: Clock) -> None:
+    def start(self, clock: Clock) -> None:
         self.started_at = clock.now()
-        self.began = monotonic_ns()
+        self.started_ns = monotonic_ns()
         if self.claimed.timeout is not None:
-            self.deadline = self.began + self.claimed.timeout * 1000
+            self.deadline_ns = self.started_ns + self.claimed.timeout * 1000
 
     def finished_at(self) -> int:
-        """By the wall clock as it was at the start: a step of the clock does not change how long it took."""
-        return self.started_at + (monotonic_ns() - self.began) // 1000
+        """Return the start time plus the elapsed time: a change of the wall clock must not affect the duration."""
+        return self.started_at + (monotonic_ns() - self.started_ns) // 1000
 
     def context(self, backing: ContextBackend, complete: Complete) -> Context:
         claimed = self.claimed
@@ -91,18 +96,18 @@ class Attempt(Struct, eq=False):
             waited=max(0, self.started_at - claimed.run_at) / SECOND,
         )
 
-    def tell_completing(self, completing: bool) -> None:
-        """While it completes itself, nobody takes it for lost."""
-        self.completing = monotonic_ns() if completing else 0
+    def set_completing(self, completing: bool) -> None:
+        """Mark the start or end of ctx.complete(). In between, housekeeping does not treat the lease as lost."""
+        self.completing_since_ns = monotonic_ns() if completing else 0
 
-    # --- what its Context asks for ---
+    # --- called by the Context ---
 
     def report_progress(self, fraction: float | None, text: str | None) -> None:
         if fraction is not None:
             self.progress = fraction
         if text is not None:
             self.progress_text = text
-        self.touched = True
+        self.has_new_progress = True
 
     def is_cancelled(self) -> bool:
         return self.cancelled

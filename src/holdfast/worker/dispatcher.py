@@ -1,8 +1,7 @@
-"""What the threads of a worker share: attempts taken and not begun, attempts that run, and what is to be settled.
+"""The dispatcher: tracks the running attempts, settles the finished ones and claims new jobs.
 
-The thread that runs dry settles what has ended and claims what comes next, in one
-transaction. So a worker with little to do settles at once, and a busy one in large batches, without any thread that
-hands work to another.
+There is no thread of its own for this. A pool thread without work settles all finished attempts and claims the next
+jobs in one transaction. So an idle worker settles each attempt at once, and a busy one settles in large batches.
 """
 
 import logging
@@ -17,16 +16,18 @@ from ..failure import Failure, shorten
 from ..model.job import Claimed, ClaimRequest, Settlement
 from ..store.protocol import Store
 from .attempt import Attempt, Handler
+from .claiming import RunTimes
 from .job_log import JobLog
-from .prefetch import RunTimes
 
 log = logging.getLogger("holdfast.worker")
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+FIRST_BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 5.0
 IDLE_NS = 1_000_000_000
 
 
 class Dispatcher:
+    """The state that the pools of a worker share. All methods are thread-safe."""
+
     def __init__(
         self,
         store: Store,
@@ -35,56 +36,56 @@ class Dispatcher:
         job_log: JobLog,
         run_times: RunTimes,
         lease: int,
-        wants: Callable[[], list[ClaimRequest]],
-        hand_out: Callable[[list[Attempt], object], None],
+        claim_requests: Callable[[], list[ClaimRequest]],
+        distribute: Callable[[list[Attempt], object], None],
     ) -> None:
         self._store, self._clock, self._handlers, self._job_log = store, clock, handlers, job_log
-        self._run_times, self._wants, self._hand_out = run_times, wants, hand_out
+        self._run_times, self._claim_requests, self._distribute = run_times, claim_requests, distribute
         self._stale_ns = lease * 1000 * 2 // 3
-        self.active: set[Attempt] = set()
-        self.done: deque[tuple[Attempt, Settlement]] = deque()
-        self.was_idle = True  # before the last claim
-        self._claimed_ns = 0
-        self._oldest_ns = 0  # when the first of `done` ended
-        self.broken: StoreError | None = None  # the store cannot be used any more
-        self._claiming = threading.Lock()
-        self._pause = 0.0
-        self._not_before = 0.0  # monotonic seconds: after a failed settle_and_claim
+        self.active: set[Attempt] = set()  # running, or about to start
+        self.unsettled: deque[tuple[Attempt, Settlement]] = deque()  # finished, not stored yet
+        self.was_idle = True  # whether the worker was idle before the last claim
+        self._last_claim_ns = 0
+        self._oldest_unsettled_ns = 0  # when the first of `unsettled` finished
+        self.fatal_error: StoreError | None = None  # the worker cannot continue
+        self._lock = threading.Lock()
+        self._backoff_seconds = 0.0
+        self._retry_at = 0.0  # monotonic seconds: end of the backoff after a store error
 
-    def begin(self, attempt: Attempt) -> None:
+    def start(self, attempt: Attempt) -> None:
         self.active.add(attempt)
 
-    def may_start(self, attempt: Attempt) -> bool:
-        """Whether its lease is fresh still. A process that was stopped in between may find it another's."""
-        return monotonic_ns() - attempt.taken < self._stale_ns
+    def has_fresh_lease(self, attempt: Attempt) -> bool:
+        """Return whether the lease cannot have expired: after a suspend, another worker may hold the job."""
+        return monotonic_ns() - attempt.claimed_ns < self._stale_ns
 
     def finish(self, attempt: Attempt, settlement: Settlement) -> bool:
-        """False where somebody else has settled it meanwhile: it ran out of time, or was cancelled."""
+        """Queue the attempt for settling. Returns False if it was settled already: timed out, or cancelled."""
         try:
-            self.active.remove(attempt)  # one step for Python: only one of two that try succeeds
+            self.active.remove(attempt)  # atomic: if two threads try, only one succeeds
         except KeyError:
             return False
-        if not self.done:
-            self._oldest_ns = monotonic_ns()
-        self.done.append((attempt, attempt.completed or settlement))
+        if not self.unsettled:
+            self._oldest_unsettled_ns = monotonic_ns()
+        self.unsettled.append((attempt, attempt.completed or settlement))
         return True
 
     def is_busy(self) -> bool:
-        """Whether something runs, is to be settled, or is being claimed right now."""
-        return bool(self.active or self.done) or self._claiming.locked()
+        """Return whether an attempt is running, being settled or being claimed."""
+        return bool(self.active or self.unsettled) or self._lock.locked()
 
-    def return_begun(self, attempt: Attempt) -> None:
-        """Give it back after all, unless somebody else has settled it meanwhile."""
-        if self.disown(attempt):
+    def give_back_active(self, attempt: Attempt) -> None:
+        """Give back an active attempt whose handler was not called, unless it was settled already."""
+        if self.discard_active(attempt):
             self.give_back(attempt)
 
     def give_back(self, attempt: Attempt) -> None:
-        """It was taken and never started: others may have it."""
+        """Give back an attempt that was claimed but not started. Any worker may then claim the job."""
         self.active.add(attempt)
         self.finish(attempt, Settlement(attempt.claimed.lease, "give_back", None, self._clock.now()))
 
-    def disown(self, attempt: Attempt) -> bool:
-        """It is not this worker's any more, so there is nothing to settle. False where it was finished meanwhile."""
+    def discard_active(self, attempt: Attempt) -> bool:
+        """Remove an attempt that lost its lease, without settling it. Returns False if it has finished already."""
         try:
             self.active.remove(attempt)
         except KeyError:
@@ -92,94 +93,95 @@ class Dispatcher:
         return True
 
     def is_idle(self) -> bool:
-        """Whether nothing was claimed for a while."""
-        return monotonic_ns() - self._claimed_ns > IDLE_NS
+        """Return whether nothing was claimed in the last second."""
+        return monotonic_ns() - self._last_claim_ns > IDLE_NS
 
-    def unsettled_ns(self) -> int:
-        """For how long the first that has ended waits to be settled."""
-        return monotonic_ns() - self._oldest_ns if self.done else 0
+    def unsettled_age_ns(self) -> int:
+        """Return for how long the oldest finished attempt has been waiting to be settled."""
+        return monotonic_ns() - self._oldest_unsettled_ns if self.unsettled else 0
 
     def settle_and_claim(self, claimed_by: object) -> bool | None:
-        """Settle and claim. True: something was claimed; None: another thread trades, or it is too early.
+        """Settle finished attempts and claim new jobs, in one transaction. Returns whether any were claimed.
 
-        claimed_by: who goes on with what is claimed, and need not be woken for it.
+        Returns None if it did neither: another thread is doing it, or the store failed and the backoff is not over.
+        claimed_by: the pool of the calling thread, which runs the first claimed job and need not be woken.
         """
-        if self._not_before and monotonic() < self._not_before:
+        if self._retry_at and monotonic() < self._retry_at:
             return None
-        if not self._claiming.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             return None
         try:
             return self._settle_and_claim(claimed_by)
         finally:
-            self._claiming.release()
+            self._lock.release()
 
-    def settle_at_once(self) -> None:
-        """At the end: once more, however lately it failed, and whoever else is at it."""
-        with self._claiming:
+    def flush(self) -> None:
+        """Settle what is left at shutdown. Waits for a thread that is settling, and ignores the backoff."""
+        with self._lock:
             self._settle_and_claim(None)
 
     def _settle_and_claim(self, claimed_by: object) -> bool | None:
-        done = self.done
-        batch = [done.popleft() for _ in range(len(done))]
+        unsettled = self.unsettled
+        batch = [unsettled.popleft() for _ in range(len(unsettled))]
         try:
-            exchanged = self._store.jobs.settle_and_claim(*_unsettled(batch, self._wants()))
+            settled = self._store.jobs.settle_and_claim(*_to_store(batch, self._claim_requests()))
         except StoreError as error:
-            self.done.extendleft(reversed(batch))
-            self.put_off(error)
+            self.unsettled.extendleft(reversed(batch))
+            self.back_off(error)
             return None
         except Exception:
-            log.exception("%d settlements could not be stored together; trying each alone", len(batch))
+            log.exception("a batch of %d settlements could not be stored; storing them one by one", len(batch))
             self._settle_each(batch)
             return None
-        self._recovered()
+        self._reset_backoff()
         if batch:
             self._run_times.measure(batch)
-            if exchanged.otherwise:
-                batch = [(attempt, exchanged.instead_of(settlement)) for attempt, settlement in batch]
-            self._job_log.settled(batch, set(map(id, exchanged.lost)))
-        return self._take(exchanged.claimed, claimed_by)
+            if settled.otherwise:
+                batch = [(attempt, settled.instead_of(settlement)) for attempt, settlement in batch]
+            self._job_log.settled(batch, set(map(id, settled.lost)))
+        return self._hand_to_pools(settled.claimed, claimed_by)
 
-    def _take(self, claimed: list[Claimed], claimed_by: object) -> bool:
+    def _hand_to_pools(self, claimed: list[Claimed], claimed_by: object) -> bool:
         if claimed:
             now = monotonic_ns()
-            self.was_idle = now - self._claimed_ns > IDLE_NS
-            self._claimed_ns = now
+            self.was_idle = now - self._last_claim_ns > IDLE_NS
+            self._last_claim_ns = now
             handlers = self._handlers
-            self._hand_out([Attempt(one, handlers[one.task or ""], now) for one in claimed], claimed_by)
+            self._distribute([Attempt(one, handlers[one.task or ""], now) for one in claimed], claimed_by)
         return bool(claimed)
 
-    def put_off(self, error: StoreError) -> None:
-        """A full disk or a held lock may pass: what has ended is kept and tried again while this process lives."""
+    def back_off(self, error: StoreError) -> None:
+        """Wait before the next try. Finished attempts stay in memory: a full disk or a held lock may be temporary."""
         if isinstance(error, (CorruptDatabase, StoreClosed)):
-            self.broken = error
-        if not self._pause:
-            log.warning("the database cannot be written (%s); trying again, nothing is lost", error)
-        self._pause = min(self._pause * 2 or FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        self._not_before = monotonic() + self._pause
+            self.fatal_error = error
+        if not self._backoff_seconds:
+            log.warning("cannot write to the database, will retry; finished jobs are kept in memory (%s)", error)
+        self._backoff_seconds = min(self._backoff_seconds * 2 or FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._retry_at = monotonic() + self._backoff_seconds
 
-    def _recovered(self) -> None:
-        if self._pause:
-            log.warning("the database can be written again")
-            self._pause = self._not_before = 0.0
+    def _reset_backoff(self) -> None:
+        if self._backoff_seconds:
+            log.warning("the database is writable again")
+            self._backoff_seconds = self._retry_at = 0.0
 
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:
             try:
-                exchanged = self._store.jobs.settle_and_claim(*_unsettled([(attempt, settlement)], []))
+                settled = self._store.jobs.settle_and_claim(*_to_store([(attempt, settlement)], []))
             except StoreError:
-                self.done.append((attempt, settlement))
-            except Exception as error:  # noqa: BLE001  one that cannot be stored must not hold up the others
+                self.unsettled.append((attempt, settlement))
+            except Exception as error:  # noqa: BLE001  one bad settlement must not block the others
                 failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
                 instead = Settlement(
                     settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure
                 )
-                self._store.jobs.settle_and_claim(*_unsettled([(attempt, instead)], []))
+                self._store.jobs.settle_and_claim(*_to_store([(attempt, instead)], []))
             else:
-                self._job_log.settled([(attempt, exchanged.instead_of(settlement))], set(map(id, exchanged.lost)))
+                self._job_log.settled([(attempt, settled.instead_of(settlement))], set(map(id, settled.lost)))
 
 
-def _unsettled(
-    batch: list[tuple[Attempt, Settlement]], wants: list[ClaimRequest]
+def _to_store(
+    batch: list[tuple[Attempt, Settlement]], claim_requests: list[ClaimRequest]
 ) -> tuple[list[Settlement], list[ClaimRequest]]:
-    """What is to be exchanged: without those that completed themselves, of which there is nothing left to store."""
-    return [settlement for attempt, settlement in batch if attempt.completed is None], wants
+    """Return the arguments for the store. Attempts that ctx.complete() has already settled are left out."""
+    return [settlement for attempt, settlement in batch if attempt.completed is None], claim_requests

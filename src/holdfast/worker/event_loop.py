@@ -1,4 +1,4 @@
-"""Coroutines, on an event loop in a thread of its own."""
+"""The event loop for `async def` tasks, in its own thread."""
 
 import asyncio
 import threading
@@ -11,80 +11,86 @@ from .attempt import Attempt
 from .dispatcher import Dispatcher
 from .executor import Executor
 
-LONGEST_UNSETTLED_SECONDS = 0.005
-LONGEST_TIDY_SECONDS = 1.0  # for what cancelled coroutines have to do before they end
-LONGEST_CLOSE_SECONDS = 1.5
+MAX_UNSETTLED_SECONDS = 0.005
+MAX_CLEANUP_SECONDS = 1.0  # for the cleanup of cancelled coroutines
+MAX_CLOSE_SECONDS = 1.5
 
 
 class EventLoop:
-    """When nothing runs on its loop it settles and claims itself; otherwise another thread does."""
+    """Runs coroutines.
+
+    While a coroutine is running, a thread of the thread pool settles and claims, so that commits do not block the
+    loop. Otherwise the loop does it.
+    """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         executor: Executor,
         has_room: Callable[[], bool],
-        call_for_settle_and_claim: Callable[[], None],
+        request_settle: Callable[[], None],
     ) -> None:
         self._dispatcher, self._executor = dispatcher, executor
-        self._has_room, self._call_for_settle_and_claim = has_room, call_for_settle_and_claim
-        self.ready: deque[Attempt] = deque()
+        self._has_room, self._request_settle = has_room, request_settle
+        self.ready: deque[Attempt] = deque()  # claimed, no coroutine yet
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._unstarted: set[Attempt] = set()
+        self._unstarted: set[Attempt] = set()  # have a coroutine that has not run yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: set[asyncio.Task[None]] = set()
-        self._will_begin = self._will_settle = self._closing = False
+        self._start_scheduled = self._settle_scheduled = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def stuck(self) -> int:
-        """How many were cancelled and run on all the same."""
+        """Return the number of coroutines that were cancelled and have not ended."""
         return len(self._cancelled)
 
-    def put(self, attempts: list[Attempt], from_inside: bool) -> None:
+    def put(self, attempts: list[Attempt], from_own_thread: bool) -> None:
+        """Add claimed attempts. from_own_thread: the caller is on the loop."""
         self.ready.extend(attempts)
-        if from_inside:
-            self._begin_soon()
+        if from_own_thread:
+            self._schedule_start()
         else:
-            with suppress(RuntimeError):  # the loop is closed: whoever closes gives back what is ready
-                self._start().call_soon_threadsafe(self._begin_soon)
+            with suppress(RuntimeError):  # the loop is closed: the worker gives back its ready attempts
+                self._start_loop().call_soon_threadsafe(self._schedule_start)
 
-    def take_back(self, taken_before: int) -> list[Attempt]:
-        """What could not start since a coroutine holds up the loop. None of these will be run here."""
-        taken_back = []
+    def remove_unstarted(self, claimed_before_ns: int) -> list[Attempt]:
+        """Remove and return attempts that have not started, since a coroutine blocks the loop. They will not run."""
+        removed = []
         for attempt in self._unstarted.copy():
-            with suppress(KeyError):  # it has started meanwhile
-                if attempt.taken < taken_before:
+            with suppress(KeyError):  # it has just started
+                if attempt.claimed_ns < claimed_before_ns:
                     self._unstarted.remove(attempt)
-                    taken_back.append(attempt)
-        return taken_back
+                    removed.append(attempt)
+        return removed
 
-    def nudge(self) -> None:
-        """There may be room for what waits to begin."""
+    def wake(self) -> None:
+        """Start ready attempts if there is room. Called from other threads."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # it is closed
-                self._loop.call_soon_threadsafe(self._begin_soon)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._schedule_start)
 
-    def stop_beginning(self) -> None:
+    def stop_starting(self) -> None:
+        """Start no more attempts."""
         self._closing = True
 
     def close(self) -> None:
-        """Cancel what still runs there, and end the loop when it is done, or at the latest with the process."""
+        """Cancel all coroutines, and wait a limited time for the loop to end."""
         loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            with suppress(RuntimeError):  # it has ended with its last task
+            with suppress(RuntimeError):  # the loop has ended with its last task
                 loop.call_soon_threadsafe(self._cancel_all)
-            thread.join(LONGEST_CLOSE_SECONDS)  # a handler may hold up the loop; it is a daemon, so it keeps nobody
+            thread.join(MAX_CLOSE_SECONDS)  # if a handler blocks the loop, the daemon thread ends with the process
 
-    def _start(self) -> asyncio.AbstractEventLoop:
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._live, args=(loop,), name="holdfast-loop", daemon=True)
+            self._thread = threading.Thread(target=self._run_loop, args=(loop,), name="holdfast-loop", daemon=True)
             self._thread.start()
         return self._loop
 
-    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -92,70 +98,71 @@ class EventLoop:
         finally:
             loop.close()
 
-    def _begin_soon(self) -> None:
+    def _schedule_start(self) -> None:
         assert self._loop is not None
-        if not self._will_begin:
-            self._will_begin = True
-            self._loop.call_soon(self._begin_all)
+        if not self._start_scheduled:
+            self._start_scheduled = True
+            self._loop.call_soon(self._start_ready)
 
-    def _begin_all(self) -> None:
-        self._will_begin = False
+    def _start_ready(self) -> None:
+        self._start_scheduled = False
         loop = self._loop
         assert loop is not None
         while self.ready and self._has_room() and not self._closing:
             try:
                 attempt = self.ready.popleft()
-            except IndexError:  # it was given back
+            except IndexError:  # housekeeping gave it back
                 break
-            self._dispatcher.begin(attempt)
+            self._dispatcher.start(attempt)
             self._unstarted.add(attempt)
             task = loop.create_task(self._run(attempt))
             attempt.stop = partial(self._cancel_soon, loop, task)
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_done)
 
     async def _run(self, attempt: Attempt) -> None:
         try:
             self._unstarted.remove(attempt)
-        except KeyError:  # it was taken back
+        except KeyError:  # removed by remove_unstarted
             return
-        if self._closing or not self._dispatcher.may_start(attempt):
-            self._dispatcher.return_begun(attempt)
+        if self._closing or not self._dispatcher.has_fresh_lease(attempt):
+            self._dispatcher.give_back_active(attempt)
             return
         self._dispatcher.finish(attempt, await self._executor.run_async(attempt))
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._cancelled.discard(task)
         if self._closing and not self._tasks:
             task.get_loop().stop()
         if self.ready:
-            self._begin_soon()
-        if not self._will_settle:
-            self._will_settle = True
+            self._schedule_start()
+        if not self._settle_scheduled:
+            self._settle_scheduled = True
             task.get_loop().call_soon(self._settle)
 
     def _settle(self) -> None:
-        """Once per round of the loop, for all that ended in it."""
-        self._will_settle = False
-        if self.ready:  # there is more to come: settle it together, but do not wait for a long one
+        """Settle the attempts that finished in this iteration of the loop."""
+        self._settle_scheduled = False
+        if self.ready:  # more attempts will finish soon: settle them together, but within a time limit
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(LONGEST_UNSETTLED_SECONDS, self._settle_by_others)
+                self._timer = asyncio.get_running_loop().call_later(MAX_UNSETTLED_SECONDS, self._on_timer)
         elif self._tasks:
-            self._call_for_settle_and_claim()
+            self._request_settle()
         else:
-            while self._dispatcher.done and self._dispatcher.settle_and_claim(self) is not None and not self.ready:
+            dispatcher = self._dispatcher
+            while dispatcher.unsettled and dispatcher.settle_and_claim(self) is not None and not self.ready:
                 pass
-            if self._dispatcher.done:  # another thread settle_and_claims, or it is too early
-                self._call_for_settle_and_claim()
+            if dispatcher.unsettled:  # another thread is settling, or the store failed
+                self._request_settle()
 
-    def _settle_by_others(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        if self._dispatcher.done:
-            self._call_for_settle_and_claim()
+        if self._dispatcher.unsettled:
+            self._request_settle()
 
     def _cancel_soon(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
-        with suppress(RuntimeError):  # the loop is closed, and with it the task
+        with suppress(RuntimeError):  # the loop is closed, so the task has ended
             loop.call_soon_threadsafe(self._cancel, task)
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:
@@ -168,6 +175,6 @@ class EventLoop:
         if not self._tasks:
             self._loop.stop()
             return
-        for task in self._tasks - self._cancelled:  # a second time would disturb what the first has set going
+        for task in self._tasks - self._cancelled:  # a second cancel would interrupt the cleanup
             task.cancel()
-        self._loop.call_later(LONGEST_TIDY_SECONDS, self._loop.stop)
+        self._loop.call_later(MAX_CLEANUP_SECONDS, self._loop.stop)

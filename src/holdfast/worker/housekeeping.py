@@ -1,6 +1,6 @@
-"""What is to be done beside running jobs: watch over what runs, over other workers, and over the time.
+"""Housekeeping: timeouts, leases, heartbeats, dead workers, statistics, schedules and pruning.
 
-All of it is done by one thread, which asks every part when it wants to be asked again.
+All of it runs in the thread that called `Worker.run()`. Each round returns the delay until the next one.
 """
 
 from __future__ import annotations
@@ -25,29 +25,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.worker")
 MILLISECOND = 1_000_000
-BUSY_SECONDS = 0.005
-ALONE_SECONDS = 0.02  # while nobody else waits for commits
-LIVELY_SECONDS = 0.05
+# The delay until the next round
+PENDING_SECONDS = 0.005  # while attempts wait to start or to be settled
+UNWATCHED_SECONDS = 0.02  # while no thread waits for commits, with a process pool
+RECENT_SECONDS = 0.05  # after a claim in the last second
 RUNNING_SECONDS = 0.1
 IDLE_SECONDS = 0.5
-SLOW_NS = 50 * MILLISECOND
-START_REPORT_NS = 400 * MILLISECOND
-PROGRESS_NS = 200 * MILLISECOND
+# How often, or after which time, something is done
+SLOW_NS = 50 * MILLISECOND  # an attempt that has run for longer is not short
+STORE_START_NS = 400 * MILLISECOND
+STORE_PROGRESS_NS = 200 * MILLISECOND
 CANCEL_CHECK_NS = 200 * MILLISECOND
-HOARDING_NS = 200 * MILLISECOND
-PEERS_NS = 50 * MILLISECOND
+MAX_UNSTARTED_NS = 200 * MILLISECOND  # then a claimed job is given back
+DEAD_WORKERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
 FOLD_JOBS = 4000
-MANY_EVENTS = 10_000
-HELD_UP_SECONDS = 0.05
-DUTY_SECONDS = 0.5
-CLOSING_SECONDS = 3.0
-MOST_STUCK = 100
+FOLD_BATCH = 10_000  # events; if a fold finds as many, there may be more
+BLOCKED_SECONDS = 0.05  # a transaction that is open for longer blocks other writers
+BUSY_TIMEOUT_SECONDS = 0.5
+MAX_BLOCKED_SECONDS = 3.0  # at shutdown
+MAX_STUCK = 100  # handlers that did not return after their timeout
 
 
 class Housekeeping:
+    """The periodic work of a worker."""
+
     def __init__(
         self,
         worker_run: WorkerRun,
@@ -60,239 +64,241 @@ class Housekeeping:
     ) -> None:
         self._worker_run, self._dispatcher, self._job_log = worker_run, worker_run.dispatcher, job_log
         self._store, self._clock, self._parts = parts.store, parts.clock, parts
-        self._threads, self._pool, self._loop, self._process_pool = threads, pool, loop, process_pool
-        self._last: dict[str, int] = {}
-        self._begun = -1
+        self._threads, self._process_threads, self._loop, self._process_pool = threads, pool, loop, process_pool
+        self._last: dict[str, int] = {}  # when each periodic check ran
+        self._started_count = -1  # in the last round
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
-        self._strangers: set[int] = set()
-        self._folded = 0  # how many had been settled then
+        self._unknown_claims: set[int] = set()  # job ids, at the last heartbeat
+        self._settled_at_fold = 0
 
-    def do(self, draining: bool = False) -> float:
-        """One round. Returns the seconds after which the next one is due."""
+    def run_round(self, draining: bool = False) -> float:
+        """Do everything that is due. Returns the seconds until the next round."""
         now = monotonic_ns()
         self._job_log.flush_due()
         try:
-            with self._store.busy_timeout(
-                DUTY_SECONDS
-            ):  # who waits for others overlooks what runs out of time meanwhile
+            # A short busy timeout: waiting for the write lock would delay timeouts.
+            with self._store.busy_timeout(BUSY_TIMEOUT_SECONDS):
                 delay = self._round(now, draining)
         except StoreBusy:
             return RUNNING_SECONDS
         except StoreError as error:
-            self._dispatcher.put_off(error)
+            self._dispatcher.back_off(error)
             return RUNNING_SECONDS
         return max(0.0, delay)
 
     def give_back_ready(self) -> None:
-        """What was taken and not begun: others may have it."""
-        for pool in (self._threads, self._loop, self._pool):
+        """Give back all attempts that were claimed but not started."""
+        for pool in (self._threads, self._loop, self._process_threads):
             with suppress(IndexError):
                 while True:
                     self._dispatcher.give_back(pool.ready.popleft())
         self._dispatcher.settle_and_claim(None)
 
-    def is_held_up(self, patience_seconds: float = 0) -> bool:
-        """A handler hangs in a transaction, as inside ctx.complete(): until it lets go, nobody here can write."""
-        until = monotonic() + patience_seconds
-        while self._store.transaction_age() > HELD_UP_SECONDS or self._is_held_up_by_a_child():
+    def is_blocked(self, wait_seconds: float = 0) -> bool:
+        """Return whether a handler holds the write lock in a transaction, such as ctx.complete().
+
+        Until it ends, the worker cannot write. wait_seconds: how long to wait for that.
+        """
+        until = monotonic() + wait_seconds
+        while self._store.transaction_age() > BLOCKED_SECONDS or self._is_blocked_by_child():
             if monotonic() >= until:
                 return True
-            sleep(BUSY_SECONDS)
+            sleep(PENDING_SECONDS)
         return False
 
-    def _is_held_up_by_a_child(self) -> bool:
+    def _is_blocked_by_child(self) -> bool:
         long_ago = monotonic_ns() - SLOW_NS
-        return any(0 < attempt.completing < long_ago for attempt in self._in_children())
+        return any(0 < attempt.completing_since_ns < long_ago for attempt in self._active_in_children())
 
-    def _in_children(self) -> list[Attempt]:
+    def _active_in_children(self) -> list[Attempt]:
         return [attempt for attempt in self._dispatcher.active.copy() if attempt.handler.kind == "process"]
 
     def interrupt_all(self) -> None:
-        """What runs goes back, uncounted."""
-        for attempt in self._in_children():
-            if attempt.completing:  # it may have the write lock, and lets go of it when it is killed
+        """Interrupt all running attempts. Their jobs become ready again, and the attempts do not count."""
+        for attempt in self._active_in_children():
+            if attempt.completing_since_ns:  # it may hold the write lock until it is killed
                 self._interrupt(attempt)
-        if self.is_held_up(CLOSING_SECONDS):
-            log.error("a handler hangs in a transaction and holds the database: nothing can be given back")
+        if self.is_blocked(MAX_BLOCKED_SECONDS):
+            log.error("a handler holds the write lock in a transaction: jobs cannot be given back")
             return
         self.give_back_ready()
         for attempt in self._dispatcher.active.copy():
-            if attempt.began:
+            if attempt.started_ns:
                 self._interrupt(attempt)
             else:
-                self._dispatcher.return_begun(attempt)
-                self._worker_run.give_up(attempt)
-        self._dispatcher.settle_at_once()
+                self._dispatcher.give_back_active(attempt)
+                self._worker_run.stop_handler(attempt)
+        self._dispatcher.flush()
 
     def _interrupt(self, attempt: Attempt) -> None:
-        lease, ended = attempt.claimed.lease, attempt.finished_at()
-        self._withdraw(attempt, Settlement(lease, "interrupt", attempt.started_at, ended))
+        lease, finished_at = attempt.claimed.lease, attempt.finished_at()
+        self._settle_and_stop(attempt, Settlement(lease, "interrupt", attempt.started_at, finished_at))
 
     def _round(self, now: int, draining: bool) -> float:
         active = self._dispatcher.active.copy()
-        delay = self._end_overdue(active, now)
-        if self.is_held_up():
+        delay = self._enforce_timeouts(active, now)
+        if self.is_blocked():
             return RUNNING_SECONDS
         if active:
-            self._report(active, now)
-            self._notice_lost(active, now)
-            self._process_pool.look_after_memory()
-        self._keep_moving()
-        self._look_after_peers(now)
-        if self._is_time("heartbeat", HEARTBEAT_NS, now):
+            self._renew_leases(active, now)
+            self._stop_lost(active, now)
+            self._process_pool.enforce_max_memory()
+        self._wake_stalled()
+        self._recover_dead_workers(now)
+        if self._is_due("heartbeat", HEARTBEAT_NS, now):
             self._heartbeat()
         self._fold(now)
         if not draining:
             delay = min(delay, self._parts.scheduler.fire_due(), self._parts.upkeep.do_some())
-            self._return_hoarded(now)
-        return min(delay, self._pace())
+            self._give_back_unstarted(now)
+        return min(delay, self._next_delay())
 
-    def _pace(self) -> float:
-        active = self._dispatcher.active.copy()  # as it is now: some may have begun during this round
-        if self._dispatcher.done or self._threads.ready or self._pool.ready or self._loop.ready:
-            return BUSY_SECONDS
-        if any(attempt.began == 0 for attempt in active):  # its timeout is not known yet
-            return BUSY_SECONDS
-        if self._serves_pool and not self._threads.is_watched():
-            return ALONE_SECONDS
-        if (
-            not self._dispatcher.is_idle()
-        ):  # a job that used to be short may keep the thread that would wait for the next
-            return LIVELY_SECONDS
+    def _next_delay(self) -> float:
+        active = self._dispatcher.active.copy()  # again: some may have started during this round
+        if self._dispatcher.unsettled or self._threads.ready or self._process_threads.ready or self._loop.ready:
+            return PENDING_SECONDS
+        if any(attempt.started_ns == 0 for attempt in active):  # its deadline is not known yet
+            return PENDING_SECONDS
+        if self._serves_pool and not self._threads.is_waiting_for_commits():
+            return UNWATCHED_SECONDS
+        if not self._dispatcher.is_idle():  # a job that used to be short may block the thread that waits for commits
+            return RECENT_SECONDS
         return RUNNING_SECONDS if active else IDLE_SECONDS
 
-    def _is_time(self, what: str, every: int, now: int) -> bool:
+    def _is_due(self, what: str, every: int, now: int) -> bool:
         if now - self._last.get(what, 0) < every:
             return False
         self._last[what] = now
         return True
 
-    # --- what runs ---
+    # --- running attempts ---
 
-    def _end_overdue(self, active: set[Attempt], now: int) -> float:
-        """Settle what has run out of time, and stop its handler. Returns the seconds until the next one does."""
+    def _enforce_timeouts(self, active: set[Attempt], now: int) -> float:
+        """Settle attempts that exceeded their timeout, and stop them. Returns the seconds until the next deadline."""
         soonest = float("inf")
         for attempt in active:
-            if attempt.deadline and attempt.deadline <= now:
+            if attempt.deadline_ns and attempt.deadline_ns <= now:
                 seconds = (attempt.claimed.timeout or 0) / 1e6
-                failure = Failure("TIMEOUT:HANDLER", f"it ran for longer than its timeout of {seconds:g} seconds")
-                self._withdraw(attempt, self._worker_run.outcome_mapper.retry(attempt, failure))
-            elif attempt.deadline:
-                soonest = min(soonest, (attempt.deadline - now) / 1e9)
+                failure = Failure("TIMEOUT:HANDLER", f"the handler exceeded its timeout of {seconds:g} seconds")
+                self._settle_and_stop(attempt, self._worker_run.outcome_mapper.retry(attempt, failure))
+            elif attempt.deadline_ns:
+                soonest = min(soonest, (attempt.deadline_ns - now) / 1e9)
         return soonest
 
-    def _withdraw(self, attempt: Attempt, settlement: Settlement) -> None:
-        """Settle it here and now; whatever its handler does after that counts no more."""
+    def _settle_and_stop(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Settle a running attempt now, and stop its handler, whose outcome is ignored."""
         if self._dispatcher.finish(attempt, settlement):
-            self._worker_run.give_up(attempt)
-            if self._threads.stuck + self._loop.stuck > MOST_STUCK:
-                self._worker_run.too_stuck = True
+            self._worker_run.stop_handler(attempt)
+            if self._threads.stuck + self._loop.stuck > MAX_STUCK:
+                self._worker_run.has_too_many_stuck = True
                 self._worker_run.stop()
 
-    def _report(self, active: set[Attempt], now: int) -> None:
-        """Store when a long one began, how far it is, and that it is held still."""
-        renewal = self._worker_run.lease * 1000 // 3
-        due = [attempt for attempt in active if _wants_report(attempt, now, renewal)]
+    def _renew_leases(self, active: set[Attempt], now: int) -> None:
+        """Renew leases, and store the start and the progress of attempts that take long."""
+        renew_after_ns = self._worker_run.lease * 1000 // 3
+        due = [attempt for attempt in active if _needs_renewal(attempt, now, renew_after_ns)]
         if not due:
             return
         for attempt in due:
-            attempt.touched, attempt.reported_at = False, now
-        reports = [
+            attempt.has_new_progress, attempt.renewed_ns = False, now
+        renewals = [
             LeaseRenewal(one.claimed.lease, one.started_at, one.progress, one.progress_text)
             for one in due
-            if one.began
+            if one.started_ns
         ]
-        held = self._store.jobs.renew(reports, self._worker_run.lease)
-        self._drop([attempt for attempt in due if attempt.began and attempt.claimed.id not in held])
+        held = self._store.jobs.renew(renewals, self._worker_run.lease)
+        self._discard_lost([attempt for attempt in due if attempt.started_ns and attempt.claimed.id not in held])
 
-    def _notice_lost(self, active: set[Attempt], now: int) -> None:
-        """A cancel reaches the handler; so does the loss of a lease."""
-        old = [attempt for attempt in active if 0 < attempt.began < now - SLOW_NS]
-        if old and self._is_time("held", CANCEL_CHECK_NS, now):
+    def _stop_lost(self, active: set[Attempt], now: int) -> None:
+        """Stop handlers whose job was cancelled, or whose lease was lost."""
+        old = [attempt for attempt in active if 0 < attempt.started_ns < now - SLOW_NS]
+        if old and self._is_due("held", CANCEL_CHECK_NS, now):
             held = self._store.jobs.renew([LeaseRenewal(attempt.claimed.lease) for attempt in old], None)
-            self._drop([attempt for attempt in old if attempt.claimed.id not in held])
+            self._discard_lost([attempt for attempt in old if attempt.claimed.id not in held])
 
-    def _drop(self, attempts: list[Attempt]) -> None:
+    def _discard_lost(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
-            if not attempt.completing and attempt.completed is None and self._dispatcher.disown(attempt):
+            if (
+                not attempt.completing_since_ns
+                and attempt.completed is None
+                and self._dispatcher.discard_active(attempt)
+            ):
                 self._job_log.counts["lost"] += 1
                 log.warning(
-                    "%s %d was cancelled or taken over; its handler is told to stop",
+                    "%s %d was cancelled or lost its lease; stopping its handler",
                     attempt.handler.name,
                     attempt.claimed.id,
                 )
-                self._worker_run.give_up(attempt)
+                self._worker_run.stop_handler(attempt)
 
-    # --- what waits ---
+    # --- claimed attempts that have not started ---
 
-    def _keep_moving(self) -> None:
-        """Nobody waits behind a job that takes longer than it used to."""
-        begun = self._threads.begun + self._pool.begun
-        if begun == self._begun:
-            unwatched = not self._threads.is_watched()
-            if (self._threads.ready or unwatched) and not self._threads.call_up(1) and unwatched:
-                self._dispatcher.settle_and_claim(None)  # all threads are busy, but processes may be free
-            if self._pool.ready:
-                self._pool.call_up(1)
+    def _wake_stalled(self) -> None:
+        """Wake threads if no attempt has started since the last round: a job may take longer than usual."""
+        started_count = self._threads.started_count + self._process_threads.started_count
+        if started_count == self._started_count:
+            unwatched = not self._threads.is_waiting_for_commits()
+            if (self._threads.ready or unwatched) and not self._threads.wake_or_start_threads(1) and unwatched:
+                self._dispatcher.settle_and_claim(None)  # threads are busy, but child processes may be free
+            if self._process_threads.ready:
+                self._process_threads.wake_or_start_threads(1)
             if self._loop.ready:
-                self._loop.nudge()
-        self._begun = begun
-        if self._dispatcher.unsettled_ns() > UNSETTLED_NS:
+                self._loop.wake()
+        self._started_count = started_count
+        if self._dispatcher.unsettled_age_ns() > UNSETTLED_NS:
             self._dispatcher.settle_and_claim(None)
 
-    def _return_hoarded(self, now: int) -> None:
-        """What was taken and could not begin goes back, so that others may have it."""
-        for pool in (self._threads, self._loop, self._pool):
-            with suppress(IndexError):  # somebody else took the last one meanwhile
-                while pool.ready[-1].taken < now - HOARDING_NS:
+    def _give_back_unstarted(self, now: int) -> None:
+        """Give back attempts that were claimed and could not start soon, so that other workers can run them."""
+        for pool in (self._threads, self._loop, self._process_threads):
+            with suppress(IndexError):  # a thread started the last one
+                while pool.ready[-1].claimed_ns < now - MAX_UNSTARTED_NS:
                     self._dispatcher.give_back(pool.ready.pop())
-        for attempt in self._loop.take_back(now - HOARDING_NS):
-            self._dispatcher.return_begun(attempt)
-            self._worker_run.give_up(attempt)
+        for attempt in self._loop.remove_unstarted(now - MAX_UNSTARTED_NS):
+            self._dispatcher.give_back_active(attempt)
+            self._worker_run.stop_handler(attempt)
 
     # --- statistics ---
 
     def _fold(self, now: int) -> None:
-        """About once a second, and more often where much is settled: so readers have little to add."""
+        """Add new events to the statistics: once a second, and after every 4,000 jobs."""
         settled = self._job_log.counts.total()
-        if settled - self._folded > FOLD_JOBS or self._is_time("fold", FOLD_NS, now):
-            self._folded = settled
-            while self._store.statistics.fold() >= MANY_EVENTS:
+        if settled - self._settled_at_fold > FOLD_JOBS or self._is_due("fold", FOLD_NS, now):
+            self._settled_at_fold = settled
+            while self._store.statistics.fold() >= FOLD_BATCH:
                 pass
 
     # --- other workers ---
 
-    def _look_after_peers(self, now: int) -> None:
-        every = IDLE_SECONDS * 1e9 if self._threads.is_watched() else PEERS_NS
-        if self._is_time("peers", int(every), now):
+    def _recover_dead_workers(self, now: int) -> None:
+        every = IDLE_SECONDS * 1e9 if self._threads.is_waiting_for_commits() else DEAD_WORKERS_NS
+        if self._is_due("dead workers", int(every), now):
             self._store.jobs.sweep(Sweep.WORKERS)
 
     def _heartbeat(self) -> None:
-        # Before the database is asked: what ends in between is known.
-        known = {attempt.claimed.id for attempt in self._worker_run.held()}
-        known |= {settlement.lease.id for _, settlement in list(self._dispatcher.done)}
+        # Read before the query, so that an attempt which finishes in between is known.
+        known = {attempt.claimed.id for attempt in self._worker_run.held_attempts()}
+        known |= {settlement.lease.id for _, settlement in list(self._dispatcher.unsettled)}
         leases = self._store.workers.heartbeat(self._worker_run.id)
         if leases is None:
-            log.error("other workers took this one for dead; it goes on under another name")
-            self._worker_run.enlist_anew()
-        self._return_strangers(leases or [], known)
+            log.error("other workers considered this worker dead and recovered its jobs; it continues with a new id")
+            self._worker_run.register_again()
+        self._give_back_unknown_claims(leases or [], known)
 
-    def _return_strangers(self, leases: list[Lease], known: set[int]) -> None:
-        """Give back what the database says is this worker's and it does not know of: a claim went astray."""
-        strangers = {lease.id: lease for lease in leases if lease.id not in known}
-        # Twice in a row, so that it is none that was just being claimed.
-        for job_id in strangers.keys() & self._strangers:
-            log.error("job %d was claimed and lost sight of; it goes back", job_id)
-            self._store.jobs.settle_and_claim(
-                [Settlement(strangers[job_id], "give_back", None, self._clock.now())], []
-            )
-        self._strangers = set(strangers)
+    def _give_back_unknown_claims(self, leases: list[Lease], known: set[int]) -> None:
+        """Give back jobs that are claimed by this worker in the database but unknown to it, as after a lost reply."""
+        unknown = {lease.id: lease for lease in leases if lease.id not in known}
+        # Only if seen twice in a row: otherwise the claim may be in progress.
+        for job_id in unknown.keys() & self._unknown_claims:
+            log.error("job %d is claimed by this worker but unknown to it; giving it back", job_id)
+            self._store.jobs.settle_and_claim([Settlement(unknown[job_id], "give_back", None, self._clock.now())], [])
+        self._unknown_claims = set(unknown)
 
 
-def _wants_report(attempt: Attempt, now: int, renewal: int) -> bool:
-    since = now - (attempt.reported_at or attempt.taken)
-    if attempt.touched and since > PROGRESS_NS:
+def _needs_renewal(attempt: Attempt, now: int, renew_after_ns: int) -> bool:
+    age = now - (attempt.renewed_ns or attempt.claimed_ns)
+    if attempt.has_new_progress and age > STORE_PROGRESS_NS:
         return True
-    if attempt.reported_at == 0 and 0 < attempt.began < now - START_REPORT_NS:
+    if attempt.renewed_ns == 0 and 0 < attempt.started_ns < now - STORE_START_NS:
         return True
-    return since > renewal
+    return age > renew_after_ns

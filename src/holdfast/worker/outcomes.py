@@ -1,4 +1,12 @@
-"""From what a handler returned or raised to how the attempt is settled. Pure, but for the one who chooses a delay."""
+"""Retry or fail: decide how an attempt is settled, from what its handler returned or raised.
+
+- An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy.
+- `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
+- A payload that does not fit the function, and a result that is too large or not JSON, fail the job at once.
+
+A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
+`attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry.py`) computes the delay.
+"""
 
 import logging
 from random import Random
@@ -14,21 +22,25 @@ from ..retry import MAX_DELAY_SECONDS, backoff
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
-ASKED_FOR_RETRY = Failure("RETRY:REQUESTED", "the task asked to be tried again")
-UNSPEAKABLE = Failure("INTERNAL:ERROR", "the handler raised something that cannot be described")
+RETRY_REQUESTED = Failure("RETRY:REQUESTED", "the task requested a retry")
+INDESCRIBABLE = Failure("INTERNAL:ERROR", "the handler raised an exception that cannot be converted to text")
 
 
 class OutcomeMapper:
-    """Knows the app's error codes, and has the dice for the retry policies."""
+    """Maps values and exceptions to settlements.
+
+    errors: the error codes of the app. random: for the jitter of the retry policies.
+    """
 
     def __init__(self, errors: ErrorTable, random: Random) -> None:
         self._errors, self._random = errors, random
 
-    def of_value(self, attempt: Attempt, value: Any) -> Settlement:
+    def for_value(self, attempt: Attempt, value: Any) -> Settlement:
+        """Return the settlement for a value that the handler returned: an outcome, or the result."""
         if value is None:
             return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at())
         if isinstance(value, Outcome):
-            return self.of_outcome(attempt, value)
+            return self.for_outcome(attempt, value)
         try:
             result = encode_result(value).decode()
         except PayloadTooLarge as error:
@@ -37,14 +49,14 @@ class OutcomeMapper:
             return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
         return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
 
-    def success(self, attempt: Attempt, value: Any) -> Settlement:
-        """For an attempt that completes itself, where anything else is an error that it gets to see."""
+    def for_completion(self, attempt: Attempt, value: Any) -> Settlement:
+        """Return the success that ctx.complete() stores. Raises HoldfastError if the value cannot be stored."""
         if isinstance(value, Then):
             return self._settled(attempt, "succeed", then=attempt.handler.go_on_with(value))
         if isinstance(value, Outcome):
             raise InvalidInput(
-                f"complete() is for a success, and {type(value).__name__} is none: raise it in the block, which "
-                "undoes what was done there"
+                f"ctx.complete() must be given a result or Then, got {type(value).__name__}: raise it in the block "
+                "instead, which rolls back the transaction"
             )
         if value is None:
             return self._settled(attempt, "succeed")
@@ -52,12 +64,13 @@ class OutcomeMapper:
         attempt.handler.check_result(data)
         return self._settled(attempt, "succeed", result=data.decode())
 
-    def of_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
+    def for_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
+        """Return the settlement for an outcome that the handler returned or raised."""
         match outcome:
             case Retry(after=None):
-                return self.retry(attempt, ASKED_FOR_RETRY)
+                return self.retry(attempt, RETRY_REQUESTED)
             case Retry(after=after):
-                return self._settled(attempt, "retry", delay=_microseconds(after), failure=ASKED_FOR_RETRY)
+                return self._settled(attempt, "retry", delay=_microseconds(after), failure=RETRY_REQUESTED)
             case Snooze(seconds=seconds):
                 return self._settled(attempt, "snooze", delay=_microseconds(seconds))
             case Cancel(reason=reason):
@@ -69,32 +82,33 @@ class OutcomeMapper:
                     return self._settled(attempt, "succeed", then=attempt.handler.go_on_with(outcome))
                 except HoldfastError as error:
                     return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", shorten(str(error))))
-        return self._failed(attempt, Failure("INTERNAL:BAD_OUTCOME", f"{type(outcome).__name__} is no known outcome"))
+        return self._failed(attempt, Failure("INTERNAL:BAD_OUTCOME", f"unknown outcome {type(outcome).__name__}"))
 
-    def of_error(self, attempt: Attempt, error: BaseException) -> Settlement:
+    def for_error(self, attempt: Attempt, error: BaseException) -> Settlement:
+        """Return the settlement for an exception of the handler: a retry, or the outcome that it raised."""
         try:
             if isinstance(error, Outcome):
-                return self.of_outcome(attempt, error)
+                return self.for_outcome(attempt, error)
             return self.retry(attempt, self._errors.failure(error))
-        except BaseException:  # noqa: BLE001  user code: an exception's class, text and attributes may do anything
-            return self.retry(attempt, UNSPEAKABLE)
+        except BaseException:  # noqa: BLE001  user code: __str__ or a property of the exception may raise
+            return self.retry(attempt, INDESCRIBABLE)
 
-    def of_bad_payload(self, attempt: Attempt, error: Exception) -> Settlement:
-        """It will not fit better next time, so it is not tried again."""
+    def for_invalid_payload(self, attempt: Attempt, error: Exception) -> Settlement:
+        """Return the failure for a payload that does not fit the function. A retry would not help."""
         try:
             detail = shorten(str(error))
-        except BaseException:  # noqa: BLE001  user code: the payload's own type raised it
+        except BaseException:  # noqa: BLE001  user code: a parameter type may have raised it
             detail = ""
         return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", detail))
 
-    def of_unreadable(self, attempt: Attempt, error: Exception) -> Settlement:
-        """Its payload, which is kept by reference. One that is gone will not come back; anything else may pass."""
+    def for_unreadable_payload(self, attempt: Attempt, error: Exception) -> Settlement:
+        """Return the settlement for a payload that cannot be read: a failure if its blob is missing, else a retry."""
         if isinstance(error, BlobMissing):
             return self._failed(attempt, Failure(self._errors.code_for(error), shorten(str(error))))
         return self.retry(attempt, Failure("RESOURCE:BLOB_STORE", shorten(str(error))))
 
-    def of_unkept(self, attempt: Attempt, settlement: Settlement, error: Exception) -> Settlement:
-        """Its result, or the payload of what its chain goes on with, could not be put where large ones are kept."""
+    def for_unstored_result(self, attempt: Attempt, settlement: Settlement, error: Exception) -> Settlement:
+        """Return the settlement for a large result, or payload of the next job, that the blob store did not take."""
         detail = shorten(str(error))
         if not isinstance(error, PayloadTooLarge):
             return self.retry(attempt, Failure("RESOURCE:BLOB_STORE", detail))
@@ -103,12 +117,14 @@ class OutcomeMapper:
         return self._failed(attempt, Failure("RESULT:TOO_LARGE", detail.replace("payload", "result")))
 
     def retry(self, attempt: Attempt, failure: Failure) -> Settlement:
-        """By the task's policy. Attempts that were snoozed or interrupted do not count."""
+        """Return a retry after the delay of the task's policy. Snoozed and interrupted attempts do not count."""
         number = max(1, attempt.claimed.attempt - attempt.claimed.uncounted)
         try:
             seconds = attempt.handler.retry_policy(number, self._random)
         except Exception:  # user code
-            log.exception("the retry policy of %s raised; backing off by default", attempt.handler.name)
+            log.exception(
+                "the retry policy of %s raised an exception; using the default backoff", attempt.handler.name
+            )
             seconds = backoff()(number, self._random)
         return self._settled(attempt, "retry", delay=_microseconds(seconds), failure=failure)
 
@@ -120,9 +136,9 @@ class OutcomeMapper:
 
 
 def _microseconds(seconds: Any) -> int:
-    """Of what a handler gave: anything that is no number from 0 to a year counts as the nearest one that is."""
+    """Convert a delay that a handler gave, limited to 0 to one year. What is not a number counts as 0."""
     try:
-        # In this order NaN becomes 0, too.
+        # max() in this order also turns NaN into 0.
         return round(min(max(0.0, float(seconds)), MAX_DELAY_SECONDS) * SECOND)
     except OverflowError:
         return round(MAX_DELAY_SECONDS * SECOND)

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: for work that would hog the interpreter, and for what may crash or leak."""
+"""Child processes for tasks with `pool="process"`: CPU-bound ones, and ones that may crash or leak memory."""
 
 import contextlib
 import os
@@ -14,44 +14,50 @@ from ..failure import Failure, shorten
 from ..model.job import Claimed, Settlement
 from .attempt import Attempt
 from .outcomes import OutcomeMapper
-from .thread_pool import Runner
+from .thread_pool import PoolThread
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The child has started."""
+    """Sent by a child that has started."""
 
 
-class Unknown(Struct, frozen=True, tag=True):
-    """The child cannot find the task, and says why."""
+class TaskNotLoaded(Struct, frozen=True, tag=True):
+    """Sent by a child that cannot import the task. detail: the reason."""
 
     detail: str
 
 
 class Progress(Struct, frozen=True, tag=True):
+    """Sent by a child whose handler reports progress."""
+
     fraction: float | None
     text: str | None
 
 
 class Completing(Struct, frozen=True, tag=True):
-    """The attempt completes itself; or no more, and then it may have settled itself."""
+    """Sent by a child that enters (`now`) or leaves ctx.complete(). settlement: set if the block was committed."""
 
     now: bool
     settlement: Settlement | None = None
 
 
-class AttemptEnded(Struct, frozen=True, tag=True):
+class AttemptFinished(Struct, frozen=True, tag=True):
+    """Sent by a child whose handler has returned or raised."""
+
     settlement: Settlement
 
 
-Word = Ready | Unknown | Progress | Completing | AttemptEnded
+ChildMessage = Ready | TaskNotLoaded | Progress | Completing | AttemptFinished
 encode = msgspec.msgpack.encode
-decode_word: Callable[[bytes], Word] = msgspec.msgpack.Decoder(Word).decode
-decode_order = msgspec.msgpack.Decoder(Claimed).decode
+decode_message: Callable[[bytes], ChildMessage] = msgspec.msgpack.Decoder(ChildMessage).decode
+decode_claimed = msgspec.msgpack.Decoder(Claimed).decode
 
 
 class Pipe(Protocol):
+    """The used methods of multiprocessing.connection.Connection."""
+
     def send_bytes(self, data: bytes) -> None: ...
 
     def recv_bytes(self) -> bytes: ...
@@ -60,6 +66,8 @@ class Pipe(Protocol):
 
 
 class ChildProcess(Protocol):
+    """The used methods of multiprocessing.Process."""
+
     @property
     def pid(self) -> int | None: ...
 
@@ -75,130 +83,139 @@ Spawn = Callable[[], tuple[ChildProcess, Pipe]]
 
 
 class Child:
-    """A process that runs one attempt at a time."""
+    """A child process, which runs one attempt at a time."""
 
     def __init__(self, process: ChildProcess, pipe: Pipe) -> None:
         self.process, self.pipe = process, pipe
-        self.jobs = 0
-        self.too_large = False
+        self.jobs_run = 0
+        self.exceeded_memory = False
 
-    def hear(self) -> Word:
-        return decode_word(self.pipe.recv_bytes())
+    def receive(self) -> ChildMessage:
+        return decode_message(self.pipe.recv_bytes())
 
     def kill(self) -> None:
         self.process.kill()
 
-    def retire(self) -> None:
-        """It ends by itself when it hears nothing more."""
+    def close(self) -> None:
+        """Close the pipe, which makes the process exit."""
         with contextlib.suppress(OSError):
             self.pipe.close()
 
-    def memory(self) -> int:
-        """Bytes it has in memory, where the system tells."""
+    def memory_bytes(self) -> int:
+        """Return the resident memory of the process, or 0 if /proc does not show it."""
         try:
             with open(f"/proc/{self.process.pid}/statm", "rb") as file:  # noqa: PTH123  pathlib is slower
                 return int(file.read().split()[1]) * _PAGE_BYTES
         except (OSError, IndexError, ValueError):
             return 0
 
-    def last_words(self) -> str:
+    def describe_exit(self) -> str:
+        """Return how the process ended, as the detail of a failure."""
         self.process.join(1)
         code = self.process.exitcode
         if code is None:
-            return "its process closed its pipe"
-        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with code {code}"
+            return "the child process closed its pipe"
+        how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        return f"the child process {how}"
 
 
 class ProcessPool:
-    """The processes of a worker: `execute` is what its pool's threads do, each with a child of its own."""
+    """The child processes of a worker. Each of its process threads calls `execute`, and owns one child."""
 
     def __init__(
         self, spawn: Spawn, outcome_mapper: OutcomeMapper, clock: Clock, max_jobs: int | None, max_memory: int | None
     ) -> None:
         self._spawn, self._outcome_mapper, self._clock = spawn, outcome_mapper, clock
         self._max_jobs, self._max_memory = max_jobs, max_memory
-        self._living: set[Child] = set()
+        self._children: set[Child] = set()
         self._lock = threading.Lock()
         self._closed = False
 
-    def execute(self, runner: Runner, attempt: Attempt) -> Settlement:
-        attempt.begin(self._clock)
-        attempt.deadline = 0  # the time that a process needs to start is not the handler's
+    def execute(self, thread: PoolThread, attempt: Attempt) -> Settlement:
+        """Run the attempt in the child of this thread, which is started if needed. Never raises."""
+        attempt.start(self._clock)
+        attempt.deadline_ns = 0  # the timeout does not include the start of the process
         try:
-            child = self._child_of(runner)
-        except Exception as error:  # noqa: BLE001  starting a process runs the program's own code, and may be refused
-            ending = self._bury(runner).detail
-            words = f"before it was ready, {ending}" if isinstance(error, EOFError) else repr(error)
-            return self._outcome_mapper.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(words)))
+            child = self._get_child(thread)
+        except Exception as error:  # noqa: BLE001  starting a process imports user code, and may fail
+            exit_detail = self._remove_dead(thread).detail
+            detail = f"before it was ready, {exit_detail}" if isinstance(error, EOFError) else repr(error)
+            return self._outcome_mapper.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(detail)))
         try:
-            attempt.begin(self._clock)
+            attempt.start(self._clock)
             attempt.stop = child.kill
-            if attempt.cancelled:  # meanwhile; somebody else has settled it
+            if attempt.cancelled:  # in the meantime: it is settled, so do not run it
                 raise EOFError
             child.pipe.send_bytes(encode(attempt.claimed))
-            settlement = self._listen(child, attempt)
+            settlement = self._receive_settlement(child, attempt)
         except (EOFError, OSError):
-            return self._outcome_mapper.retry(attempt, self._bury(runner))
-        self._recycle(runner, child)
+            return self._outcome_mapper.retry(attempt, self._remove_dead(thread))
+        self._recycle(thread, child)
         return settlement
 
-    def look_after_memory(self) -> None:
-        """Kill what has outgrown its limit, before the system has to choose whom to kill."""
+    def enforce_max_memory(self) -> None:
+        """Kill children that use more memory than max_memory, before the system runs out of memory."""
         if self._max_memory is not None:
-            for child in list(self._living):
-                if child.memory() > self._max_memory:
-                    child.too_large = True
+            for child in list(self._children):
+                if child.memory_bytes() > self._max_memory:
+                    child.exceeded_memory = True
                     child.kill()
 
     def close(self) -> None:
+        """Kill all children, and start no more."""
         with self._lock:
             self._closed = True
-            for child in self._living:
+            for child in self._children:
                 child.kill()
 
-    def _child_of(self, runner: Runner) -> Child:
-        if isinstance(runner.tool, Child):
-            return runner.tool
+    def _get_child(self, thread: PoolThread) -> Child:
+        if isinstance(thread.resource, Child):
+            return thread.resource
         with self._lock:
             if self._closed:
                 raise EOFError
-            child = runner.tool = Child(*self._spawn())
-            self._living.add(child)
-        child.hear()  # that it is ready
+            child = thread.resource = Child(*self._spawn())
+            self._children.add(child)
+        child.receive()  # Ready
         return child
 
-    def _listen(self, child: Child, attempt: Attempt) -> Settlement:
+    def _receive_settlement(self, child: Child, attempt: Attempt) -> Settlement:
         while True:
-            match child.hear():
-                case AttemptEnded(settlement):
+            match child.receive():
+                case AttemptFinished(settlement):
                     return settlement
                 case Completing(now, settlement):
                     attempt.completed = settlement
-                    attempt.tell_completing(now)
+                    attempt.set_completing(now)
                 case Progress(fraction, text):
                     attempt.report_progress(fraction, text)
-                case Unknown(detail):
+                case TaskNotLoaded(detail):
                     return self._outcome_mapper.retry(attempt, Failure("INTERNAL:PROCESS_START", detail))
 
-    def _recycle(self, runner: Runner, child: Child) -> None:
-        child.jobs += 1
-        worn = self._max_jobs is not None and child.jobs >= self._max_jobs
-        if worn or (self._max_memory is not None and child.memory() > self._max_memory):
-            self._forget(runner, child)
-            child.retire()
+    def _recycle(self, thread: PoolThread, child: Child) -> None:
+        """Replace the child after max_jobs jobs, or if it uses more than max_memory."""
+        child.jobs_run += 1
+        is_used_up = self._max_jobs is not None and child.jobs_run >= self._max_jobs
+        if is_used_up or (self._max_memory is not None and child.memory_bytes() > self._max_memory):
+            self._remove(thread, child)
+            child.close()
 
-    def _bury(self, runner: Runner) -> Failure:
-        child = runner.tool
+    def _remove_dead(self, thread: PoolThread) -> Failure:
+        """Remove the dead child of this thread. Returns why it died."""
+        child = thread.resource
         if not isinstance(child, Child):
-            return Failure("INTERNAL:PROCESS_DIED", "no process could be started for it")
-        self._forget(runner, child)
-        child.retire()
-        if child.too_large:
+            return Failure("INTERNAL:PROCESS_DIED", "no child process could be started")
+        self._remove(thread, child)
+        child.close()
+        if child.exceeded_memory:
             assert self._max_memory is not None
-            return Failure("RESOURCE:MEMORY", f"its process had more than {self._max_memory} bytes and was killed")
-        return Failure("INTERNAL:PROCESS_DIED", child.last_words())
+            return Failure(
+                "RESOURCE:MEMORY",
+                f"the child process was killed: it used more than max_memory, {self._max_memory} bytes",
+            )
+        return Failure("INTERNAL:PROCESS_DIED", child.describe_exit())
 
-    def _forget(self, runner: Runner, child: Child) -> None:
-        runner.tool = None
+    def _remove(self, thread: PoolThread, child: Child) -> None:
+        thread.resource = None
         with self._lock:
-            self._living.discard(child)
+            self._children.discard(child)

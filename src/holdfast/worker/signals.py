@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP, for as long as a worker runs in the main thread."""
+"""Stop signals (SIGTERM, SIGINT, SIGHUP), and a wake-up that a signal handler can use."""
 
 import contextlib
 import select
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class WakeUp:
-    """A pair of sockets, since a signal handler may write to one at any moment, and must not take a lock.
+    """A socket pair that interrupts a wait. Unlike a lock, it is safe to use in a signal handler.
 
-    Sockets rather than a pipe: a closed one knows that it is closed. The bare number of a closed descriptor may by
-    then be that of a file, and ringing would write to it.
+    Sockets and not a pipe: sending on a closed socket raises, while the number of a closed pipe may already belong to
+    another file.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class WakeUp:
         self._poll.register(self._receiver, select.POLLIN)
 
     def notify(self) -> None:
-        with contextlib.suppress(OSError):  # it rings already, or nobody is there any more
+        with contextlib.suppress(OSError):  # the buffer is full, so it is notified already; or closed
             self._sender.send(b".")
 
     def wait(self, seconds: float) -> None:
@@ -42,24 +42,24 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """Calls `stop` for each of them, and puts back what was there before. In other threads it does nothing."""
+    """A context in which these signals call `stop`. Does nothing outside of the main thread."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue  # as nohup wants it
-                self._before[number] = signal.signal(number, self._hear)
+                    continue  # started by nohup
+                self._previous[number] = signal.signal(number, self._on_signal)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
-        self._stop()  # sets a flag and writes to a pipe, no more
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()  # only sets a flag and writes to a socket

@@ -1,4 +1,8 @@
-"""Threads that run attempts. Where jobs are short one thread runs all of them; more are called up when it pays."""
+"""A pool of threads that run attempts.
+
+One thread runs all jobs that are short, since switching threads would cost more than the job. Others are woken or
+started for jobs that take longer.
+"""
 
 import threading
 from collections import deque
@@ -10,28 +14,30 @@ from ..errors import StoreError
 from ..model.job import Settlement, Sweep
 from ..store.protocol import Store
 from .attempt import Attempt
+from .claiming import RunTimes
 from .dispatcher import Dispatcher
-from .prefetch import RunTimes
 
-LONGEST_UNSETTLED_NS = 25_000_000
-LONGEST_WAIT_SECONDS = 1.0
-CLOSE_LOOK_SECONDS = 0.01
-LONGEST_CLOSE_SECONDS = 5.0
-Execute = Callable[["Runner", Attempt], Settlement]
+MAX_UNSETTLED_NS = 25_000_000
+MAX_WAIT_SECONDS = 1.0
+CLOSE_POLL_SECONDS = 0.01
+MAX_CLOSE_SECONDS = 5.0
+Execute = Callable[["PoolThread", Attempt], Settlement]
 
 
-class Runner:
-    """One thread, and what it is doing."""
+class PoolThread:
+    """One thread of the pool."""
 
     def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.abandoned = False
+        self.wake_up = threading.Lock()  # a parked thread waits for its release
+        self.wake_up.acquire()
+        self.abandoned = False  # its attempt was settled by another thread; it ends when its handler returns
         self.stop: Callable[[], None] | None = None
-        self.tool: object = None  # what the pool's `execute` keeps for it
+        self.resource: object = None  # kept for `execute`: the child process
 
 
 class ThreadPool:
+    """Up to `size` threads, started when they are needed."""
+
     def __init__(
         self,
         name: str,
@@ -41,139 +47,140 @@ class ThreadPool:
         run_times: RunTimes,
         execute: Execute,
         has_room: Callable[[], bool] | None = None,
-        watches: bool = True,
+        waits_for_commits: bool = True,
     ) -> None:
         self._name, self.size, self._store = name, size, store
         self._dispatcher, self._run_times, self._execute = dispatcher, run_times, execute
-        self._has_room = has_room  # where others run on the same account
+        self._has_room = has_room  # if another pool shares the concurrency limit
         self.busy: set[Attempt] = set()
-        self.ready: deque[Attempt] = deque()
-        self.begun = 0  # so that somebody who looks twice sees whether anything moves
-        self.stuck = 0  # threads whose attempt was given up, and who have not come back
+        self.ready: deque[Attempt] = deque()  # claimed but not started
+        self.started_count = 0  # attempts; housekeeping sees from it whether the pool makes progress
+        self.stuck = 0  # abandoned threads whose handler has not returned
         self._lock = threading.Lock()
-        self._idle: list[Runner] = []
-        self._runners = 0
-        self._watching = threading.Lock()
-        self._watches = watches  # whether its idle threads wait for commits
-        self._deaths = -1
+        self._idle: list[PoolThread] = []
+        self._thread_count = 0
+        self._commit_wait = threading.Lock()
+        self._waits_for_commits = waits_for_commits  # one idle thread does
+        self._deaths_seen = -1
         self._closed = False
-        self._ended = threading.Semaphore(0)
+        self._all_ended = threading.Semaphore(0)
 
-    def put(self, attempts: list[Attempt], from_inside: bool) -> None:
-        """Taken jobs. from_inside: the thread that took them is one of this pool, and goes on with the first."""
+    def put(self, attempts: list[Attempt], from_own_thread: bool) -> None:
+        """Add claimed attempts. from_own_thread: the caller is a thread of this pool and runs the first one."""
         short = {attempt.handler.name for attempt in attempts}
         short = {task for task in short if self._run_times.is_short(task)}
         long = 0
         for attempt in attempts:
             if attempt.handler.name in short:
-                attempt.short = True
+                attempt.is_short = True
             else:
                 long += 1
         self.ready.extend(attempts)
-        self.call_up((len(attempts) if long else 1) - from_inside)
+        self.wake_or_start_threads((len(attempts) if long else 1) - from_own_thread)
 
-    def call_up(self, count: int) -> int:
-        """Wake so many threads, or start them, as far as there are any. Returns how many."""
+    def wake_or_start_threads(self, count: int) -> int:
+        """Wake parked threads, or start new ones up to `size`. Returns how many were woken or started."""
         for number in range(count):
             with self._lock:
                 if self._idle:
-                    self._idle.pop().gate.release()
-                elif self._runners < self.size and not self._closed:
+                    self._idle.pop().wake_up.release()
+                elif self._thread_count < self.size and not self._closed:
                     self._start()
                 else:
                     return number
         return max(0, count)
 
-    def is_watched(self) -> bool:
-        """Whether a thread waits for commits."""
-        return self._watching.locked()
+    def is_waiting_for_commits(self) -> bool:
+        """Return whether a thread is waiting for commits."""
+        return self._commit_wait.locked()
 
-    def stop_beginning(self) -> None:
+    def stop_starting(self) -> None:
+        """Start no more attempts."""
         self._closed = True
 
     def close(self) -> None:
-        """No more attempts are begun. Returns when all threads have ended but those that were given up."""
-        self.stop_beginning()
+        """Start no more attempts, and wait until all threads have ended, except abandoned ones."""
+        self.stop_starting()
         with self._lock:
-            for runner in self._idle:
-                runner.gate.release()
+            for thread in self._idle:
+                thread.wake_up.release()
             self._idle.clear()
-        until = monotonic() + LONGEST_CLOSE_SECONDS
-        while self._runners and monotonic() < until:
-            self._store.wake_waiters()  # again and again, since one may be just about to wait
-            if self._ended.acquire(timeout=CLOSE_LOOK_SECONDS):
+        until = monotonic() + MAX_CLOSE_SECONDS
+        while self._thread_count and monotonic() < until:
+            self._store.wake_waiters()  # repeatedly: a thread may be about to wait
+            if self._all_ended.acquire(timeout=CLOSE_POLL_SECONDS):
                 break
 
     def _start(self) -> None:
-        self._runners += 1
-        runner = Runner()
-        runner.stop = partial(self._abandon, runner)
-        threading.Thread(target=self._live, args=(runner,), name=f"holdfast-{self._name}", daemon=True).start()
+        self._thread_count += 1
+        thread = PoolThread()
+        thread.stop = partial(self._abandon, thread)
+        threading.Thread(target=self._run_thread, args=(thread,), name=f"holdfast-{self._name}", daemon=True).start()
 
-    def _live(self, runner: Runner) -> None:
+    def _run_thread(self, thread: PoolThread) -> None:
         try:
-            while not runner.abandoned:
+            while not thread.abandoned:
                 try:
-                    attempt = self._next(runner)
-                except StoreError as error:  # the database may be back soon; whoever watches over this calls up again
-                    self._dispatcher.put_off(error)
-                    if self._closed or self._dispatcher.broken is not None:
+                    attempt = self._next_attempt(thread)
+                except StoreError as error:  # housekeeping wakes the thread again
+                    self._dispatcher.back_off(error)
+                    if self._closed or self._dispatcher.fatal_error is not None:
                         return
-                    self._park(runner)
+                    self._park(thread)
                     continue
                 if attempt is None:
                     return
-                self._run(runner, attempt)
+                self._run(thread, attempt)
         finally:
             with self._lock:
-                if runner.abandoned:
+                if thread.abandoned:
                     self.stuck -= 1
                 else:
-                    self._runners -= 1
-                    if self._closed and not self._runners:
-                        self._ended.release()
+                    self._thread_count -= 1
+                    if self._closed and not self._thread_count:
+                        self._all_ended.release()
 
-    def _run(self, runner: Runner, attempt: Attempt) -> None:
-        self.begun += 1
+    def _run(self, thread: PoolThread, attempt: Attempt) -> None:
+        self.started_count += 1
         self.busy.add(attempt)
-        attempt.stop = runner.stop
-        # Looked at after it has begun: so either this sees it, or whoever closes sees the attempt.
-        if self._closed or not self._dispatcher.may_start(attempt):
-            self._dispatcher.return_begun(attempt)
+        attempt.stop = thread.stop
+        # Checked after the attempt became active: either this thread sees the flag, or the closing one the attempt.
+        if self._closed or not self._dispatcher.has_fresh_lease(attempt):
+            self._dispatcher.give_back_active(attempt)
         else:
-            self._dispatcher.finish(attempt, self._execute(runner, attempt))  # which raises nothing
+            self._dispatcher.finish(attempt, self._execute(thread, attempt))  # never raises
         self.busy.discard(attempt)
 
-    def _abandon(self, runner: Runner) -> None:
-        """Its attempt is settled by somebody else. A thread cannot be stopped, so another takes its place."""
+    def _abandon(self, thread: PoolThread) -> None:
+        """Replace a thread whose attempt was settled by another thread. The thread itself cannot be stopped."""
         with self._lock:
-            if not runner.abandoned:
-                runner.abandoned = True
-                self.busy -= {attempt for attempt in self.busy if attempt.stop is runner.stop}
-                self._runners -= 1
+            if not thread.abandoned:
+                thread.abandoned = True
+                self.busy -= {attempt for attempt in self.busy if attempt.stop is thread.stop}
+                self._thread_count -= 1
                 self.stuck += 1
-        self.call_up(1)
+        self.wake_or_start_threads(1)
 
-    def _next(self, runner: Runner) -> Attempt | None:
+    def _next_attempt(self, thread: PoolThread) -> Attempt | None:
         while True:
-            if (attempt := self._from_ready()) is not None:
+            if (attempt := self._pop_ready()) is not None:
                 return attempt
             seen = self._store.commits_seen()
-            traded = self._dispatcher.settle_and_claim(self)
-            if self._may_begin() or (self._dispatcher.done and traded is not None):
+            claimed = self._dispatcher.settle_and_claim(self)
+            if self._can_start() or (self._dispatcher.unsettled and claimed is not None):
                 continue
             if self._closed:
                 return None
-            if traded is not None and self._watches and self._watching.acquire(blocking=False):
+            if claimed is not None and self._waits_for_commits and self._commit_wait.acquire(blocking=False):
                 try:
                     self._wait_for_commit(seen)
                 finally:
-                    self._watching.release()
+                    self._commit_wait.release()
             else:
-                self._park(runner)
+                self._park(thread)
 
-    def _from_ready(self) -> Attempt | None:
-        """The next attempt, after settling what must not wait for its end."""
+    def _pop_ready(self) -> Attempt | None:
+        """Return the next ready attempt. If it may take long, settle finished attempts first."""
         if self._has_room is not None and not self._has_room():
             return None
         try:
@@ -181,25 +188,30 @@ class ThreadPool:
         except IndexError:
             return None
         dispatcher = self._dispatcher
-        dispatcher.active.add(attempt)  # at once, so that it is counted as running or as waiting at every moment
-        if dispatcher.done and (not attempt.short or dispatcher.unsettled_ns() > LONGEST_UNSETTLED_NS):
+        dispatcher.active.add(attempt)  # at once: it must count as ready or active at any time
+        if dispatcher.unsettled and (not attempt.is_short or dispatcher.unsettled_age_ns() > MAX_UNSETTLED_NS):
             dispatcher.settle_and_claim(self)
-        if not self.ready and self._watches and not self.is_watched() and (not attempt.short or dispatcher.was_idle):
-            self.call_up(1)  # to wait for what comes next
+        if (
+            not self.ready
+            and self._waits_for_commits
+            and not self.is_waiting_for_commits()
+            and (not attempt.is_short or dispatcher.was_idle)
+        ):
+            self.wake_or_start_threads(1)  # it will wait for the next commit
         return attempt
 
-    def _may_begin(self) -> bool:
+    def _can_start(self) -> bool:
         return bool(self.ready) and (self._has_room is None or self._has_room())
 
-    def _park(self, runner: Runner) -> None:
+    def _park(self, thread: PoolThread) -> None:
         with self._lock:
-            if self._may_begin() or self._closed:
+            if self._can_start() or self._closed:
                 return
-            self._idle.append(runner)
-        runner.gate.acquire()
+            self._idle.append(thread)
+        thread.wake_up.acquire()
 
     def _wait_for_commit(self, seen: int) -> None:
-        deaths = self._store.wait_for_commit(seen, LONGEST_WAIT_SECONDS, until_due=True)
-        if deaths != self._deaths:
-            self._deaths = deaths
+        deaths = self._store.wait_for_commit(seen, MAX_WAIT_SECONDS, until_due=True)
+        if deaths != self._deaths_seen:
+            self._deaths_seen = deaths
             self._store.jobs.sweep(Sweep.WORKERS)

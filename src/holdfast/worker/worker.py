@@ -1,4 +1,4 @@
-"""The worker, as a program sees it."""
+"""The worker: puts its parts together, runs them, and stops in order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from ..failure import ErrorTable
 from ..model.job import ClaimRequest, Sweep
 from ..model.worker import WorkerLimits, WorkerRecord
 from ..store.protocol import Store
+from ..text import plural
 from .attempt import Attempt, Handler, Middleware
+from .claiming import ClaimPlanner, RunTimes, ServedQueue
 from .dispatcher import Dispatcher
 from .event_loop import EventLoop
 from .executor import Executor
-from .housekeeping import MOST_STUCK, SLOW_NS, Housekeeping
+from .housekeeping import MAX_STUCK, SLOW_NS, Housekeeping
 from .job_log import JobLog
 from .outcomes import OutcomeMapper
-from .prefetch import Prefetch, RunTimes, ServedQueue
 from .process_pool import ProcessPool, Spawn
 from .scheduler import Scheduler
 from .signals import StopSignals, WakeUp
@@ -36,7 +37,7 @@ from .thread_pool import ThreadPool
 
 
 class WorkerOptions(Struct, frozen=True):
-    """What a worker was told, checked by whoever made it. Times are seconds."""
+    """The options of a worker, already validated. Times are seconds."""
 
     queues: tuple[ServedQueue, ...] | None = None
     concurrency: int = 10
@@ -49,19 +50,19 @@ class WorkerOptions(Struct, frozen=True):
 
 
 class BackgroundPruning(Protocol):
-    """What keeps the database small, a little at a time."""
+    """Prunes in small steps."""
 
     def do_some(self) -> float:
-        """Returns the seconds until it wants to be asked again."""
+        """Do one step. Returns the seconds until the next one."""
         ...
 
     def end(self) -> None:
-        """Let another do it."""
+        """Let another worker prune."""
         ...
 
 
 class WorkerParts(Struct, frozen=True):
-    """What a worker is built from."""
+    """The objects that a worker is built from."""
 
     store: Store
     clock: Clock
@@ -74,11 +75,11 @@ class WorkerParts(Struct, frozen=True):
     scheduler: Scheduler
     upkeep: BackgroundPruning
     retention: str | None
-    """The program's policy, as JSON, if it has one."""
+    """The retention policy in the program's code, as JSON, if it has one."""
 
 
 class WorkerReport(Struct, frozen=True):
-    """What a worker did between its start and its end."""
+    """The attempts of a worker, by outcome."""
 
     succeeded: int
     failed: int
@@ -86,18 +87,18 @@ class WorkerReport(Struct, frozen=True):
     snoozed: int
     cancelled: int
     interrupted: int
-    """Attempts that were still running when the time to finish was over, and went back without counting."""
+    """Attempts that were still running at the end of the grace period. Their jobs run again; these do not count."""
     lost: int
-    """Attempts that ended after another worker had taken the job over, or an operator had cancelled it."""
+    """Attempts that finished after they had lost their lease, or after the job was cancelled."""
     stuck: int
-    """Handlers that ran out of time and had not come back when the worker ended."""
+    """Handlers that exceeded their timeout and had not returned when the worker ended."""
 
 
 log = logging.getLogger("holdfast.worker")
 
 
 class WorkerRun:
-    """The parts, put together, from the start of a worker to its end."""
+    """One run of a worker, from start to end."""
 
     def __init__(self, parts: WorkerParts, options: WorkerOptions) -> None:
         self.options = options
@@ -114,8 +115,8 @@ class WorkerRun:
             self._job_log,
             self._run_times,
             self.lease,
-            self._wants,
-            self._hand_out,
+            self._claim_requests,
+            self._distribute,
         )
         self._process_pool = ProcessPool(
             parts.spawn, outcome_mapper, parts.clock, options.max_jobs, options.max_memory
@@ -127,140 +128,146 @@ class WorkerRun:
             self.dispatcher,
             self._run_times,
             lambda _, attempt: executor.run(attempt),
-            has_room=self._has_room if self._tasks("async") else None,
+            has_room=self._has_room if self._tasks_of_kind("async") else None,
         )
-        self._loop = EventLoop(self.dispatcher, executor, self._has_room, self._call_for_trade)
-        self._pool = ThreadPool(
+        self._loop = EventLoop(self.dispatcher, executor, self._has_room, self._request_settle)
+        self._process_threads = ThreadPool(
             "pool",
             options.pool,
             self._store,
             self.dispatcher,
             self._run_times,
             self._process_pool.execute,
-            watches=False,
+            waits_for_commits=False,
         )
         self._kinds = {name: handler.kind for name, handler in parts.handlers.items()}
         self._pools: dict[str, ThreadPool | EventLoop] = {
             "thread": self._threads,
             "async": self._loop,
-            "process": self._pool,
+            "process": self._process_threads,
         }
-        here = self._tasks("thread", "async")
-        self._prefetch_here = Prefetch(here, options.concurrency, options.queues, self._run_times, parts.random)
-        pool = self._tasks("process")
-        self._prefetch_pool = Prefetch(pool, options.pool, options.queues, self._run_times, parts.random, ahead=False)
-        self._stopping = self._hurried = self._naps = False
-        self.too_stuck = self._held_up = False
+        own_tasks = self._tasks_of_kind("thread", "async")
+        self._planner = ClaimPlanner(own_tasks, options.concurrency, options.queues, self._run_times, parts.random)
+        process_tasks = self._tasks_of_kind("process")
+        self._process_planner = ClaimPlanner(
+            process_tasks, options.pool, options.queues, self._run_times, parts.random, prefetch=False
+        )
+        self._stopping = self._stop_now = self._notify_housekeeping = False
+        self.has_too_many_stuck = self._is_blocked = False
 
     def run(self) -> WorkerReport:
         housekeeping = Housekeeping(
-            self, self._parts, self._job_log, self._threads, self._pool, self._loop, self._process_pool
+            self, self._parts, self._job_log, self._threads, self._process_threads, self._loop, self._process_pool
         )
         with StopSignals(self.stop), closing(self._job_log):
             self._store.workers.register(self._record(), self._parts.retention)
             self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES)
             self._parts.scheduler.store_declared()
             try:
-                self._threads.call_up(1)
-                self._until_told_to_stop(housekeeping)
+                self._threads.wake_or_start_threads(1)
+                self._run_until_stopped(housekeeping)
                 self._drain(housekeeping)
             finally:
                 self._close(housekeeping)
-        if self._held_up:
+        if self._is_blocked:
             raise WorkerStuck(
-                "a handler hangs in a transaction, such as ctx.complete(), and holds the write lock: this worker has "
-                "ended without giving back its jobs. End this process, and do nothing slow in such a block"
+                "a handler is stuck in a transaction, such as ctx.complete(), and holds the write lock, so this "
+                "worker has ended without giving back its jobs: end the process, and do nothing slow in a transaction"
             )
-        if self.too_stuck:
+        if self.has_too_many_stuck:
             raise WorkerStuck(
-                f"more than {MOST_STUCK} handlers did not come back after their timeout, so this worker has ended: "
-                "let what they wait for time out, or run them with pool='process'"
+                f"more than {MAX_STUCK} handlers did not return after their timeout, so the worker has ended: set "
+                "timeouts on what they wait for, or use pool='process'"
             )
         return self._report()
 
     def stop(self) -> None:
-        self._hurried = self._stopping
+        self._stop_now = self._stopping
         self._stopping = True
         self._wake_up.notify()
 
-    # --- what the parts ask of it ---
+    # --- called by the parts ---
 
     @property
     def lease(self) -> int:
         return round(self.options.lease * SECOND)
 
-    def held(self) -> Iterator[Attempt]:
-        """All that was taken: what runs and what waits to begin."""
+    def held_attempts(self) -> Iterator[Attempt]:
+        """Yield all claimed attempts: running, and not started."""
         yield from self.dispatcher.active.copy()
         for pool in self._pools.values():
             yield from list(pool.ready)
 
-    def give_up(self, attempt: Attempt) -> None:
-        """Somebody else has settled it: stop its handler, as far as that can be done."""
+    def stop_handler(self, attempt: Attempt) -> None:
+        """Stop the handler of an attempt that is settled or lost: cancel its coroutine, kill its child process, or
+        abandon its thread, which cannot be stopped.
+        """
         attempt.cancelled = True
         if attempt.stop is not None:
             attempt.stop()
 
-    def _wants(self) -> list[ClaimRequest]:
+    def _claim_requests(self) -> list[ClaimRequest]:
         if self._stopping:
             return []
         active = self.dispatcher.active.copy()
-        in_pool = sum(attempt.handler.kind == "process" for attempt in active)
+        in_processes = sum(attempt.handler.kind == "process" for attempt in active)
         long_ago = monotonic_ns() - SLOW_NS
-        slow = sum(0 < attempt.began < long_ago for attempt in active if attempt.handler.kind != "process")
+        slow = sum(0 < attempt.started_ns < long_ago for attempt in active if attempt.handler.kind != "process")
         waiting = len(self._threads.ready) + len(self._loop.ready)
-        running = len(active) - in_pool
-        wants = [
-            self._prefetch_here.wanted(running, slow, waiting, self.held, self.lease, self.id),
-            self._prefetch_pool.wanted(in_pool, 0, len(self._pool.ready), self.held, self.lease, self.id),
+        running = len(active) - in_processes
+        requests = [
+            self._planner.request(running, slow, waiting, self.held_attempts, self.lease, self.id),
+            self._process_planner.request(
+                in_processes, 0, len(self._process_threads.ready), self.held_attempts, self.lease, self.id
+            ),
         ]
-        return [wanted for wanted in wants if wanted is not None]
+        return [request for request in requests if request is not None]
 
-    def _hand_out(self, attempts: list[Attempt], claimed_by: object) -> None:
+    def _distribute(self, attempts: list[Attempt], claimed_by: object) -> None:
         by_kind: dict[str, list[Attempt]] = {}
         kinds = self._kinds
         for attempt in attempts:
             by_kind.setdefault(kinds[attempt.handler.name], []).append(attempt)
-        for kind, some in by_kind.items():
+        for kind, of_kind in by_kind.items():
             pool = self._pools[kind]
-            pool.put(some, from_inside=pool is claimed_by)
-        if self._naps and (len(attempts) > 1 or attempts[0].claimed.timeout is not None):
-            self._wake_up.notify()  # to see whether all of them begin, and end in time
+            pool.put(of_kind, from_own_thread=pool is claimed_by)
+        if self._notify_housekeeping and (len(attempts) > 1 or attempts[0].claimed.timeout is not None):
+            self._wake_up.notify()  # housekeeping must see whether they start and meet their deadlines
 
     def _has_room(self) -> bool:
-        """Threads and coroutines run on one account."""
-        return len(self.dispatcher.active) - len(self._pool.busy) < self.options.concurrency
+        """Return whether another attempt may start. Threads and coroutines share the concurrency limit."""
+        return len(self.dispatcher.active) - len(self._process_threads.busy) < self.options.concurrency
 
-    def _call_for_trade(self) -> None:
-        """Somebody has something to settle, and is not the one to do it."""
-        if self._threads.is_watched():
+    def _request_settle(self) -> None:
+        """Wake a pool thread that settles finished attempts, for the event loop."""
+        if self._threads.is_waiting_for_commits():
             self._store.wake_waiters()
         else:
-            self._threads.call_up(1)
+            self._threads.wake_or_start_threads(1)
 
-    def _tasks(self, *kinds: str) -> Collection[str]:
+    def _tasks_of_kind(self, *kinds: str) -> Collection[str]:
         return frozenset(name for name, handler in self._parts.handlers.items() if handler.kind in kinds)
 
-    # --- from start to end ---
+    # --- start to end ---
 
-    def _until_told_to_stop(self, housekeeping: Housekeeping) -> None:
-        idle_since = 0
+    def _run_until_stopped(self, housekeeping: Housekeeping) -> None:
+        idle_rounds = 0
         while not self._stopping:
-            self._naps = True  # what is taken from now on, it may have overlooked
-            delay = housekeeping.do()
-            if self.dispatcher.broken is not None:
-                raise self.dispatcher.broken
+            self._notify_housekeeping = True  # this round may miss an attempt that is claimed from now on
+            delay = housekeeping.run_round()
+            if self.dispatcher.fatal_error is not None:
+                raise self.dispatcher.fatal_error
             if self.options.until_idle:
-                idle_since = idle_since + 1 if self._is_idle() else 0
-                if idle_since > 1:
+                idle_rounds = idle_rounds + 1 if self._is_idle() else 0
+                if idle_rounds > 1:
                     return
                 delay = min(delay, 0.01)
-            self._naps = delay > 0.02
+            self._notify_housekeeping = delay > 0.02
             self._wake_up.wait(delay)
 
     def _is_idle(self) -> bool:
-        """Nothing runs, nothing is to be settled, and nothing of what this worker serves is ready."""
-        if self.dispatcher.is_busy() or any(True for _ in self.held()):
+        """Return whether nothing is running or unsettled, and no job is ready that this worker serves."""
+        if self.dispatcher.is_busy() or any(True for _ in self.held_attempts()):
             return False
         return self.dispatcher.settle_and_claim(None) is False
 
@@ -268,33 +275,34 @@ class WorkerRun:
         self._stopping = True
         deadline = monotonic() + self.options.grace
         if self.dispatcher.active:
-            log.info("stopping: %d running, up to %g s to finish", len(self.dispatcher.active), self.options.grace)
+            running = plural(len(self.dispatcher.active), "running job")
+            log.info("stopping: waiting up to %g s for %s", self.options.grace, running)
         housekeeping.give_back_ready()
-        while (self.dispatcher.active or self.dispatcher.done) and not self._hurried:
+        while (self.dispatcher.active or self.dispatcher.unsettled) and not self._stop_now:
             left = deadline - monotonic()
-            if left <= 0 or self.dispatcher.broken is not None:
+            if left <= 0 or self.dispatcher.fatal_error is not None:
                 break
-            housekeeping.do(draining=True)
+            housekeeping.run_round(draining=True)
             self._wake_up.wait(min(left, 0.02))
 
     def _close(self, housekeeping: Housekeeping) -> None:
-        self._threads.stop_beginning()
-        self._pool.stop_beginning()
-        self._loop.stop_beginning()
+        self._threads.stop_starting()
+        self._process_threads.stop_starting()
+        self._loop.stop_starting()
         housekeeping.interrupt_all()
-        self._held_up = housekeeping.is_held_up()
-        if self._held_up:  # its threads wait for the database, too, and end with this process
+        self._is_blocked = housekeeping.is_blocked()
+        if self._is_blocked:  # the threads wait for the write lock, and end with this process
             self._process_pool.close()
             self._wake_up.close()
             return
-        for pool in (self._threads, self._loop, self._pool, self._process_pool):
+        for pool in (self._threads, self._loop, self._process_threads, self._process_pool):
             pool.close()
-        housekeeping.interrupt_all()  # a claim that was under way may have come in since
+        housekeeping.interrupt_all()  # again, for a claim that was in progress
         self._parts.upkeep.end()
         try:
             self._store.workers.unregister(self.id)
         except StoreError as error:
-            log.error("this worker could not sign off (%s); others will see that it is gone", error)
+            log.error("could not unregister this worker (%s); other workers will detect that it has ended", error)
         self._wake_up.close()
 
     def _record(self) -> WorkerRecord:
@@ -314,12 +322,12 @@ class WorkerRun:
                 queues={queue.name: queue.limit for queue in queues or () if queue.limit is not None},
                 weighted=any(queue.weight is not None for queue in queues or ()),
                 pool=self.options.pool,
-                pool_tasks=tuple(sorted(self._tasks("process"))),
+                pool_tasks=tuple(sorted(self._tasks_of_kind("process"))),
             ),
         )
 
-    def enlist_anew(self) -> None:
-        """Others took this worker for dead: what it held is theirs. It goes on under another name."""
+    def register_again(self) -> None:
+        """Continue with a new id, after other workers considered this one dead and recovered its jobs."""
         self.id = _new_id()
         self._store.workers.register(self._record())
 
@@ -338,12 +346,12 @@ class WorkerRun:
 
 
 def _new_id() -> str:
-    """From the system: a generator of the program's own is copied by a fork, and gives the same again."""
+    """Return a random id. From the system: the state of `random` is copied by a fork, and would repeat ids."""
     return secrets.token_hex(8)
 
 
 class Worker:
-    """Runs jobs until it is told to stop. Make it with `app.worker(…)`."""
+    """Runs jobs until it is stopped. Create it with `app.worker(…)`."""
 
     def __init__(self, parts: WorkerParts, options: WorkerOptions) -> None:
         self.options = options
@@ -352,16 +360,19 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """Random with every start, and what `job.worker` says."""
+        """The id of this worker, as in `job.worker`. Random."""
         return self._worker_run.id
 
     def run(self) -> WorkerReport:
-        """Run jobs until `stop()`, a signal, or with until_idle until there is nothing left to do. Once only."""
+        """Run jobs until `stop()` or a stop signal, or with until_idle until there are none left. Once only."""
         if self._has_run:
-            raise InvalidInput("this worker has run already: make another with app.worker()")
+            raise InvalidInput("a worker can run only once: create another with app.worker()")
         self._has_run = True
         return self._worker_run.run()
 
     def stop(self) -> None:
-        """Take nothing more, and end when what runs has ended, or after the grace. A second time: end now."""
+        """Claim no more jobs, and end when running jobs have finished, or after the grace period.
+
+        A second call interrupts running jobs.
+        """
         self._worker_run.stop()

@@ -12,7 +12,7 @@ from holdfast.clock import SECOND
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
 from scheduling import DAY, HOUR, MINUTE, NOON, POLICIES, YEAR, Sql, fired, scheduler_of
-from shift import PATIENCE_SECONDS
+from support.running_worker import PATIENCE_SECONDS
 
 # --- missed, and clocks that are set ---
 

@@ -8,9 +8,9 @@ import pytest
 from holdfast import Holdfast, Message, Queue
 from holdfast.errors import LeaseLost, TransactionError
 from holdfast.testing import FakeClock
-from shift import drain
 from support.flow import Events, Flow, Sql
 from support.plain import filled
+from support.running_worker import drain
 
 
 @pytest.fixture(params=[True, False], ids=["history", "no history"])

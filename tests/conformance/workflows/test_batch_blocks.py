@@ -4,9 +4,9 @@ import pytest
 
 from holdfast import Batch, Context, Holdfast, Job
 from holdfast.errors import BatchNotFound
-from shift import drain
 from support.backend import Backend
 from support.flow import Flow, Sql, statuses
+from support.running_worker import drain
 
 
 def test_if_the_block_raises_its_members_are_cancelled_and_nobody_is_called(app: Holdfast, flow: Flow) -> None:

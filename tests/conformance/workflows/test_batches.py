@@ -9,8 +9,8 @@ from holdfast import Batch, Cancel, Context, Fail, Holdfast, Then
 from holdfast.app.workflows import BatchProgress
 from holdfast.errors import BatchEnded, BatchNotFound, InvalidInput, WaitTimeout
 from holdfast.testing import FakeClock
-from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
 from support.flow import Events, Flow, Open, Sql
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually
 
 
 class Callbacks:
@@ -202,7 +202,7 @@ def test_several_workers_on_one_batch_call_back_once(open_app: Open, live: Holdf
     callbacks = both[0][1]
     with live.batch(on_success=callbacks.on_success, on_done=callbacks.on_done) as batch:
         live.tasks["step"].using(batch=batch).enqueue_many([{"name": f"n{n}"} for n in range(600)])
-    with Shift(apps[0], concurrency=4), Shift(apps[1], concurrency=4):
+    with RunningWorker(apps[0], concurrency=4), RunningWorker(apps[1], concurrency=4):
         batch.wait(timeout=PATIENCE_SECONDS)
         eventually(lambda: live.jobs.count(queue="callbacks", status="succeeded") == 2)
     assert sorted(both[0][1].words + both[1][1].words) == ["done", "success"]
@@ -323,7 +323,7 @@ def test_progress_is_readable_while_it_runs(live: Holdfast) -> None:
         for name in gates:
             hold.using(batch=batch).enqueue(name)
         last = hold.using(batch=batch, delay=3600).enqueue("a")
-    with Shift(live, concurrency=3):
+    with RunningWorker(live, concurrency=3):
         eventually(lambda: batch.progress().running == 3)
         for name, expected in (("a", (2, 1, 0)), ("b", (1, 2, 0)), ("c", (0, 2, 1))):
             gates[name].set()

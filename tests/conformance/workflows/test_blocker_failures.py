@@ -7,8 +7,8 @@ import pytest
 from holdfast import Context, Fail, Holdfast, Job, Then
 from holdfast.errors import InvalidInput, JobFailed
 from holdfast.testing import FakeClock
-from shift import attempts, drain
 from support.flow import Events, Flow, Sql, statuses
+from support.running_worker import attempts, drain
 
 POLICIES = {"hold": "blocked", "fail": "failed", "cancel": "cancelled", "run": "ready"}
 """Each, and the state that it leads to."""

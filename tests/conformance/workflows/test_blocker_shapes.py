@@ -7,8 +7,8 @@ from holdfast import Context, Holdfast, Job, Then
 from holdfast.clock import SECOND
 from holdfast.errors import CircularWait
 from holdfast.model.job import Claimed, Settlement
-from shift import PATIENCE_SECONDS, drain
 from support.flow import Flow, Open, Sql, statuses
+from support.running_worker import PATIENCE_SECONDS, drain
 from support.transitions import claim_tasks, resolve
 
 # --- shapes ---

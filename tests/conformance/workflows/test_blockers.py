@@ -12,8 +12,8 @@ from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed, ClaimRequest, Settlement
 from holdfast.testing import FakeClock
-from shift import Shift, drain, eventually
 from support.flow import Events, Flow, Sql, numbers, statuses
+from support.running_worker import RunningWorker, drain, eventually
 
 Claim = Callable[..., Claimed]
 
@@ -278,7 +278,7 @@ def test_an_end_by_plain_sql_counts_at_the_next_look_of_a_worker(live: Holdfast,
     flow = Flow(live)
     a = flow.job("a", delay=3600)
     b = flow.job("b", a)
-    with Shift(live):
+    with RunningWorker(live):
         sql("UPDATE holdfast_jobs SET status = 'succeeded', result = '\"by hand\"' WHERE id = ?", (a.id,))
         eventually(lambda: b.refresh().status == "succeeded")
     assert flow.found["b"] == ("by hand",)
@@ -288,7 +288,7 @@ def test_a_worker_that_waits_is_woken_by_a_release(no_polling: None, live: Holdf
     flow = Flow(live)
     approve = live.external("approve")
     job = flow.job("a", approve)
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: live.workers())
         live.jobs.complete(approve.id, "yes")
         eventually(lambda: job.refresh().status == "succeeded")

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze, Then
 from holdfast.errors import JobFailed, WaitTimeout
-from shift import PATIENCE_SECONDS, Shift, comes_true, drain, eventually
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_waiting_for_a_chain_outlasts_its_first_job(live: Holdfast) -> None:
         return "second"
 
     root = first.enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: live.chains.get(root.id).status == "running" and live.chains.get(root.id).length == 2)
         with pytest.raises(WaitTimeout, match=f"chain {root.id} is still running"):
             root.wait_chain(timeout=0.05)

@@ -9,8 +9,8 @@ from holdfast import Context, Holdfast, Job, Task, Then
 from holdfast.errors import InvalidInput
 from holdfast.model.job import Claimed, Settlement
 from holdfast.testing import FakeClock
-from shift import drain
 from support.flow import Sql
+from support.running_worker import drain
 
 Claim = Callable[..., Claimed]
 

@@ -8,8 +8,8 @@ import pytest
 from holdfast import Context, Fail, Holdfast, Then
 from holdfast.errors import InvalidInput
 from holdfast.testing import FakeClock
-from shift import Shift, comes_true, drain, eventually
 from support.flow import Flow
+from support.running_worker import RunningWorker, comes_true, drain, eventually
 
 
 def add_tasks(app: Holdfast) -> None:
@@ -114,7 +114,7 @@ def test_a_chain_of_each_status_is_found_by_it(live: Holdfast) -> None:
         "cancelled": flow.job("c"),
     }
     live.jobs.cancel(wanted["cancelled"].id)
-    with Shift(live):
+    with RunningWorker(live):
         eventually(lambda: wanted["running"].refresh().status == "running")
         for status, job in wanted.items():
             assert job.id in [chain.id for chain in live.chains.list(status=status)], status

@@ -13,8 +13,8 @@ from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput, JobNotFound
 from holdfast.model.job import Claimed, ClaimRequest, NewJob, Settlement
 from holdfast.testing import FakeClock
-from shift import drain
 from support.flow import Events, Open, Sql
+from support.running_worker import drain
 from support.transitions import recover
 
 Claim = Callable[..., Claimed]

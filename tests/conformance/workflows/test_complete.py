@@ -7,10 +7,10 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then, codec
 from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge, TransactionError
-from shift import attempts, drain, outcomes
 from support.backend import Backend
 from support.flow import Events, Flow, Sql
 from support.plain import filled
+from support.running_worker import attempts, drain, outcomes
 
 Define = Callable[..., Any]
 

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost, TransactionError
-from shift import drain, outcomes
 from support.flow import Flow, Sql
 from support.plain import filled
+from support.running_worker import drain, outcomes
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
 from holdfast.upkeep.prune import PruneReport
-from shift import drain
 from support.backend import Backend
 from support.flow import Sql
+from support.running_worker import drain
 
 TABLES = ("attempts", "events", "batches", "minutes", "failures", "tracebacks")
 COUNTS = ("succeeded", "failed", "cancelled", "batches", "minutes", "failures", "tracebacks", "audit", "blobs")

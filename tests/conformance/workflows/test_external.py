@@ -14,8 +14,8 @@ from holdfast.clock import as_datetime
 from holdfast.errors import InvalidInput, InvalidPayload, JobFailed, JobNotFound
 from holdfast.model.job import Claimed
 from holdfast.testing import FakeClock
-from shift import Shift, attempts, comes_true, drain, eventually
 from support.flow import Events, Flow, statuses
+from support.running_worker import RunningWorker, attempts, comes_true, drain, eventually
 
 Claim = Callable[..., Claimed]
 
@@ -185,7 +185,7 @@ def test_a_deadline_that_has_passed_already(app: Holdfast, flow: Flow, clock: Fa
 
 def test_a_worker_that_sleeps_wakes_for_a_deadline(no_polling: None, live: Holdfast) -> None:
     flow = Flow(live)
-    with Shift(live):
+    with RunningWorker(live):
         approve = live.external("approve", timeout_at=datetime.now(UTC) + timedelta(seconds=0.3))
         job = flow.job("a", approve, on_blocker_failure="run")
         eventually(lambda: job.refresh().status == "succeeded")
@@ -269,11 +269,11 @@ def test_settling_a_running_job_fences_its_worker(
         return Then(work_later)
 
     job = (work if kind == "sync" else work_later).enqueue()
-    with caplog.at_level(logging.INFO, "holdfast"), Shift(live) as shift:
+    with caplog.at_level(logging.INFO, "holdfast"), RunningWorker(live) as running:
         comes_true(begun)
         assert live.jobs.complete(job.id, "by hand") if how == "complete" else live.jobs.fail(job.id, "BY:HAND")
         release.set()
-        report = shift.stop()
+        report = running.stop()
     assert (report.lost, report.succeeded, report.failed) == (1, 0, 0)
     ended = ("succeeded", "by hand") if how == "complete" else ("failed", None)
     assert (job.refresh().status, job.result) == ended
@@ -291,7 +291,7 @@ def test_a_handler_that_runs_on_is_told_to_stop(live: Holdfast) -> None:
         told.set()
 
     job = work.enqueue()
-    with Shift(live):
+    with RunningWorker(live):
         comes_true(begun)
         live.jobs.complete(job.id)
         comes_true(told)

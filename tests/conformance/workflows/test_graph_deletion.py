@@ -6,8 +6,8 @@ import pytest
 
 from holdfast import Context, Fail, Holdfast, Job, Task, Then
 from holdfast.errors import HasWaitingJobs, InvalidInput, JobNotFound, PartOfChain
-from shift import drain
 from support.flow import Flow, Sql, statuses
+from support.running_worker import drain
 from support.transitions import claim_tasks
 
 

@@ -8,9 +8,9 @@ import pytest
 from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Task, Then
 from holdfast.testing import FakeClock
-from shift import drain
 from support.backend import Backend
 from support.flow import Flow, Sql
+from support.running_worker import drain
 from support.transitions import resolve
 
 MONTH = 31 * DAY

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import Context, Holdfast, Then, group
 from holdfast.errors import InvalidArguments, InvalidInput
-from shift import drain
 from support.backend import Backend
 from support.flow import Flow, Sql, statuses
+from support.running_worker import drain
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from typing import Any
 
 from holdfast import Context, Holdfast, Then
 from holdfast.clock import SECOND
-from shift import drain
 from support.flow import Flow
+from support.running_worker import drain
 from support.transitions import claim_tasks
 
 # --- chains ---

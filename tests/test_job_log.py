@@ -1,4 +1,4 @@
-"""What the journal logs: successes have a line each while they are few, and are summed up when there are many."""
+"""The job log: each success has a line while they are few, and they are summed up when there are many."""
 
 import logging
 from types import SimpleNamespace
@@ -16,11 +16,11 @@ from holdfast.worker.job_log import LINES_PER_SECOND, JobLog
 MILLISECOND = 1000
 NOON = 1_800_000_000_000_000
 
-Ended = tuple[Attempt, Settlement]
+Finished = tuple[Attempt, Settlement]
 
 
-class Watch:
-    """Monotonic seconds, which pass when the test says so."""
+class ManualClock:
+    """A clock of monotonic seconds that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -30,31 +30,31 @@ class Watch:
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def journal(watch: Watch, caplog: pytest.LogCaptureFixture) -> JobLog:
+def job_log(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> JobLog:
     caplog.set_level(logging.INFO, "holdfast.worker")
-    return JobLog(watch)
+    return JobLog(clock)
 
 
-def ended(
+def finished(
     transition: Transition = "succeed",
     *,
     task: str = "send_mail",
     queue: str = "mail",
     ran: int = 3 * MILLISECOND,
     failure: Failure | None = None,
-) -> Ended:
+) -> Finished:
     claimed = Claimed(7, 1, 5, queue, task, b"{}", None, 0, run_at=NOON)
     handler: Any = SimpleNamespace(name=task)
     return Attempt(claimed, handler, 0), Settlement(claimed.lease, transition, NOON, NOON + ran, failure=failure)
 
 
-def many(count: int, **about: Any) -> list[Ended]:
-    return [ended(**about) for _ in range(count)]
+def many(count: int, **about: Any) -> list[Finished]:
+    return [finished(**about) for _ in range(count)]
 
 
 def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -69,69 +69,67 @@ def singles(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [one for one in fields(caplog) if "job" in one]
 
 
-def test_at_a_low_rate_each_success_is_one_line(
-    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
+def test_at_a_low_rate_each_success_has_a_line(
+    job_log: JobLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(100):
-        journal.settled([ended()], set())
-        watch.seconds += 1 / 16
-    journal.close()
-    assert len(singles(caplog)) == len(caplog.records) == journal.counts["succeeded"] == 100
+        job_log.settled([finished()], set())
+        clock.seconds += 1 / 16
+    job_log.close()
+    assert len(singles(caplog)) == len(caplog.records) == job_log.counts["succeeded"] == 100
     assert caplog.messages[0] == "send_mail 7 succeeded (attempt 1 of 5, ran 3.0 ms, waited 0.0 ms)"
 
 
-def test_a_burst_is_some_lines_and_then_one_sum(
-    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
+def test_a_burst_is_logged_as_some_lines_and_then_one_sum(
+    job_log: JobLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(50):
-        journal.settled(many(100, ran=1 * MILLISECOND), set())
+        job_log.settled(many(100, ran=1 * MILLISECOND), set())
     assert len(caplog.records) == len(singles(caplog)) == LINES_PER_SECOND, "the second is not over"
-    watch.seconds += 1
-    journal.settled([ended()], set())
+    clock.seconds += 1
+    job_log.settled([finished()], set())
     assert caplog.messages[LINES_PER_SECOND].startswith("send_mail: 4,980 more succeeded in 1.0 s (ran p50 1.")
     assert [one["count"] for one in sums(caplog)] == [4_980]
-    assert caplog.messages[-1].startswith("send_mail 7 succeeded"), "and a new second begins with lines"
-    assert journal.counts["succeeded"] == 5_001
+    assert caplog.messages[-1].startswith("send_mail 7 succeeded"), "a new second starts with lines"
+    assert job_log.counts["succeeded"] == 5_001
 
 
-def test_a_sum_tells_percentiles_of_the_run_times(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
-    journal.settled(many(LINES_PER_SECOND), set())
+def test_a_sum_has_percentiles_of_the_run_times(job_log: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled(many(LINES_PER_SECOND), set())
     for milliseconds in range(1, 1001):
-        journal.settled([ended(ran=milliseconds * MILLISECOND)], set())
-    journal.close()
+        job_log.settled([finished(ran=milliseconds * MILLISECOND)], set())
+    job_log.close()
     (one,) = sums(caplog)
     assert one["p50_ms"] == pytest.approx(500, rel=0.05)
     assert one["p95_ms"] == pytest.approx(950, rel=0.05)
 
 
 @pytest.mark.parametrize("ran", [-1, 0, 100 * 366 * 24 * 3600 * 1_000_000])
-def test_any_run_time_can_be_summed_up(journal: JobLog, caplog: pytest.LogCaptureFixture, ran: int) -> None:
-    journal.settled(many(LINES_PER_SECOND + 3, ran=ran), set())
-    journal.close()
+def test_any_run_time_can_be_summed_up(job_log: JobLog, caplog: pytest.LogCaptureFixture, ran: int) -> None:
+    job_log.settled(many(LINES_PER_SECOND + 3, ran=ran), set())
+    job_log.close()
     assert [one["count"] for one in sums(caplog)] == [3]
 
 
-def test_each_task_has_its_own_sum(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
-    journal.settled([*many(100), *many(30, task="resize", queue="images")], set())
-    journal.close()
+def test_each_task_has_its_own_sum(job_log: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled([*many(100), *many(30, task="resize", queue="images")], set())
+    job_log.close()
     assert [(one["task"], one["queue"], one["count"]) for one in sums(caplog)] == [
         ("send_mail", "mail", 100 - LINES_PER_SECOND),
         ("resize", "images", 29),
     ]
 
 
-def test_a_rare_task_has_a_line_with_its_job_beside_a_busy_one(
-    journal: JobLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal.settled([*many(100), ended(task="backup")], set())
-    journal.close()
+def test_a_rare_task_has_a_line_beside_a_busy_one(job_log: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled([*many(100), finished(task="backup")], set())
+    job_log.close()
     assert [one["task"] for one in singles(caplog)] == ["send_mail"] * LINES_PER_SECOND + ["backup"]
     assert [one["task"] for one in sums(caplog)] == ["send_mail"]
 
 
-def test_a_task_of_several_queues_is_summed_over_them(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
-    journal.settled([*many(100), *many(10, queue="urgent")], set())
-    journal.close()
+def test_a_task_in_several_queues_has_one_sum(job_log: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled([*many(100), *many(10, queue="urgent")], set())
+    job_log.close()
     (one,) = sums(caplog)
     assert (one["queue"], one["count"]) == (None, 110 - LINES_PER_SECOND)
 
@@ -146,51 +144,51 @@ def test_a_task_of_several_queues_is_summed_over_them(journal: JobLog, caplog: p
         ("interrupt", "interrupted"),
     ],
 )
-def test_other_outcomes_are_always_told_one_by_one(
-    journal: JobLog, caplog: pytest.LogCaptureFixture, transition: Transition, outcome: str
+def test_other_outcomes_always_have_a_line(
+    job_log: JobLog, caplog: pytest.LogCaptureFixture, transition: Transition, outcome: str
 ) -> None:
     failure = Failure("NETWORK:TIMEOUT", "") if outcome in {"failed", "retry_scheduled"} else None
-    journal.settled([*many(100), *many(100, transition=transition, failure=failure)], set())
-    told = [one for one in singles(caplog) if one["outcome"] == outcome]
-    assert len(told) == journal.counts[outcome] == 100
+    job_log.settled([*many(100), *many(100, transition=transition, failure=failure)], set())
+    logged = [one for one in singles(caplog) if one["outcome"] == outcome]
+    assert len(logged) == job_log.counts[outcome] == 100
     assert len(singles(caplog)) == LINES_PER_SECOND + 100
 
 
-def test_a_success_that_came_too_late_is_told_and_is_in_no_sum(
-    journal: JobLog, caplog: pytest.LogCaptureFixture
+def test_a_success_without_a_lease_has_a_line_and_is_in_no_sum(
+    job_log: JobLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    late = ended()
-    journal.settled([*many(100), late, *many(100)], {id(late[1])})
-    journal.close()
+    late = finished()
+    job_log.settled([*many(100), late, *many(100)], {id(late[1])})
+    job_log.close()
     assert [one["outcome"] for one in singles(caplog)].count("lost") == 1
     assert [one["count"] for one in sums(caplog)] == [200 - LINES_PER_SECOND]
-    assert (journal.counts["succeeded"], journal.counts["lost"]) == (200, 1)
+    assert (job_log.counts["succeeded"], job_log.counts["lost"]) == (200, 1)
 
 
-def test_housekeeping_tells_a_sum_when_nothing_is_settled_any_more(
-    journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture
+def test_housekeeping_logs_a_sum_if_no_more_attempts_are_settled(
+    job_log: JobLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal.settled(many(100), set())
-    watch.seconds += 0.9
-    journal.flush_due()
+    job_log.settled(many(100), set())
+    clock.seconds += 0.9
+    job_log.flush_due()
     assert sums(caplog) == []
-    watch.seconds += 0.1
-    journal.flush_due()
-    journal.flush_due()
+    clock.seconds += 0.1
+    job_log.flush_due()
+    job_log.flush_due()
     assert [(one["count"], one["seconds"]) for one in sums(caplog)] == [(80, 1.0)]
 
 
-def test_the_end_tells_what_is_left(journal: JobLog, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    journal.settled(many(100), set())
-    watch.seconds += 0.25
-    journal.close()
-    journal.close()
+def test_close_logs_the_remaining_sums(job_log: JobLog, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled(many(100), set())
+    clock.seconds += 0.25
+    job_log.close()
+    job_log.close()
     assert [(one["count"], one["seconds"]) for one in sums(caplog)] == [(80, 0.25)]
 
 
-def test_a_sum_has_fields_in_json_and_a_line_of_text(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
-    journal.settled(many(100, ran=0, task="a\nb"), set())
-    journal.close()
+def test_a_sum_has_json_fields_and_a_text_line(job_log: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+    job_log.settled(many(100, ran=0, task="a\nb"), set())
+    job_log.close()
     record = caplog.records[-1]
     line = msgspec.json.decode(JsonLines().format(record))
     del line["time"], line["message"]
@@ -207,9 +205,11 @@ def test_a_sum_has_fields_in_json_and_a_line_of_text(journal: JobLog, caplog: py
     assert "a\\nb: 80 more succeeded" in TextLines().format(record)
 
 
-def test_a_quiet_log_counts_and_tells_failures_only(journal: JobLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_quiet_log_counts_successes_and_logs_only_failures(
+    job_log: JobLog, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "holdfast.worker")
-    journal.settled([*many(100), ended("fail")], set())
-    journal.close()
+    job_log.settled([*many(100), finished("fail")], set())
+    job_log.close()
     assert [one["outcome"] for one in fields(caplog)] == ["failed"]
-    assert (journal.counts["succeeded"], journal.counts["failed"]) == (100, 1)
+    assert (job_log.counts["succeeded"], job_log.counts["failed"]) == (100, 1)

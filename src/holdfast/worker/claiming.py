@@ -1,4 +1,8 @@
-"""How much to take next: as many as can begin soon, of the tasks and queues that this worker serves."""
+"""Decide how many jobs to claim next, and from which queues.
+
+A worker claims as many jobs as it has free places. If jobs are short it claims more, up to what it can run within
+50 ms, so that one transaction serves many jobs.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +19,56 @@ from ..model.job import ClaimRequest, Settlement
 from .attempt import Attempt
 
 SHORT_SECONDS = 0.001
-WORK_AHEAD_SECONDS = 0.05
-UNKNOWN_SECONDS = 1.0
-WEIGHT = 0.1  # of the newest measurement
-SAMPLES = 20  # measurements of a batch
+PREFETCH_SECONDS = 0.05
+ASSUMED_SECONDS = 1.0  # for a task that has not run yet
+WEIGHT = 0.1  # of a new measurement in the moving average
+SAMPLES = 20  # measured attempts of a batch
 
 
 class RunTimes:
+    """Moving averages of run times: of each task, and of all of them."""
+
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._mean = UNKNOWN_SECONDS
+        self._mean = ASSUMED_SECONDS
 
     def measure(self, batch: Sequence[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch[:: 1 + len(batch) // SAMPLES]:
-            if attempt.began:
+            if attempt.started_ns:
                 took = (settlement.finished_at - attempt.started_at) / 1e6
                 name = attempt.handler.name
                 known = self._seconds.get(name)
-                # One that was slow by chance, since the machine did something else, says little.
+                # Limited, so that one outlier, as on a busy machine, does not change the average much.
                 self._seconds[name] = took if known is None else known + WEIGHT * (min(took, 10 * known) - known)
                 if attempt.handler.kind != "process":
                     self._mean += WEIGHT * (took - self._mean)
 
     def is_short(self, task: str) -> bool:
-        return self._seconds.get(task, UNKNOWN_SECONDS) < SHORT_SECONDS
+        return self._seconds.get(task, ASSUMED_SECONDS) < SHORT_SECONDS
 
-    def ahead(self, runners: int) -> int:
-        """How many jobs so many free runners do in the time that a job may wait after it was taken."""
-        return int(runners * WORK_AHEAD_SECONDS / max(self._mean, 1e-6))
+    def prefetch_count(self, places: int) -> int:
+        """Return how many jobs can be run in this many places within PREFETCH_SECONDS."""
+        return int(places * PREFETCH_SECONDS / max(self._mean, 1e-6))
 
 
-_WRITTEN = re.compile(r"(?P<name>[^*=,]+)(\*(?P<weight>[0-9]{1,6}))?(=(?P<limit>[0-9]{1,6}))?")
+_QUEUE = re.compile(r"(?P<name>[^*=,]+)(\*(?P<weight>[0-9]{1,6}))?(=(?P<limit>[0-9]{1,6}))?")
 
 
 class ServedQueue(Struct, frozen=True):
+    """A queue that a worker serves."""
+
     name: str
     limit: int | None = None
-    """At most so many of its jobs at a time."""
+    """The maximum number of its jobs that the worker runs at a time."""
     weight: int | None = None
-    """How often it comes first, compared with the others; without weights they are served in order."""
+    """How often it is served first, relative to the others. Without weights, queues are served as listed."""
 
 
 Queues = str | Sequence[str | ServedQueue] | Mapping[str, int | None]
 
 
 def parse_queues(queues: Queues | None) -> tuple[ServedQueue, ...] | None:
-    """`"mail=4,default"`, `"critical*5,bulk"`, a list of such, or a dict from names to limits. None: all queues."""
+    """Parse `"mail=4,default"`, `"critical*5,bulk"`, a list of such, or a dict of limits. None: all queues."""
     if queues is None:
         return None
     if isinstance(queues, Mapping):
@@ -70,31 +78,31 @@ def parse_queues(queues: Queues | None) -> tuple[ServedQueue, ...] | None:
         served = [part if isinstance(part, ServedQueue) else _parse(part) for part in parts]
     names = [queue.name for queue in served]
     if not names:
-        raise InvalidInput("queues names no queue: leave it out to serve all of them")
+        raise InvalidInput("queues must name at least one queue: omit it to serve all queues")
     if len(set(names)) < len(names):
-        raise InvalidInput(f"queues names one of them twice: {', '.join(names)}")
+        raise InvalidInput(f"queues must name each queue once, got {', '.join(names)}")
     return tuple(served)
 
 
-def in_order(queues: Sequence[ServedQueue], random: Random) -> list[ServedQueue]:
-    """As listed; or by chance, where weights are given: the heavier, the earlier."""
+def in_serving_order(queues: Sequence[ServedQueue], random: Random) -> list[ServedQueue]:
+    """Return the queues in the order to serve them: as listed, or random by weight if there are weights."""
     if all(queue.weight is None for queue in queues):
         return list(queues)
-    # The smallest of these keys is this one's with a probability in proportion to its weight.
+    # The probability that a queue has the smallest key is proportional to its weight.
     keys = {queue.name: random.expovariate(1.0) / (queue.weight or 1) for queue in queues}
     return sorted(queues, key=lambda queue: keys[queue.name])
 
 
 def _parse(part: object) -> ServedQueue:
-    match = _WRITTEN.fullmatch(part.strip()) if isinstance(part, str) else None
+    match = _QUEUE.fullmatch(part.strip()) if isinstance(part, str) else None
     if match is None:
         raise InvalidInput(
-            f"queues has {shorten(repr(part), 100)}: write 'mail', 'mail=4' for at most 4 at a time, 'mail*3' for a "
-            "weight of 3, or 'mail*3=4' for both"
+            "queues must contain names like 'mail', 'mail=4' (at most 4 at a time), 'mail*3' (weight 3) or 'mail*3=4'"
+            f", got {shorten(repr(part), 100)}"
         )
     weight = match["weight"]
     if weight is not None and int(weight) == 0:
-        raise InvalidInput(f"queues has {part!r}: a weight is at least 1")
+        raise InvalidInput(f"the weight of a queue must be at least 1, got {part!r}")
     limit = match["limit"]
     return ServedQueue(
         _name(match["name"].strip()),
@@ -105,22 +113,25 @@ def _parse(part: object) -> ServedQueue:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
-        raise InvalidInput(f"a queue name has 1 to 200 printable characters, not {shorten(repr(name), 100)}")
+        raise InvalidInput(f"a queue name must have 1 to 200 printable characters, got {shorten(repr(name), 100)}")
     return name
 
 
 def _limit(limit: object, name: object) -> int | None:
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         return limit
-    raise InvalidInput(f"the limit of queue {name!r} is at least 1, not {shorten(repr(limit), 100)}")
+    raise InvalidInput(f"the limit of queue {name!r} must be at least 1, got {shorten(repr(limit), 100)}")
 
 
-LARGEST_BATCH = 400
+MAX_BATCH = 400
 NO_LIMIT = 2**31
 
 
-class Prefetch:
-    """For one kind of runner: its tasks, and how many may run at a time."""
+class ClaimPlanner:
+    """Plans the claims of one pool.
+
+    tasks: the tasks that run there. size: how many may run at a time. prefetch: whether to claim short jobs ahead.
+    """
 
     def __init__(
         self,
@@ -129,30 +140,34 @@ class Prefetch:
         queues: Sequence[ServedQueue] | None,
         run_times: RunTimes,
         random: Random,
-        ahead: bool = True,
+        prefetch: bool = True,
     ) -> None:
         self._tasks, self._size, self._queues = tasks, size, queues
-        self._run_times, self._random, self._ahead = run_times, random, ahead
+        self._run_times, self._random, self._prefetch = run_times, random, prefetch
         self._limited = queues is not None and any(queue.limit is not None for queue in queues)
 
-    def wanted(
+    def request(
         self, running: int, slow: int, waiting: int, held: Callable[[], Iterable[Attempt]], lease: int, worker: str
     ) -> ClaimRequest | None:
-        """running, of which `slow` have not been short; waiting to begin. `held` gives all of these."""
+        """Return what to claim now, or None.
+
+        running: attempts in the pool, of which `slow` are not short. waiting: claimed but not started.
+        held: returns all attempts of the worker.
+        """
         limit = self._size - running - waiting
         free = self._size - slow
-        if self._ahead and free > 0:
-            limit += max(0, min(self._run_times.ahead(free), LARGEST_BATCH) - waiting)
+        if self._prefetch and free > 0:
+            limit += max(0, min(self._run_times.prefetch_count(free), MAX_BATCH) - waiting)
         if limit <= 0 or not self._tasks:
             return None
-        limit = min(limit, LARGEST_BATCH)
-        return ClaimRequest(self._tasks, limit, lease, worker, self._shares(held))
+        limit = min(limit, MAX_BATCH)
+        return ClaimRequest(self._tasks, limit, lease, worker, self._queue_limits(held))
 
-    def _shares(self, held: Callable[[], Iterable[Attempt]]) -> list[tuple[str, int]] | None:
+    def _queue_limits(self, held: Callable[[], Iterable[Attempt]]) -> list[tuple[str, int]] | None:
         if self._queues is None:
             return None
         used = Counter(attempt.claimed.queue for attempt in held()) if self._limited else Counter()
         return [
             (queue.name, NO_LIMIT if queue.limit is None else max(0, queue.limit - used[queue.name]))
-            for queue in in_order(self._queues, self._random)
+            for queue in in_serving_order(self._queues, self._random)
         ]

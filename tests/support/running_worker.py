@@ -1,4 +1,4 @@
-"""A worker at work in a thread of the test, and waiting, with a deadline, for what must come true."""
+"""Run a worker in a thread of the test, wait for conditions with a deadline, and read what became of jobs."""
 
 import threading
 import time
@@ -13,28 +13,29 @@ from holdfast.clock import SECOND
 from holdfast.model.job import TimelineEntry
 from holdfast.worker.worker import WorkerReport
 
-PATIENCE_SECONDS = 300.0  # only what hangs takes as long, on however slow a machine
-LOOK_SECONDS = 0.004
+PATIENCE_SECONDS = 300.0  # long enough for any machine: only a hanging test takes that long
+POLL_SECONDS = 0.004
 
 T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], what: str = "", seconds: float = PATIENCE_SECONDS) -> T:
-    """What `look` returns as soon as it is true; fails the test if that takes too long."""
+    """Call `look` until it returns something true, and return that. Fails the test after `seconds`."""
     until = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > until:
-            pytest.fail(f"not after {seconds:g} s: {what or look}")
-        time.sleep(LOOK_SECONDS)
+            pytest.fail(f"still not true after {seconds:g} s: {what or look}")
+        time.sleep(POLL_SECONDS)
     return found
 
 
 def comes_true(event: threading.Event, what: str = "") -> None:
-    assert event.wait(PATIENCE_SECONDS), f"it never happened: {what}"
+    """Wait for an event."""
+    assert event.wait(PATIENCE_SECONDS), f"the event was never set: {what}"
 
 
-class Shift:
-    """`with Shift(app, concurrency=2) as shift:` runs a worker, and stops it at the end without any patience."""
+class RunningWorker:
+    """`with RunningWorker(app, concurrency=2) as running:` runs a worker. At the end it is stopped at once."""
 
     def __init__(self, app: Holdfast, **options: Any) -> None:
         self.worker = app.worker(**options)
@@ -45,10 +46,10 @@ class Shift:
     def _run(self) -> None:
         try:
             self._report = self.worker.run()
-        except BaseException as error:  # noqa: BLE001  told by `report`
+        except BaseException as error:  # noqa: BLE001  raised by `report`
             self.error = error
 
-    def __enter__(self) -> "Shift":
+    def __enter__(self) -> "RunningWorker":
         self._thread.start()
         return self
 
@@ -62,17 +63,17 @@ class Shift:
                 self.report()
 
     def stop(self) -> WorkerReport:
-        """As one signal does. Returns when the worker has ended."""
+        """Stop as after one signal, and wait until the worker has ended."""
         self.worker.stop()
         return self.report()
 
-    def hurry(self) -> WorkerReport:
-        """As two signals do."""
+    def stop_now(self) -> WorkerReport:
+        """Stop as after two signals: do not wait for running jobs."""
         self.worker.stop()
         return self.stop()
 
     def report(self) -> WorkerReport:
-        """When the worker has ended by itself."""
+        """Wait until the worker has ended, and return its report, or raise its error."""
         self.join()
         if self.error is not None:
             raise self.error
@@ -84,45 +85,46 @@ class Shift:
         if self._thread.is_alive():
             pytest.fail(f"the worker had not ended after {seconds:g} s")
 
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return not self._thread.is_alive()
 
 
 def drain(app: Holdfast, **options: Any) -> WorkerReport:
-    """Run what is ready, until there is nothing left to do."""
-    with Shift(app, until_idle=True, **options) as shift:
-        return shift.report()
+    """Run a worker until no job is ready or running."""
+    with RunningWorker(app, until_idle=True, **options) as running:
+        return running.report()
 
 
 def attempts(app: Holdfast, job_id: int) -> list[TimelineEntry]:
+    """Return the finished attempts of a job."""
     return [entry for entry in app.store.jobs.history(job_id) if entry.kind == "attempt"]
 
 
 def outcomes(app: Holdfast, job_id: int) -> list[str]:
-    """How its attempts ended, in order, but for those that a worker gave back before they began."""
+    """Return the outcomes of its attempts, in order, without those that were given back before they started."""
     return [entry.name for entry in attempts(app, job_id) if entry.name != "returned"]
 
 
 def left(app: Holdfast, job_id: int) -> int:
-    """How many attempts it may still have."""
+    """Return how many attempts are left."""
     job = app.jobs.get(job_id)
     return job.max_attempts - job.attempt
 
 
 def due_in(app: Holdfast, job_id: int) -> float:
-    """Seconds until it is due. By a clock that stands still handlers take no time, but for some milliseconds."""
+    """Return the seconds until the job is due. Handlers take some milliseconds even if the clock stands still."""
     record = app.store.jobs.get(job_id)
     assert record is not None
     return (record.run_at - app.clock.now()) / SECOND
 
 
 def let_time_run_out(ctx: Context) -> None:
-    """Let the timeout of this attempt be over, as a handler would see it that has run for too long."""
-    ctx._reporting.deadline = 1  # type: ignore[union-attr]
+    """Make the timeout of the running attempt expire now."""
+    ctx._reporting.deadline_ns = 1  # type: ignore[union-attr]
 
 
 class Gauge:
-    """How many are in it at once, and how many that ever were."""
+    """Counts how many threads are inside it now, and the maximum."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
