@@ -1,60 +1,60 @@
--- The tables of Holdfast. {p} is the prefix of all names, {now} the wall clock in the unit of all times:
--- integer microseconds since 1970 UTC. The one exception is `lease`, which is a time of the boot clock.
+-- The tables of Holdfast. {p} is the prefix of all names. {now} is the wall clock.
+-- Times are integer microseconds since 1970 UTC, except `lease`, which is on the boot clock.
 --
--- `jobs` is the current state, `events` the append-only log of its transitions. The event that ends an attempt has all
--- there is to say of that attempt; the view `attempts` shows these events, one row for each attempt. Statistics are
--- sums over the log up to a cursor: see "Statistics" below.
+-- `jobs` is the current state, `events` the append-only log of its transitions. The event that ends an attempt is the
+-- record of that attempt; the view `attempts` shows one row per attempt. Statistics are sums over the log up to a
+-- cursor: see "Statistics" below.
 --
--- In checks and triggers an OR is written where IN would read better: SQLite builds a table for each list.
+-- Checks and triggers use OR instead of IN, because SQLite builds a table for each list of values.
 
 -- === Jobs ===
 
--- A row is a job of a task, or a message. A plain INSERT of `task` and `args` is a valid enqueue.
--- AUTOINCREMENT: (id, attempt) is the fencing token, so the id of a deleted job must never come back.
+-- A row is a job of a task, or a message. `INSERT INTO {p}jobs (task, args) VALUES (…)` is a valid enqueue.
+-- AUTOINCREMENT: (id, attempt) is the fencing token, so the id of a deleted job is never reused.
 CREATE TABLE {p}jobs (
-    -- What to do
+    -- What to run
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     queue         TEXT    NOT NULL DEFAULT 'default'
         CONSTRAINT queue_is_text CHECK (typeof(queue) = 'text'),
     task          TEXT                               -- NULL: a message
         CONSTRAINT task_is_a_name CHECK (task IS NULL OR (typeof(task) = 'text' AND task <> '')),
     args          TEXT    NOT NULL DEFAULT '{}',     -- JSON
-    args_blob     TEXT                               -- SHA-256 of a large payload that is kept elsewhere
+    args_blob     TEXT                               -- SHA-256 of a large payload, stored outside of the database
         CONSTRAINT args_blob_is_sha256
             CHECK (args_blob IS NULL OR (length(args_blob) = 64 AND args_blob NOT GLOB '*[^0-9a-f]*')),
     key           TEXT
         CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
-    tags          TEXT,                              -- JSON array of text
-    trace         TEXT,                              -- trace context of the caller
-    history       INTEGER NOT NULL DEFAULT 1         -- 0: no attempts, no events, deleted when it succeeds
+    tags          TEXT,                              -- JSON array of strings
+    trace         TEXT,                              -- trace context of the enqueuer
+    history       INTEGER NOT NULL DEFAULT 1         -- 0: no events, no attempts; deleted when it succeeds
         CONSTRAINT history_is_0_or_1 CHECK (history = 0 OR history = 1),
 
-    -- When, and how often
+    -- When and how often to run
     priority      INTEGER NOT NULL DEFAULT 0
         CONSTRAINT priority_is_an_integer CHECK (typeof(priority) = 'integer'),
     run_at        INTEGER NOT NULL DEFAULT {now}
-        CONSTRAINT run_at_is_in_microseconds         -- seconds and milliseconds are refused, and so are nanoseconds
+        CONSTRAINT run_at_is_in_microseconds         -- rejects seconds, milliseconds and nanoseconds
             CHECK (typeof(run_at) = 'integer' AND run_at >= created_at / 100 AND run_at < 253500000000000000),
-    timeout       INTEGER                            -- of one attempt, microseconds
+    timeout       INTEGER                            -- of one attempt, in microseconds
         CONSTRAINT timeout_is_not_negative CHECK (timeout IS NULL OR (typeof(timeout) = 'integer' AND timeout >= 0)),
     max_attempts  INTEGER NOT NULL DEFAULT 5
         CONSTRAINT max_attempts_is_positive CHECK (typeof(max_attempts) = 'integer' AND max_attempts > 0),
 
-    -- Where it stands
-    status        TEXT    NOT NULL DEFAULT 'new'     -- 'new' never outlives its INSERT
+    -- Current state
+    status        TEXT    NOT NULL DEFAULT 'new'     -- 'new' exists only during an INSERT by plain SQL
         CONSTRAINT status_is_known
             CHECK (status = 'ready' OR status = 'running' OR status = 'succeeded' OR status = 'scheduled'
                 OR status = 'new' OR status = 'blocked' OR status = 'failed' OR status = 'cancelled'),
-    attempt       INTEGER NOT NULL DEFAULT 0         -- raised by each claim
+    attempt       INTEGER NOT NULL DEFAULT 0         -- incremented by each claim
         CONSTRAINT attempt_is_within_max_attempts
             CHECK (typeof(attempt) = 'integer' AND attempt >= 0 AND attempt <= max_attempts)
-        CONSTRAINT ready_has_attempts_left           -- so that a claim need not look
+        CONSTRAINT ready_has_attempts_left           -- so that a claim need not check
             CHECK (status <> 'ready' OR attempt < max_attempts),
-    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that were snoozed, interrupted or returned
+    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, returned
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
-    worker        TEXT                               -- that runs it, or ran it last
+    worker        TEXT                               -- the worker that runs it, or ran it last
         CONSTRAINT worker_is_text CHECK (worker IS NULL OR typeof(worker) = 'text'),
-    lease         INTEGER                            -- end of the claim, microseconds of the boot clock
+    lease         INTEGER                            -- when the claim expires, in microseconds of the boot clock
         CONSTRAINT lease_is_an_integer CHECK (lease IS NULL OR typeof(lease) = 'integer'),
     created_at    INTEGER NOT NULL DEFAULT {now}
         CONSTRAINT created_at_is_an_integer
@@ -71,40 +71,40 @@ CREATE TABLE {p}jobs (
         CONSTRAINT progress_is_a_number CHECK (progress IS NULL OR typeof(progress) = 'real'),
     progress_text TEXT,
 
-    -- How it ended, or failed last
+    -- Result, or last error
     result        TEXT,                              -- JSON
-    result_blob   TEXT                               -- SHA-256 of a large result that is kept elsewhere
+    result_blob   TEXT                               -- SHA-256 of a large result, stored outside of the database
         CONSTRAINT result_blob_is_sha256
             CHECK (result_blob IS NULL OR (length(result_blob) = 64 AND result_blob NOT GLOB '*[^0-9a-f]*')),
     error_code    TEXT
         CONSTRAINT error_code_is_text CHECK (error_code IS NULL OR typeof(error_code) = 'text'),
     error_detail  TEXT,
-    fingerprint   TEXT                               -- of the failure; leads to its traceback
+    fingerprint   TEXT                               -- key of {p}tracebacks
         CONSTRAINT fingerprint_is_text CHECK (fingerprint IS NULL OR typeof(fingerprint) = 'text'),
 
-    -- Its place among others. A chain is a root and its continuations. The root's chain_id is NULL, its id is the
-    -- chain's, so a job that stands alone costs nothing here.
+    -- Workflow. A chain is a root job and its continuations. The chain_id is the id of the root. In the root itself
+    -- it is NULL, so a job without a workflow costs nothing here.
     chain_id           INTEGER
         CONSTRAINT chain_id_is_an_integer CHECK (chain_id IS NULL OR typeof(chain_id) = 'integer'),
     chain_index        INTEGER NOT NULL DEFAULT 0,
-    continued          INTEGER NOT NULL DEFAULT 0    -- 1: its chain went on with another job
+    continued          INTEGER NOT NULL DEFAULT 0    -- 1: the chain has continued with another job
         CONSTRAINT continued_is_0_or_1 CHECK (continued = 0 OR continued = 1),
-    chain_ended_at     INTEGER,                      -- of a root that was continued
-    awaited            INTEGER NOT NULL DEFAULT 0    -- 1: of a root, jobs were enqueued that wait for its chain
+    chain_ended_at     INTEGER,                      -- in the root of a chain with continuations
+    awaited            INTEGER NOT NULL DEFAULT 0    -- 1, in a root: other jobs wait for this chain
         CONSTRAINT awaited_is_0_or_1 CHECK (awaited = 0 OR awaited = 1),
     on_blocker_failure TEXT                          -- NULL: hold
         CONSTRAINT on_blocker_failure_is_known
             CHECK (on_blocker_failure IS NULL OR on_blocker_failure = 'fail' OR on_blocker_failure = 'cancel'
                 OR on_blocker_failure = 'run'),
-    batch_id           INTEGER                       -- of a member, and of its continuations
+    batch_id           INTEGER                       -- also in the continuations of a member
         CONSTRAINT batch_id_is_an_integer CHECK (batch_id IS NULL OR typeof(batch_id) = 'integer'),
-    external           INTEGER NOT NULL DEFAULT 0    -- 1: no worker runs it, it is completed from outside
+    external           INTEGER NOT NULL DEFAULT 0    -- 1: no worker runs it; a caller completes it
         CONSTRAINT external_is_0_or_1 CHECK (external = 0 OR external = 1),
-    timeout_at         INTEGER                       -- of an external job: when it fails
+    timeout_at         INTEGER                       -- when an external job fails
         CONSTRAINT timeout_at_is_an_integer CHECK (timeout_at IS NULL OR typeof(timeout_at) = 'integer'),
 
-    -- The last transition. The trigger jobs_changed copies these into the log. Each transition of Holdfast's raises
-    -- `revision`; a change of status that does not was made by plain SQL.
+    -- The last transition, which the trigger jobs_changed copies into the log. Holdfast increments `revision` with
+    -- each transition; if it stays the same, plain SQL has changed the row.
     transition    TEXT    NOT NULL DEFAULT 'enqueued',
     actor         TEXT,
     reason        TEXT,
@@ -112,8 +112,8 @@ CREATE TABLE {p}jobs (
     revision      INTEGER NOT NULL DEFAULT 0
 );
 
--- Only what is claimable, due, leased or ended is indexed, each in its own index. Every index ends with the id, which
--- keeps first-in-first-out within a priority, whatever the clock does.
+-- Partial indexes, one per purpose. Every index ends with the id, so that jobs of equal priority are
+-- first-in-first-out even if the clock jumps.
 CREATE INDEX {p}jobs_ready     ON {p}jobs (queue, task, priority DESC) WHERE status = 'ready';
 CREATE INDEX {p}jobs_scheduled ON {p}jobs (run_at) WHERE status = 'scheduled';
 CREATE INDEX {p}jobs_running   ON {p}jobs (coalesce(lease, 0)) WHERE status = 'running';
@@ -123,13 +123,13 @@ CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at)
     WHERE finished_at IS NOT NULL OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled';
 CREATE INDEX {p}jobs_timeout   ON {p}jobs (timeout_at) WHERE status = 'blocked' AND timeout_at IS NOT NULL;
 
--- For listing. Status is in none of them, so a claim and a settlement do not touch them.
+-- For listing. None contains the status, so claims and settlements do not update them.
 CREATE INDEX {p}jobs_place     ON {p}jobs (queue, task);
 CREATE INDEX {p}jobs_error     ON {p}jobs (error_code) WHERE error_code IS NOT NULL;
 CREATE INDEX {p}jobs_unlogged  ON {p}jobs (queue, task) WHERE history = 0;
 
--- A key belongs to one live job of a task, or one live message of a queue. The key of a root is held until its chain
--- has ended.
+-- A key is unique among the unfinished jobs of a task, and among the unfinished messages of a queue. The root of a
+-- chain holds its key until the chain has ended.
 CREATE UNIQUE INDEX {p}jobs_key_task ON {p}jobs (task, key)
     WHERE key IS NOT NULL AND task IS NOT NULL
       AND (status IN ('new', 'blocked', 'scheduled', 'ready', 'running') OR (continued = 1 AND chain_ended_at IS NULL));
@@ -138,7 +138,7 @@ CREATE UNIQUE INDEX {p}jobs_key_queue ON {p}jobs (queue, key)
 CREATE INDEX {p}jobs_key       ON {p}jobs (key, finished_at) WHERE key IS NOT NULL;
 CREATE INDEX {p}jobs_key_chain ON {p}jobs (key, chain_ended_at) WHERE key IS NOT NULL AND chain_ended_at IS NOT NULL;
 
--- A continuation is inserted once, however often it is tried.
+-- Unique: inserting a continuation is idempotent.
 CREATE UNIQUE INDEX {p}jobs_chain ON {p}jobs (chain_id, chain_index) WHERE chain_id IS NOT NULL;
 CREATE INDEX {p}jobs_batch       ON {p}jobs (batch_id, continued, status) WHERE batch_id IS NOT NULL;
 CREATE INDEX {p}jobs_args_blob   ON {p}jobs (args_blob) WHERE args_blob IS NOT NULL;
@@ -154,10 +154,10 @@ CREATE INDEX {p}tags_tag ON {p}tags (tag, job_id);
 
 -- === History ===
 
--- The log. Ids are given out under the write lock, so they grow in the order of commits: an id is a cursor.
+-- The event log. Ids are assigned under the write lock, so they grow in commit order and can be used as a cursor.
 CREATE TABLE {p}events (
     id           INTEGER PRIMARY KEY,
-    job_id       INTEGER,                            -- NULL: about a queue, a schedule or the database
+    job_id       INTEGER,                            -- NULL: an event of a queue, a schedule or the database
     at           INTEGER NOT NULL,
     event        TEXT    NOT NULL,
     queue        TEXT,
@@ -166,30 +166,30 @@ CREATE TABLE {p}events (
     new_status   TEXT,                               -- NULL: the job was deleted
     attempt      INTEGER,
     actor        TEXT,
-    reason       TEXT,                               -- given by the actor
-    run_at       INTEGER,                            -- when a scheduled job is due
-    -- Of an event that ended an attempt
-    worker       TEXT,                               -- that ran the attempt; NULL: the actor
-    claimed_at   INTEGER,                            -- NULL: this event ended no attempt
+    reason       TEXT,                               -- as given by the actor
+    run_at       INTEGER,                            -- when the scheduled job is due
+    -- If the event ended an attempt
+    worker       TEXT,                               -- the worker of the attempt; NULL: the actor
+    claimed_at   INTEGER,                            -- NULL: the event did not end an attempt
     started_at   INTEGER,
-    waited       INTEGER,                            -- microseconds from due to start; NULL: ended by someone else
-    ran          INTEGER,                            -- microseconds from start to end; NULL: ended by someone else
+    waited       INTEGER,                            -- microseconds from due to start; NULL: not ended by its worker
+    ran          INTEGER,                            -- microseconds from start to end; NULL: not ended by its worker
     error_code   TEXT,
     error_detail TEXT,
     fingerprint  TEXT,
-    detail       TEXT                                -- JSON object, of events that are about no job
+    detail       TEXT                                -- JSON object, in events without a job
 );
 CREATE INDEX {p}events_job     ON {p}events (job_id);
 CREATE INDEX {p}events_removed ON {p}events (id) WHERE event = 'removed' AND job_id IS NOT NULL;
 
--- The newest id must not be given out twice: a follower, and the statistics, would miss an event.
+-- Keeps SQLite from reusing the newest id: followers of the log and the statistics would miss an event.
 CREATE TRIGGER {p}events_keep_newest AFTER DELETE ON {p}events
 WHEN OLD.id > (SELECT coalesce(max(id), 0) FROM {p}events)
 BEGIN
     INSERT INTO {p}events (id, at, event) VALUES (OLD.id, OLD.at, 'removed');
 END;
 
--- One row per attempt that has ended, and one per attempt that runs.
+-- One row per attempt, finished or running.
 CREATE VIEW {p}attempts AS
 SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
        event.at AS finished_at,
@@ -210,17 +210,17 @@ CREATE TABLE {p}tracebacks (
 
 -- === Statistics ===
 
--- Sums over the log up to `cursor`. No transition writes them: whoever folds adds up the events behind the cursor on
--- a connection that only reads, and stores the sums together with the new cursor. Whoever reads adds the events that
--- are not folded yet. A message has the task ''.
+-- Sums over the log up to `cursor`. No transition writes them. A process that folds adds up the events after the
+-- cursor on a reading connection, and stores the sums and the new cursor in one transaction. A process that reads
+-- statistics adds the events after the cursor. The task of messages is ''.
 CREATE TABLE {p}fold (
     id        INTEGER NOT NULL CONSTRAINT fold_has_one_row PRIMARY KEY CHECK (id = 1),
-    cursor    INTEGER NOT NULL,                      -- the last event that is contained
+    cursor    INTEGER NOT NULL,                      -- id of the last folded event
     folded_at INTEGER NOT NULL
 );
 INSERT INTO {p}fold (id, cursor, folded_at) VALUES (1, 0, 0);
 
--- How many jobs there are.
+-- Number of jobs.
 CREATE TABLE {p}counts (
     queue  TEXT    NOT NULL,
     task   TEXT    NOT NULL,
@@ -229,30 +229,30 @@ CREATE TABLE {p}counts (
     CONSTRAINT one_row_per_count PRIMARY KEY (queue, task, status)
 ) WITHOUT ROWID;
 
--- What happened in each minute: enqueued jobs, attempts by outcome, and histograms of waiting, running and of the
--- attempt number at completion. `untried_…` are jobs that ended while they were not running.
+-- Measures per minute: enqueued jobs, attempts by outcome, and histograms of waiting time, running time and attempt
+-- number at completion. `untried_…`: jobs that finished while they were not running.
 CREATE TABLE {p}minutes (
-    minute  INTEGER NOT NULL,                        -- since 1970
+    minute  INTEGER NOT NULL,                        -- minutes since 1970 UTC
     queue   TEXT    NOT NULL,
     task    TEXT    NOT NULL,
     measure TEXT    NOT NULL,
-    bucket  INTEGER NOT NULL,                        -- of a histogram; the attempt number; else 0
+    bucket  INTEGER NOT NULL,                        -- of a histogram, or the attempt number; otherwise 0
     n       INTEGER NOT NULL,
     CONSTRAINT one_row_per_minute_and_bucket PRIMARY KEY (minute, queue, task, measure, bucket)
 ) WITHOUT ROWID;
 
--- The same since the beginning, for meters that only count up. Minutes are pruned, totals are not.
+-- The same since the database was created, for monotonic counters. Minutes are pruned, totals are not.
 CREATE TABLE {p}totals (
     queue   TEXT    NOT NULL,
     task    TEXT    NOT NULL,
     measure TEXT    NOT NULL,
     bucket  INTEGER NOT NULL,
     n       INTEGER NOT NULL,
-    sum     INTEGER NOT NULL,                        -- microseconds, of a histogram
+    sum     INTEGER NOT NULL,                        -- of a histogram, in microseconds
     CONSTRAINT one_row_per_total PRIMARY KEY (queue, task, measure, bucket)
 ) WITHOUT ROWID;
 
--- Attempts that failed, by code and place of the failure. The fingerprint '' leads to no traceback.
+-- Failed attempts by error code, queue, task and fingerprint. The fingerprint '' has no traceback.
 CREATE TABLE {p}failures (
     error_code  TEXT    NOT NULL,
     queue       TEXT    NOT NULL,
@@ -260,7 +260,7 @@ CREATE TABLE {p}failures (
     fingerprint TEXT    NOT NULL,
     first_seen  INTEGER NOT NULL,
     last_seen   INTEGER NOT NULL,
-    last_job_id INTEGER NOT NULL,                    -- may be deleted
+    last_job_id INTEGER NOT NULL,                    -- the job may be deleted
     n           INTEGER NOT NULL,
     CONSTRAINT one_row_per_failure PRIMARY KEY (error_code, queue, task, fingerprint)
 ) WITHOUT ROWID;
@@ -283,26 +283,25 @@ CREATE TABLE {p}error_totals (
     CONSTRAINT one_row_per_error_code PRIMARY KEY (error_code, queue, task)
 ) WITHOUT ROWID;
 
--- Where to look for jobs: what the jobs of each 8192 ids have in common. Ids grow in the order of commits, but clocks may
--- jump and jobs end in any order. An index would be exact, but every job would pay for it. Jobs without history are not
--- considered here.
+-- A coarse index for listing: what the jobs of each 8192 consecutive ids have in common. A real index would be exact,
+-- but every job would pay for it. Jobs without history are not included.
 CREATE TABLE {p}zones (
     zone      INTEGER NOT NULL CONSTRAINT one_row_per_zone PRIMARY KEY,  -- id / 8192
-    first_at  INTEGER,                               -- the earliest created_at, also of jobs that were deleted
+    first_at  INTEGER,                               -- the earliest created_at, deleted jobs included
     last_at   INTEGER,                               -- the latest
-    succeeded INTEGER NOT NULL,                      -- 1: a job of it has ever succeeded
+    succeeded INTEGER NOT NULL,                      -- 1: one of the jobs has succeeded
     cancelled INTEGER NOT NULL
 );
 
 -- === Workflows ===
 
--- Which job waits for which chain. A chain that was deleted leaves its rows here for as long as the job exists.
+-- Which job waits for which chain. The rows of a deleted chain stay while the waiting job exists.
 CREATE TABLE {p}blockers (
     job_id   INTEGER NOT NULL
         CONSTRAINT blockers_of_a_job REFERENCES {p}jobs (id) ON DELETE CASCADE,
-    position INTEGER NOT NULL,                       -- in `after=`
-    chain_id INTEGER NOT NULL,                       -- what it waits for
-    outcome  TEXT,                                   -- how that ended; NULL: it still holds the job
+    position INTEGER NOT NULL,                       -- index in `after=`
+    chain_id INTEGER NOT NULL,                       -- the chain it waits for
+    outcome  TEXT,                                   -- how the chain ended; NULL: the job still waits for it
     CONSTRAINT one_row_per_position PRIMARY KEY (job_id, position)
 ) WITHOUT ROWID;
 CREATE INDEX {p}blockers_chain   ON {p}blockers (chain_id, outcome);
@@ -311,26 +310,26 @@ CREATE INDEX {p}blockers_holding ON {p}blockers (job_id) WHERE outcome IS NULL;
 CREATE TABLE {p}batches (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     created_at     INTEGER NOT NULL,
-    sealed_at      INTEGER,                          -- the block that made it has ended: it can be done from now on
-    done_at        INTEGER,                          -- all members had ended
-    on_success     TEXT,                             -- what to enqueue then, JSON
-    on_done        TEXT,
-    success_job_id INTEGER,                          -- what was enqueued
+    sealed_at      INTEGER,                          -- no more members can be added
+    done_at        INTEGER,                          -- all members have finished
+    on_success     TEXT,                             -- job to enqueue if all succeeded, JSON
+    on_done        TEXT,                             -- job to enqueue when done, JSON
+    success_job_id INTEGER,                          -- id of the enqueued job
     done_job_id    INTEGER,
-    deleted        INTEGER NOT NULL DEFAULT 0        -- members that were deleted and had not succeeded
+    deleted        INTEGER NOT NULL DEFAULT 0        -- number of members deleted before they succeeded
 );
 CREATE INDEX {p}batches_success ON {p}batches (success_job_id) WHERE success_job_id IS NOT NULL;
 CREATE INDEX {p}batches_done    ON {p}batches (done_job_id) WHERE done_job_id IS NOT NULL;
 
--- Chains and batches that may have ended and whose dependents were not told yet. Whoever ends a job works this off in
--- the same transaction; the rest, and what was ended by plain SQL, the next worker works off.
+-- Chains and batches that may have ended and whose dependents are not updated yet. The transaction that ends a job
+-- also processes its row here. The next worker processes the remaining rows, such as those of plain SQL.
 CREATE TABLE {p}endings (
     id       INTEGER PRIMARY KEY,
     chain_id INTEGER,
     batch_id INTEGER
 );
 
--- === Triggers on jobs: five that transitions pay for, each of them for each one ===
+-- === Triggers on jobs: every transition pays for each of them ===
 
 CREATE TRIGGER {p}jobs_enqueued AFTER INSERT ON {p}jobs WHEN NEW.history
 BEGIN
@@ -341,7 +340,7 @@ BEGIN
             0, coalesce(NEW.actor, 'sql'));
 END;
 
--- An INSERT by plain SQL names no status: it is ready, or scheduled if its run_at lies ahead.
+-- Sets the status after an INSERT by plain SQL: ready, or scheduled if run_at is in the future. Fills `tags`.
 CREATE TRIGGER {p}jobs_filled_in AFTER INSERT ON {p}jobs WHEN NEW.status = 'new' OR NEW.tags IS NOT NULL
 BEGIN
     UPDATE {p}jobs SET status = CASE WHEN NEW.run_at > NEW.created_at THEN 'scheduled' ELSE 'ready' END
@@ -349,7 +348,7 @@ BEGIN
     INSERT INTO {p}tags (job_id, tag) SELECT DISTINCT NEW.id, value FROM json_each(NEW.tags);
 END;
 
--- Every transition of Holdfast's is an event. If it ends an attempt, the event is the record of that attempt.
+-- Writes an event for each transition. If it ends an attempt, the event is the record of that attempt.
 CREATE TRIGGER {p}jobs_changed AFTER UPDATE OF revision ON {p}jobs
 WHEN NEW.revision <> OLD.revision AND NEW.history
 BEGIN
@@ -377,11 +376,12 @@ BEGIN
     );
 END;
 
--- Rare cases, so that jobs_changed stays cheap.
--- The end of a job that others wait for, or that is a member of a batch, is noted; and when the last job of a chain comes
--- back, its root has not ended any more, unless its key was taken since.
--- A change by plain SQL is an event 'edited'. A job that was moved to another queue or task leaves one place and enters
--- another. One that gets another id or time is noted in its zone.
+-- Rare cases, apart from jobs_changed to keep that one cheap:
+-- 1. When the last job of a chain finishes, sets chain_ended_at of the root. When it is retried, clears it, unless
+--    another job holds the key now.
+-- 2. When a job of a chain or batch finishes, adds a row to `endings`.
+-- 3. Writes an event 'edited' for a change by plain SQL; two events if the job moved to another queue or task.
+-- 4. Updates the zone if the id, created_at or history changed.
 CREATE TRIGGER {p}jobs_noted AFTER UPDATE OF status, queue, task, id, created_at, history ON {p}jobs
 WHEN ((NEW.chain_id IS NOT NULL OR NEW.awaited OR NEW.batch_id IS NOT NULL) AND NOT NEW.continued)
   OR (NEW.revision = OLD.revision AND OLD.status <> 'new')
@@ -421,8 +421,9 @@ BEGIN
             succeeded = max(succeeded, excluded.succeeded), cancelled = max(cancelled, excluded.cancelled);
 END;
 
--- What belongs to a deleted job goes with it, whoever deletes it: those of its events that are folded. The event 'removed' stands for the others until they are, and lets them be found.
--- A batch that lost a member may be done. A chain that is awaited, and was deleted, did not end well.
+-- When a job is deleted, deletes its folded events. The event 'removed' marks the others, which are deleted once they
+-- are folded. Adds a row to `endings`, because its batch may be done now, and because jobs that wait for its chain
+-- must learn that it did not succeed. Marks its blobs as unused.
 CREATE TRIGGER {p}jobs_deleted AFTER DELETE ON {p}jobs
 WHEN OLD.history OR OLD.awaited OR OLD.batch_id IS NOT NULL OR OLD.args_blob IS NOT NULL OR OLD.result_blob IS NOT NULL
 BEGIN
@@ -437,14 +438,13 @@ BEGIN
     ON CONFLICT (name) DO UPDATE SET noted_at = NULL, gone_at = NULL;
 END;
 
--- Large payloads and results that no job refers to any more. A row is inserted first, so that the change which let the
--- blob go is on the disk; then whoever collects deletes the blob while nobody else can write, if no job refers to it.
--- The row stays for a while: a caller that has put the same blob just before, and writes the job only now, sees by it
--- that the blob may be deleted.
+-- Blobs that no job refers to. Once the row is on disk, a process deletes the blob under the write lock, if still no
+-- job refers to it. The row stays for a while after that: a caller that stored the same blob just before, and inserts
+-- its job only now, sees that the blob may be deleted.
 CREATE TABLE {p}unused_blobs (
     name     TEXT    NOT NULL CONSTRAINT one_row_per_blob PRIMARY KEY,
     noted_at INTEGER,
-    gone_at  INTEGER                                 -- when it was deleted; NULL: not yet
+    gone_at  INTEGER                                 -- when the blob was deleted; NULL: not yet
 ) WITHOUT ROWID;
 CREATE INDEX {p}unused_blobs_there ON {p}unused_blobs (gone_at, noted_at);
 
@@ -456,20 +456,20 @@ CREATE TABLE {p}queues (
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}workers (
-    id           TEXT    NOT NULL CONSTRAINT one_row_per_worker PRIMARY KEY,  -- random with every start
-    slot         INTEGER NOT NULL                    -- the byte of the lock file that it holds while it lives
+    id           TEXT    NOT NULL CONSTRAINT one_row_per_worker PRIMARY KEY,  -- random, new at each start
+    slot         INTEGER NOT NULL                    -- byte of the lock file, locked while its process lives
         CONSTRAINT slot_is_an_integer CHECK (typeof(slot) = 'integer'),
-    inode        INTEGER NOT NULL                    -- of that lock file
+    inode        INTEGER NOT NULL                    -- of the lock file
         CONSTRAINT inode_is_an_integer CHECK (typeof(inode) = 'integer'),
     pid          INTEGER NOT NULL
         CONSTRAINT pid_is_an_integer CHECK (typeof(pid) = 'integer'),
     host         TEXT    NOT NULL,
-    queues       TEXT,                               -- JSON array; NULL: all of them
-    tasks        TEXT    NOT NULL,                   -- JSON array: what it has the code for
-    limits       TEXT,                               -- JSON object: what holds it back besides its concurrency
+    queues       TEXT,                               -- JSON array; NULL: all queues
+    tasks        TEXT    NOT NULL,                   -- JSON array: the tasks that it can run
+    limits       TEXT,                               -- JSON object: limits in addition to concurrency
     concurrency  INTEGER NOT NULL
         CONSTRAINT concurrency_is_an_integer CHECK (typeof(concurrency) = 'integer'),
-    lease        INTEGER NOT NULL                    -- microseconds that its claims last
+    lease        INTEGER NOT NULL                    -- duration of its claims, in microseconds
         CONSTRAINT workers_lease_is_an_integer CHECK (typeof(lease) = 'integer'),
     started_at   INTEGER NOT NULL
         CONSTRAINT workers_started_at_is_an_integer CHECK (typeof(started_at) = 'integer'),
@@ -482,7 +482,7 @@ CREATE TABLE {p}workers (
 
 CREATE TABLE {p}schedules (
     name           TEXT    NOT NULL CONSTRAINT one_row_per_schedule PRIMARY KEY,
-    cron           TEXT    NOT NULL,                 -- five fields, or a word such as @daily
+    cron           TEXT    NOT NULL,                 -- five fields, or a nickname such as @daily
     tz             TEXT    NOT NULL DEFAULT 'UTC',
     task           TEXT    NOT NULL,
     args           TEXT    NOT NULL DEFAULT '{}',
@@ -502,12 +502,12 @@ CREATE TABLE {p}schedules (
     source         TEXT    NOT NULL DEFAULT 'runtime'
         CONSTRAINT source_is_known CHECK (source IN ('code', 'runtime')),
     paused_at      INTEGER,
-    -- Every occurrence up to here was handled: it became a job, or was left out as `missed` says.
+    -- Every occurrence up to this time was enqueued, or skipped according to `missed`.
     handled_at     INTEGER NOT NULL DEFAULT {now}
         CONSTRAINT handled_at_is_an_integer CHECK (typeof(handled_at) = 'integer'),
     next_at        INTEGER                           -- NULL: not computed yet
         CONSTRAINT next_at_is_an_integer CHECK (next_at IS NULL OR typeof(next_at) = 'integer'),
-    last_at        INTEGER,                          -- the newest occurrence that became a job, and that job
+    last_at        INTEGER,                          -- the last occurrence that was enqueued, and its job
     last_job_id    INTEGER,
     created_at     INTEGER NOT NULL DEFAULT {now},
     updated_at     INTEGER NOT NULL DEFAULT {now},
@@ -515,35 +515,35 @@ CREATE TABLE {p}schedules (
 );
 CREATE INDEX {p}schedules_next ON {p}schedules (task, next_at, handled_at, source) WHERE paused_at IS NULL;
 
--- What has fired never fires again, whatever the clock does. The id keeps the order of insertion.
+-- Occurrences that were enqueued: none is enqueued twice, even if the clock jumps. The id is the order of insertion.
 CREATE TABLE {p}fires (
     id       INTEGER PRIMARY KEY,
     schedule TEXT    NOT NULL
         CONSTRAINT fires_of_a_schedule REFERENCES {p}schedules (name) ON DELETE CASCADE,
     fire_at  INTEGER NOT NULL,
-    job_id   INTEGER,                                -- may be deleted
+    job_id   INTEGER,                                -- the job may be deleted
     CONSTRAINT one_fire_per_occurrence UNIQUE (schedule, fire_at)
 );
 CREATE INDEX {p}fires_order ON {p}fires (schedule);
 
--- Who prunes, one process at a time, and what that run has deleted so far. If it dies, the next one finds this here
--- and writes the event of the interrupted run.
+-- The current prune run, of one process at a time, and what it has deleted so far. If the process dies, the next run
+-- writes the event of the interrupted one.
 CREATE TABLE {p}upkeep (
     name        TEXT NOT NULL CONSTRAINT one_row_per_upkeep PRIMARY KEY,  -- 'prune'
-    token       TEXT,                                -- of the run; NULL: none is running
+    token       TEXT,                                -- of the run; NULL: no run is active
     actor       TEXT,
-    kind        TEXT,                                -- 'worker', or 'operator', who takes it from a worker
+    kind        TEXT,                                -- 'worker' or 'operator'; an operator takes over from a worker
     pid         INTEGER,
-    slot        INTEGER,                             -- the byte of the lock file that it holds while it lives
-    inode       INTEGER,                             -- of that lock file
+    slot        INTEGER,                             -- byte of the lock file, locked while its process lives
+    inode       INTEGER,                             -- of the lock file
     begun_at    INTEGER,
     counts      TEXT,                                -- JSON object
-    note        TEXT,                                -- JSON object: why, and by which rule
-    last_at     INTEGER,                             -- when the last run ended that deleted something
+    note        TEXT,                                -- JSON object: reason and retention rule
+    last_at     INTEGER,                             -- end of the last run that deleted rows
     last_counts TEXT
 ) WITHOUT ROWID;
 
--- Small facts: the boot id, the retention policy, the kind of blob store.
+-- Settings: boot id, retention policy, kind of blob store.
 CREATE TABLE {p}meta (
     name  TEXT NOT NULL CONSTRAINT one_row_per_name PRIMARY KEY,
     value TEXT NOT NULL
