@@ -1,4 +1,4 @@
-"""Adding up the log, and histograms of durations: pure, so without a database."""
+"""Folding the log, and histograms of durations: pure functions, tested without a database."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.fold import (
     ATTEMPT,
-    ENDS,
     ENQUEUED,
+    FINAL_OUTCOMES,
     MINUTE,
     OUTCOMES,
     RUN,
@@ -33,7 +33,7 @@ from holdfast.model.job import STATUSES
 
 
 class Event(NamedTuple):
-    """A row of the log, as far as it is added up."""
+    """The columns of an event that folding reads."""
 
     job: int
     at: int
@@ -50,7 +50,7 @@ class Event(NamedTuple):
 
 
 def rows(log: Sequence[Event]) -> tuple[list[GroupRow], list[FailureRow]]:
-    """As the statements event_groups and event_failures give them."""
+    """Return what the statements event_groups and event_failures return."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for one in log:
         key = (one.at // MINUTE, one.queue, one.task, one.event, one.old, one.new, one.attempt)
@@ -67,7 +67,7 @@ def rows(log: Sequence[Event]) -> tuple[list[GroupRow], list[FailureRow]]:
 
 
 def joined(durations: Iterable[int | None]) -> str | None:
-    """As group_concat does."""
+    """Return what group_concat returns."""
     known = [str(one) for one in durations if one is not None]
     return ",".join(known) or None
 
@@ -77,14 +77,14 @@ def folded(log: Sequence[Event]) -> Sums:
 
 
 def added(sums: Sums, more: Sums) -> Sums:
-    """As the statements that store sums add them to what is there."""
+    """Add sums as the statements that store them do."""
     result = Sums(sums.counts.copy(), sums.minutes.copy(), dict(sums.totals), {}, sums.failure_minutes.copy())
     result.counts.update(more.counts)
     result.minutes.update(more.minutes)
     result.failure_minutes.update(more.failure_minutes)
     for key, one in more.totals.items():
-        was = result.totals.get(key, Total())
-        result.totals[key] = Total(was.n + one.n, was.sum + one.sum)
+        before = result.totals.get(key, Total())
+        result.totals[key] = Total(before.n + one.n, before.sum + one.sum)
     result.failures = dict(sums.failures)
     for name, new in more.failures.items():
         old = result.failures.get(name, FailureSum(new.first_seen, new.last_seen, 0))
@@ -95,7 +95,7 @@ def added(sums: Sums, more: Sums) -> Sums:
 
 
 def plain(sums: Sums) -> tuple[object, ...]:
-    """To compare: what came to nothing is left out."""
+    """Return comparable values, without counts of 0."""
     counts = {key: n for key, n in sums.counts.items() if n}
     return counts, dict(sums.minutes), sums.totals, sums.failures, dict(sums.failure_minutes)
 
@@ -106,7 +106,7 @@ STATES = st.none() | st.sampled_from(sorted(STATUSES))
 
 
 def as_logged(one: Event) -> Event:
-    """Only what ends an attempt has durations, both or none; and only a job that was there fails."""
+    """Make the event valid: both durations or none, and a failure only with an old status."""
     durations = None if one.old is None or one.waited is None else (one.waited, one.ran or 0)
     waited, ran = durations or (None, None)
     return one._replace(waited=waited, ran=ran, code=None if one.old is None else one.code)
@@ -134,16 +134,16 @@ LOGS = st.lists(EVENTS, max_size=30)
 
 
 @given(LOGS, st.lists(st.integers(0, 30), max_size=6))
-def test_folding_in_any_split_is_folding_at_once(log: list[Event], cuts: list[int]) -> None:
-    places = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
+def test_folding_in_steps_gives_the_same_sums_as_folding_at_once(log: list[Event], cuts: list[int]) -> None:
+    bounds = [0, *sorted(min(cut, len(log)) for cut in cuts), len(log)]
     sums = folded([])
-    for begin, end in pairwise(places):
+    for begin, end in pairwise(bounds):
         sums = added(sums, folded(log[begin:end]))
     assert plain(sums) == plain(folded(log))
 
 
 @given(LOGS)
-def test_each_sum_is_what_a_count_by_hand_gives(log: list[Event]) -> None:
+def test_each_sum_equals_a_direct_count(log: list[Event]) -> None:
     sums = folded(log)
     for key, n in sums.counts.items():
         into = sum((one.queue, one.task, one.new) == key for one in log)
@@ -151,37 +151,39 @@ def test_each_sum_is_what_a_count_by_hand_gives(log: list[Event]) -> None:
     by_measure = Counter[str]()
     for (_, _, _, measure, _), n in sums.minutes.items():
         by_measure[measure] += n
-    ended = [one for one in log if one.old is not None]
-    timed = [one for one in ended if one.event in TIMED and one.waited is not None and one.ran is not None]
+    with_job = [one for one in log if one.old is not None]
+    timed = [one for one in with_job if one.event in TIMED and one.waited is not None and one.ran is not None]
     assert by_measure[ENQUEUED] == sum(one.event == ENQUEUED for one in log)
     for outcome in OUTCOMES:
         tried = [one.old == "running" for one in log if one.event == outcome]
         assert by_measure[outcome] == sum(tried)
-        assert by_measure[UNTRIED + outcome] == (len(tried) - sum(tried) if outcome in ENDS else 0)
+        assert by_measure[UNTRIED + outcome] == (len(tried) - sum(tried) if outcome in FINAL_OUTCOMES else 0)
     assert by_measure[WAIT] == by_measure[RUN] == len(timed)
-    assert by_measure[ATTEMPT] == sum(one.event in ENDS and one.new in TERMINAL and one.attempt > 0 for one in ended)
+    assert by_measure[ATTEMPT] == sum(
+        one.event in FINAL_OUTCOMES and one.new in TERMINAL and one.attempt > 0 for one in with_job
+    )
     totals = {measure: Total(0, 0) for measure in (WAIT, RUN)}
     for (_, _, measure, _), total in sums.totals.items():
         if measure in totals:
             totals[measure] = Total(totals[measure].n + total.n, totals[measure].sum + total.sum)
     assert totals[WAIT] == Total(len(timed), sum(one.waited or 0 for one in timed))
     assert totals[RUN] == Total(len(timed), sum(one.ran or 0 for one in timed))
-    failed = [one for one in ended if one.code is not None]
+    failed = [one for one in with_job if one.code is not None]
     assert sum(one.n for one in sums.failures.values()) == sum(sums.failure_minutes.values()) == len(failed)
     assert sum(sums.error_totals().values()) == len(failed)
 
 
 @given(LOGS)
-def test_totals_are_the_minutes_of_all_time(log: list[Event]) -> None:
+def test_totals_are_the_sums_of_all_minutes(log: list[Event]) -> None:
     sums = folded(log)
-    of_minutes = Counter[tuple[str, str, str, int]]()
+    by_minutes = Counter[tuple[str, str, str, int]]()
     for (_, queue, task, measure, bucket), n in sums.minutes.items():
         if measure != ATTEMPT and not measure.startswith(UNTRIED):
-            of_minutes[queue, task, measure, bucket] += n
-    assert {key: one.n for key, one in sums.totals.items()} == of_minutes
+            by_minutes[queue, task, measure, bucket] += n
+    assert {key: one.n for key, one in sums.totals.items()} == by_minutes
 
 
-def test_a_job_is_counted_where_it_is_and_nowhere_else() -> None:
+def test_a_job_is_counted_once_in_its_current_queue_and_status() -> None:
     begun = Event(1, 0, "enqueued", old=None, new="ready")
     log = [begun, begun._replace(event="claimed", old="ready", new="running")]
     assert +folded(log).counts == {("mail", "send", "running"): 1}
@@ -194,7 +196,7 @@ def test_a_job_is_counted_where_it_is_and_nowhere_else() -> None:
     assert plain(folded(log))[0] == {}
 
 
-def test_attempts_that_are_alike_are_one_sum() -> None:
+def test_attempts_of_the_same_kind_are_one_sum() -> None:
     log = [Event(job, 0, "succeeded", waited=waited, ran=20_000) for job, waited in enumerate((5, 4, 6000))]
     sums = folded(log)
     assert sums.totals == {
@@ -208,13 +210,13 @@ def test_attempts_that_are_alike_are_one_sum() -> None:
 
 
 @pytest.mark.parametrize("event", ["interrupted", "returned", "edited"])
-def test_what_was_no_try_counts_as_none(event: str) -> None:
+def test_uncounted_attempts_and_edits_are_not_measured(event: str) -> None:
     sums = folded([Event(1, 0, event, new="ready", waited=5, ran=5)])
     assert not sums.minutes and not sums.totals
 
 
-def test_the_newest_failure_is_that_of_the_log_and_its_times_those_of_the_clock() -> None:
-    """The clock may have been set back between the two."""
+def test_the_last_failed_job_is_by_log_order_and_the_times_are_by_the_clock() -> None:
+    """The clock may have been set back between two failures."""
     log = [
         Event(7, 9 * MINUTE, "failed", new="failed", code="A"),
         Event(8, 2 * MINUTE, "failed", new="failed", code="A"),
@@ -226,40 +228,40 @@ def test_the_newest_failure_is_that_of_the_log_and_its_times_those_of_the_clock(
 
 
 @given(st.integers(0, 2**70))
-def test_a_duration_is_in_a_bucket_that_holds_it(duration: int) -> None:
+def test_a_duration_is_within_the_bounds_of_its_bucket(duration: int) -> None:
     bucket = bucket_of(duration)
     assert 0 <= bucket < BUCKETS
     assert lower_bound(bucket) <= duration
     assert duration < lower_bound(bucket + 1) or bucket == BUCKETS - 1
 
 
-def test_buckets_follow_each_other_and_none_is_wider_than_a_quarter() -> None:
+def test_buckets_are_contiguous_and_none_is_wider_than_a_quarter_of_its_value() -> None:
     for bucket in range(BUCKETS):
         assert bucket_of(lower_bound(bucket)) == bucket
         width = lower_bound(bucket + 1) - lower_bound(bucket)
         assert width == 1 or width * 4 <= lower_bound(bucket)
-    assert bucket_of(-5) == 0, "a clock that was set back"
+    assert bucket_of(-5) == 0, "the clock was set back"
 
 
 @given(st.lists(st.integers(0, 2**40)))
-def test_the_counts_for_exporters_are_those_of_the_durations_themselves(durations: list[int]) -> None:
+def test_cumulative_counts_are_exact(durations: list[int]) -> None:
     histogram = Counter(bucket_of(duration) for duration in durations)
     below = [sum(duration < bound for duration in durations) for bound in BOUNDS]
     assert cumulative(histogram) == [*below, len(durations)]
 
 
 @pytest.mark.parametrize("bound", BOUNDS)
-def test_each_bound_is_the_bound_of_a_bucket(bound: int) -> None:
+def test_each_exported_bound_is_the_bound_of_a_bucket(bound: int) -> None:
     assert lower_bound(bucket_of(bound)) == bound and bucket_of(bound - 1) == bucket_of(bound) - 1
 
 
 @given(st.lists(st.integers(0, 2**45), min_size=1), st.sampled_from([0.01, 0.5, 0.95, 0.99, 1.0]))
-def test_a_percentile_is_within_the_bucket_of_the_true_one(durations: list[int], share: float) -> None:
+def test_a_percentile_is_within_the_bucket_of_the_exact_one(durations: list[int], share: float) -> None:
     found = percentile(Counter(bucket_of(duration) for duration in durations), share)
-    true = sorted(durations)[max(0, ceil(share * len(durations)) - 1)]
-    assert found is not None and lower_bound(bucket_of(true)) <= found <= lower_bound(bucket_of(true) + 1)
+    exact = sorted(durations)[max(0, ceil(share * len(durations)) - 1)]
+    assert found is not None and lower_bound(bucket_of(exact)) <= found <= lower_bound(bucket_of(exact) + 1)
 
 
-def test_there_is_no_percentile_of_nothing() -> None:
+def test_an_empty_histogram_has_no_percentile() -> None:
     assert percentile({}, 0.5) is None
     assert percentile({bucket_of(1000): 10}, 1.0) == lower_bound(bucket_of(1000) + 1)

@@ -1,7 +1,7 @@
-"""Adding up the log: from events to sums. Pure, and the same for every database.
+"""Folding: from events to sums. Pure, and the same for every database.
 
-Whoever folds reads the events behind a cursor, makes `Sums` of them, and stores these with the new cursor. Whoever
-reads statistics adds the sums of the events that are not folded yet.
+To fold, a process reads the events after a cursor, computes their `Sums`, and stores these with the new cursor. To
+read statistics, it adds the sums of the events that are not folded yet.
 """
 
 from collections import Counter
@@ -13,22 +13,23 @@ from .histogram import buckets
 
 MINUTE = 60_000_000
 
-# Measures beside the names of outcomes.
+# Measures other than the outcomes.
 ENQUEUED, WAIT, RUN, ATTEMPT = "enqueued", "wait", "run", "attempt"
-UNTRIED = "untried_"  # before the outcome of a job that ended while it was not running
+UNTRIED = "untried_"  # prefix of the outcome of a job that finished while it was not running
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 
-# Ends of attempts that are counted. What was interrupted or returned was no try, 'edited' is no outcome.
+# Outcomes of attempts that are counted. Interrupted and returned attempts are not; 'edited' is not an outcome.
 OUTCOMES = frozenset(
     {"succeeded", "completed", "failed", "cancelled", "retry_scheduled", "recovered", "released", "snoozed"}
 )
 TIMED = frozenset({"succeeded", "failed", "cancelled", "retry_scheduled", "snoozed"})
-ENDS = frozenset({"succeeded", "completed", "failed", "cancelled"})
-Place = tuple[str, str]  # a queue and a task; '' for messages
+FINAL_OUTCOMES = frozenset({"succeeded", "completed", "failed", "cancelled"})
+Pair = tuple[str, str]  # a queue and a task; the task is '' for messages
 GroupRow = tuple[int, str, str, str, str | None, str | None, int, int, str | None, str | None]
-"""minute, queue, task, event, old status, new status, attempt, how many; what each waited and ran, as text: 5,17"""
+"""minute, queue, task, event, old status, new status, attempt, number of events, and the waiting and running times in
+microseconds, as text: 5,17"""
 FailureRow = tuple[int, str, str, str, str | None, int, int]
-"""minute, queue, task, error code, fingerprint, job id, at"""
+"""minute, queue, task, error code, fingerprint, job id, time"""
 
 
 class FailureSum(Struct):
@@ -44,7 +45,7 @@ class Total(Struct):
 
 
 class Sums(Struct):
-    """What a part of the log comes to."""
+    """The sums of a part of the log."""
 
     counts: Counter[tuple[str, str, str]] = Counter()  # queue, task, status
     minutes: Counter[tuple[int, str, str, str, int]] = Counter()  # minute, queue, task, measure, bucket
@@ -53,56 +54,56 @@ class Sums(Struct):
     failure_minutes: Counter[tuple[int, str, str, str, str]] = Counter()  # minute, code, queue, task, fingerprint
 
     def error_totals(self) -> Counter[tuple[str, str, str]]:
-        """By code, queue and task."""
-        found: Counter[tuple[str, str, str]] = Counter()
-        for (code, queue, task, _), one in self.failures.items():
-            found[code, queue, task] += one.n
-        return found
+        """Return the number of failures by error code, queue and task."""
+        totals: Counter[tuple[str, str, str]] = Counter()
+        for (code, queue, task, _), failure in self.failures.items():
+            totals[code, queue, task] += failure.n
+        return totals
 
-    def _add(self, minute: int, place: Place, measure: str, n: int, total: bool = True) -> None:
-        self.minutes[minute, *place, measure, 0] += n
+    def _add(self, minute: int, pair: Pair, measure: str, n: int, total: bool = True) -> None:
+        self.minutes[minute, *pair, measure, 0] += n
         if total:
-            self.totals.setdefault((*place, measure, 0), Total()).n += n
+            self.totals.setdefault((*pair, measure, 0), Total()).n += n
 
-    def _add_durations(self, minute: int, place: Place, measure: str, durations: str) -> None:
+    def _add_durations(self, minute: int, pair: Pair, measure: str, durations: str) -> None:
         for bucket, n, duration in buckets(sorted(map(int, durations.split(",")))):
-            self.minutes[minute, *place, measure, bucket] += n
-            total = self.totals.setdefault((*place, measure, bucket), Total())
+            self.minutes[minute, *pair, measure, bucket] += n
+            total = self.totals.setdefault((*pair, measure, bucket), Total())
             total.n += n
             total.sum += duration
 
 
 def fold(groups: Iterable[GroupRow], failures: Iterable[FailureRow]) -> Sums:
-    """groups: all events, grouped. failures: those with an error code, one by one, in order."""
+    """Return the sums. groups: all events, grouped. failures: events with an error code, in the order of the log."""
     sums = Sums(Counter(), Counter(), {}, {}, Counter())
     for minute, queue, task, event, old, new, attempt, n, waited, ran in groups:
-        place = (queue, task)
+        pair = (queue, task)
         if old is not None:
             sums.counts[queue, task, old] -= n
         if new is not None:
             sums.counts[queue, task, new] += n
         if event == ENQUEUED:
-            sums._add(minute, place, ENQUEUED, n)
+            sums._add(minute, pair, ENQUEUED, n)
         elif event in OUTCOMES:
             if old == "running":
-                sums._add(minute, place, event, n)
-            elif event in ENDS:
-                sums._add(minute, place, UNTRIED + event, n, total=False)
-            if attempt > 0 and event in ENDS and new in TERMINAL and old is not None:
+                sums._add(minute, pair, event, n)
+            elif event in FINAL_OUTCOMES:
+                sums._add(minute, pair, UNTRIED + event, n, total=False)
+            if attempt > 0 and event in FINAL_OUTCOMES and new in TERMINAL and old is not None:
                 sums.minutes[minute, queue, task, ATTEMPT, attempt] += n
             if waited is not None and ran is not None and event in TIMED:
-                sums._add_durations(minute, place, WAIT, waited)
-                sums._add_durations(minute, place, RUN, ran)
+                sums._add_durations(minute, pair, WAIT, waited)
+                sums._add_durations(minute, pair, RUN, ran)
     for minute, queue, task, code, fingerprint, job_id, at in failures:
         _add_failure(sums, minute, (code, queue, task, fingerprint or ""), job_id, at)
     return sums
 
 
 def _add_failure(sums: Sums, minute: int, key: tuple[str, str, str, str], job_id: int, at: int) -> None:
-    one = sums.failures.get(key)
-    if one is None:
-        one = sums.failures[key] = FailureSum(at, at, job_id)
-    one.first_seen, one.last_seen = min(one.first_seen, at), max(one.last_seen, at)
-    one.last_job_id = job_id
-    one.n += 1
+    failure = sums.failures.get(key)
+    if failure is None:
+        failure = sums.failures[key] = FailureSum(at, at, job_id)
+    failure.first_seen, failure.last_seen = min(failure.first_seen, at), max(failure.last_seen, at)
+    failure.last_job_id = job_id
+    failure.n += 1
     sums.failure_minutes[minute, *key] += 1

@@ -632,7 +632,7 @@ def test_deleting_leaves_no_more_than_the_events_of_one_job(app: Holdfast, sql: 
 
 
 def test_jobs_without_history_are_counted_up_to_a_bound(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.statistics.MOST_UNLOGGED", 10)
+    monkeypatch.setattr("holdfast.store.statistics.MAX_UNLOGGED_JOBS", 10)
     app.queue("another").send_many(range(30))
     fast, few = app.queue("fast", history=False, max_attempts=1), app.queue("a few", history=False)
     few.send_many(range(2))
@@ -663,7 +663,7 @@ def test_jobs_without_history_are_counted_up_to_a_bound(app: Holdfast, monkeypat
 
 
 def test_a_place_behind_the_bound_is_not_taken_for_empty(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.store.statistics.MOST_UNLOGGED", 10)
+    monkeypatch.setattr("holdfast.store.statistics.MAX_UNLOGGED_JOBS", 10)
     app.queue("a", history=False).send_many(range(20))
     app.queue("b", history=False).send(1)
     app.queue("b").send(2)

@@ -44,7 +44,7 @@ def test_no_statement_scans_the_jobs_or_the_log(
     bounded = {"jobs_running", "jobs_unlogged"}
     assert not tables & bounded or ":most" in statement_of(app, name)
     # The others are common table expressions.
-    made = {"places", "ends", "levels", "lately", "place", "queues", "tasks", "subquery"}
+    made = {"places", "ends", "levels", "recent", "place", "queues", "tasks", "subquery"}
     assert {one for one in tables if not one.isdigit()} - bounded - made == set(), lines
 
 
@@ -82,9 +82,9 @@ def test_queues_without_history_are_found_by_index_seeks(app: Holdfast) -> None:
     fast = app.queue("fast", history=False)
     fast.send_many(range(10))
     app.queue("faster", history=False).send_many(range(10))
-    few = machine_steps(app, ["unlogged_places"], {"queue": ""}, every=10)
+    few = machine_steps(app, ["unlogged_pairs"], {"queue": ""}, every=10)
     fast.send_many(range(5000))
-    assert machine_steps(app, ["unlogged_places"], {"queue": ""}, every=10) <= few + 5
+    assert machine_steps(app, ["unlogged_pairs"], {"queue": ""}, every=10) <= few + 5
 
 
 def test_folded_events_are_not_read_again(app: Holdfast) -> None:

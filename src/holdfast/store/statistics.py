@@ -1,8 +1,8 @@
-"""Statistics: folding the log into sums, and reading the sums with what is not folded yet.
+"""Statistics: folding the event log into sums, and reading the sums plus the events that are not folded yet.
 
-Folding reads on a connection of its own, without the write lock, and stores sums and cursor in one short transaction
-that changes nothing where another process has moved the cursor meanwhile. So a kill at any point, or two who fold at
-once, neither lose nor double anything. See docs/internals/statistics.md.
+Folding reads without the write lock, then stores sums and cursor in one short transaction. That transaction changes
+nothing if another process has moved the cursor meanwhile. So a kill at any point, or two processes that fold at once,
+neither lose nor double-count an event. See docs/internals/statistics.md.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from ..model.stats import Count, FailureRecord, MinuteRecord, Totals
 from .statements import SharedDatabase, Statements, as_json
 
 T = TypeVar("T")
-FOLD_EVENTS = 20_000  # in one step
-MOST_UNFOLDED = 1_000_000  # beyond that a reader folds first
-MOST_UNLOGGED = 20_000  # jobs without history that are counted one by one
-UNLOGGED_STATUSES = ("scheduled", "ready", "running", "failed", "cancelled")  # they are deleted when they succeed
-REMOVED_JOBS = 500
-LARGEST_SUM = 2**62  # microseconds; half of what the database can hold
+FOLD_EVENTS = 20_000  # per step
+MAX_UNFOLDED_EVENTS = 1_000_000  # with more, a reader folds first
+MAX_UNLOGGED_JOBS = 20_000  # jobs without history that are counted one by one
+UNLOGGED_STATUSES = (
+    "scheduled",
+    "ready",
+    "running",
+    "failed",
+    "cancelled",
+)  # a job without history is deleted when it succeeds
+REMOVED_JOBS = 500  # per transaction
+MAX_SUM = 2**62  # microseconds; half of the largest integer in SQLite
 HISTOGRAMS = (WAIT, RUN)
 ZONE_IDS = 8192  # also in the schema
-MOST_UNFOLDED_ZONES = 100_000  # events
-FailureKey = tuple[str, str, str, str]
+MAX_EVENTS_FOR_ZONES = 100_000  # unfolded
+FailureKey = tuple[str, str, str, str]  # error code, queue, task, fingerprint
 
 
 class Position:
-    """Where the fold stands, as a reader sees it."""
+    """How far the log is folded."""
 
     def __init__(self, cursor: int, folded_at: int, last: int) -> None:
         self.cursor, self.folded_at, self.last = cursor, folded_at, last
@@ -41,7 +47,7 @@ class Position:
 
 
 class Zone(NamedTuple):
-    """What the jobs of ZONE_IDS ids have in common, except for those without history."""
+    """What the jobs of ZONE_IDS consecutive ids have in common, except jobs without history."""
 
     zone: int
     first_at: int | None
@@ -50,24 +56,24 @@ class Zone(NamedTuple):
     cancelled: int
 
     def has(self, since: int | None, before: int | None) -> bool:
-        """Whether a job of it may have been created within that time."""
+        """Return whether one of its jobs may have been created in this range of time."""
         return (since is None or self.last_at is None or self.last_at >= since) and (
             before is None or self.first_at is None or self.first_at < before
         )
 
 
 class StatisticsReader:
-    """Reads the sums, with what is not folded yet, on a connection that is in a transaction."""
+    """Reads the sums, plus the events that are not folded yet, on a connection with an open transaction."""
 
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
-        self._memo = 0, 0, fold((), ())  # two cursors, and the sums of the events between them: these never change
+        self._memo = 0, 0, fold((), ())  # two cursors, and the sums of the events between them, which never change
 
     def position(self, connection: Any) -> Position:
         return Position(*connection.execute(self._sql.fold_position).fetchone())
 
     def counts(self, connection: Any, queue: str | None = None) -> list[Count]:
-        """How many jobs there are of each state, by queue and task."""
+        """Count the jobs by queue, task and status."""
         found: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.folded_counts, {"queue": queue}).fetchall():
             found[key[0], key[1], key[2]] += n
@@ -77,45 +83,45 @@ class StatisticsReader:
         unlogged, unknown = self._unlogged(connection, queue)
         found.update(unlogged)
         return [
-            Count(status, where, task or None, None if (where, task, status) in unknown else n)
-            for (where, task, status), n in sorted({**dict.fromkeys(unknown, 0), **found}.items())
-            if n or (where, task, status) in unknown
+            Count(status, in_queue, task or None, None if (in_queue, task, status) in unknown else n)
+            for (in_queue, task, status), n in sorted({**dict.fromkeys(unknown, 0), **found}.items())
+            if n or (in_queue, task, status) in unknown
         ]
 
     def _unlogged(
         self, connection: Any, queue: str | None
     ) -> tuple[Counter[tuple[str, str, str]], set[tuple[str, str, str]]]:
-        """Jobs without history, and what is unknown: they are counted place by place, up to a bound."""
-        values = {"queue": queue, "most": MOST_UNLOGGED}
+        """Count the jobs without history, up to a limit. Return also the keys whose count is unknown."""
+        values = {"queue": queue, "most": MAX_UNLOGGED_JOBS}
         statement = self._sql.unlogged_counts if queue is None else self._sql.unlogged_counts_of_queue
         rows = connection.execute(statement, values).fetchall()
-        found = Counter({(where, task, status): n for where, task, status, n in rows})
-        if found.total() < MOST_UNLOGGED:
+        found = Counter({(in_queue, task, status): n for in_queue, task, status, n in rows})
+        if found.total() < MAX_UNLOGGED_JOBS:
             return found, set()
-        last = max((where, task) for where, task, _ in found)
-        places = connection.execute(self._sql.unlogged_places, {"queue": last[0]}).fetchall()
+        last = max((in_queue, task) for in_queue, task, _ in found)
+        pairs = connection.execute(self._sql.unlogged_pairs, {"queue": last[0]}).fetchall()
         if queue is not None:
-            places = [place for place in places if place[0] == queue]
-        return found, {(*place, status) for place in places if place >= last for status in UNLOGGED_STATUSES}
+            pairs = [pair for pair in pairs if pair[0] == queue]
+        return found, {(*pair, status) for pair in pairs if pair >= last for status in UNLOGGED_STATUSES}
 
     def minutes(
         self, connection: Any, since: int, step: int = 1, task: str | None = None, queue: str | None = None
     ) -> list[MinuteRecord]:
-        """What happened since a minute, summed up over steps of so many minutes."""
+        """Return the measures since a minute, in steps of so many minutes."""
         values = {"since": since, "step": step, "task": task, "queue": queue}
         found: Counter[tuple[int, str, str, str, int]] = Counter()
         for *key, n in connection.execute(self._sql.folded_minutes, values).fetchall():
             found[key[0], key[1], key[2], key[3], key[4]] += n
-        for (minute, where, whose, measure, bucket), n in self.tail(connection).minutes.items():
-            if minute >= since and queue in (None, where) and task in (None, whose):
-                found[minute // step * step, where, whose, measure, bucket] += n
+        for (minute, in_queue, of_task, measure, bucket), n in self.tail(connection).minutes.items():
+            if minute >= since and queue in (None, in_queue) and task in (None, of_task):
+                found[minute // step * step, in_queue, of_task, measure, bucket] += n
         return [
-            MinuteRecord(minute, where, whose or None, measure, bucket, n)
-            for (minute, where, whose, measure, bucket), n in sorted(found.items())
+            MinuteRecord(minute, in_queue, of_task or None, measure, bucket, n)
+            for (minute, in_queue, of_task, measure, bucket), n in sorted(found.items())
         ]
 
     def totals(self, connection: Any, enqueued: int) -> Totals:
-        """Sums since the beginning."""
+        """Return the sums since the database was created."""
         outcomes: Counter[tuple[str, str, str]] = Counter()
         histograms: dict[tuple[str, str, str], Counter[int]] = {}
         durations: Counter[tuple[str, str, str]] = Counter()
@@ -143,18 +149,18 @@ class StatisticsReader:
     def failures(
         self, connection: Any, since: int | None, limit: int, task: str | None = None, queue: str | None = None
     ) -> list[FailureRecord]:
-        """Failures since a minute, or ever: the most frequent first."""
+        """Return the failures since a minute, or of all time, the most frequent first."""
         values = {"since": since, "limit": limit, "task": task, "queue": queue}
         statement = self._sql.folded_failures if since is None else self._sql.folded_failures_since
         found = {row[:4]: list(row[4:]) for row in connection.execute(statement, values).fetchall()}
-        self._add_tail_of_failures(connection, found, since, task, queue)
+        self._add_unfolded_failures(connection, found, since, task, queue)
         records = [
-            FailureRecord(code, where, whose or None, fingerprint or None, *rest)
-            for (code, where, whose, fingerprint), rest in found.items()
+            FailureRecord(code, in_queue, of_task or None, fingerprint or None, *rest)
+            for (code, in_queue, of_task, fingerprint), rest in found.items()
         ]
         return sorted(records, key=lambda one: (-one.count, -one.last_seen))[:limit]
 
-    def _add_tail_of_failures(
+    def _add_unfolded_failures(
         self,
         connection: Any,
         found: dict[FailureKey, list[int]],
@@ -163,28 +169,28 @@ class StatisticsReader:
         queue: str | None,
     ) -> None:
         tail = self.tail(connection)
-        fresh: Counter[FailureKey] = Counter()
+        unfolded: Counter[FailureKey] = Counter()
         for (minute, *rest), n in tail.failure_minutes.items():
             key = (rest[0], rest[1], rest[2], rest[3])
             if (since is None or minute >= since) and queue in (None, key[1]) and task in (None, key[2]):
-                fresh[key] += n
-        unknown = [key for key in fresh if key not in found]
-        if unknown:  # they may be folded, too, and were not among the most frequent
-            values = {"keys": as_json(unknown), "since": since}
+                unfolded[key] += n
+        missing = [key for key in unfolded if key not in found]
+        if missing:  # they may have folded rows that were below the limit
+            values = {"keys": as_json(missing), "since": since}
             for row in connection.execute(self._sql.failures_by_key, values).fetchall():
                 found[row[:4]] = [*row[4:7], row[7] if since is None else 0]
             if since is not None:
                 for *rest, n in connection.execute(self._sql.failure_minutes_by_key, values).fetchall():
                     key = (rest[0], rest[1], rest[2], rest[3])
-                    one = tail.failures[key]  # its minutes may be kept for longer than the failure itself
+                    one = tail.failures[key]  # the row in `failures` may be pruned before its minutes
                     found.setdefault(key, [one.first_seen, one.last_seen, one.last_job_id, 0])[3] = n
-        for key, n in fresh.items():
+        for key, n in unfolded.items():
             one = tail.failures[key]
             first, last, _, count = found.get(key, [one.first_seen, one.last_seen, 0, 0])
             found[key] = [min(first, one.first_seen), max(last, one.last_seen), one.last_job_id, count + n]
 
     def tail(self, connection: Any) -> Sums:
-        """What is not folded yet."""
+        """Return the sums of the events that are not folded yet."""
         position = self.position(connection)
         if self._memo[:2] != (position.cursor, position.last):
             sums = self._sums(connection, position.cursor, position.last)
@@ -199,9 +205,9 @@ class StatisticsReader:
         return fold(groups, connection.execute(self._sql.event_failures, values).fetchall())
 
     def zones(self, connection: Any) -> list[Zone] | None:
-        """What is known of parts of the ids; one may be there twice. None: too much is not folded yet."""
+        """Return the zones; one can occur twice. Return None if too many events are not folded yet."""
         position = self.position(connection)
-        if position.unfolded > MOST_UNFOLDED_ZONES:
+        if position.unfolded > MAX_EVENTS_FOR_ZONES:
             return None
         rows = connection.execute(self._sql.folded_zones).fetchall()
         return [Zone(*row) for row in rows + self._zones_of(connection, position.cursor, position.last)]
@@ -211,31 +217,33 @@ class StatisticsReader:
         return connection.execute(self._sql.event_zones, values).fetchall() if after < upto else []
 
     def recount(self, connection: Any) -> list[tuple[str, str, str, int, int]]:
-        """Where the counts differ from the jobs: queue, task, status, the count, and how many jobs there are."""
+        """Compare the counts with the jobs. Return the differences: queue, task, status, count, actual number."""
         counted: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.folded_counts, {"queue": None}).fetchall():
             counted[key[0], key[1], key[2]] += n
         counted.update(self.tail(connection).counts)
-        real: Counter[tuple[str, str, str]] = Counter()
+        actual: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.recounted).fetchall():
-            real[key[0], key[1], key[2]] = n
-        return [(*key, counted[key], real[key]) for key in sorted({*counted, *real}) if counted[key] != real[key]]
+            actual[key[0], key[1], key[2]] = n
+        keys = sorted({*counted, *actual})
+        return [(*key, counted[key], actual[key]) for key in keys if counted[key] != actual[key]]
 
 
 class Statistics(StatisticsReader):
+    """Reads and folds, each in transactions of its own."""
+
     def __init__(self, database: SharedDatabase, sql: Statements, clock: Clock) -> None:
         super().__init__(sql)
         self._database, self._clock = database, clock
 
     def read(self, work: Callable[[Any], T]) -> T:
-        """Run reads of one moment that add what is not folded yet. A log that nobody has folded for long is folded
-        first, in steps."""
-        while self._database.read_snapshot(self.position).unfolded > MOST_UNFOLDED and self.fold():
+        """Run reads that all see the same snapshot. If too many events are not folded yet, fold first, in steps."""
+        while self._database.read_snapshot(self.position).unfolded > MAX_UNFOLDED_EVENTS and self.fold():
             pass
         return self._database.read_snapshot(work)
 
     def fold(self) -> int:
-        """Fold one step of what is not folded yet. Returns how many events; 0 where another process was faster."""
+        """Fold one step of events. Return how many; 0 if there are none or another process was faster."""
 
         def add_up(connection: Any) -> tuple[int, int, Sums, list[Any]]:
             cursor = self.position(connection).cursor
@@ -250,13 +258,13 @@ class Statistics(StatisticsReader):
         return upto - after if self._database.run(lambda on: self._store(on, after, upto, sums, zones)) else 0
 
     def fold_all(self) -> None:
-        """Fold what there is now. What comes meanwhile is left: there may be no end of it."""
+        """Fold all events that exist now, but not those that are written meanwhile."""
         last = self._database.read_snapshot(self.position).last
         while self._database.read_snapshot(self.position).cursor < last:
             self.fold()
 
     def _store(self, connection: Any, after: int, upto: int, sums: Sums, zones: list[tuple[int, int, int]]) -> bool:
-        """Whether this one was the first to fold from there on."""
+        """Store the sums and move the cursor. Return False if another process has moved it."""
         moved = connection.execute(self._sql.move_fold, {"after": after, "upto": upto, "now": self._clock.now()})
         if moved.rowcount == 0:
             return False
@@ -267,7 +275,7 @@ class Statistics(StatisticsReader):
             connection.executemany(sql.add_zones, zones)
             connection.execute(sql.delete_empty_zones, {"ids": ZONE_IDS})
         connection.executemany(sql.add_minutes, _rows(sums.minutes))
-        totals = [(*key, one.n, min(one.sum, LARGEST_SUM)) for key, one in sums.totals.items()]
+        totals = [(*key, one.n, min(one.sum, MAX_SUM)) for key, one in sums.totals.items()]
         connection.executemany(sql.add_totals, totals)
         if sums.failures:
             rows = [
@@ -279,7 +287,7 @@ class Statistics(StatisticsReader):
         return True
 
     def delete_removed(self) -> int:
-        """Delete the events of some deleted jobs, which were kept until they were folded. Returns how many."""
+        """Delete leftover events of deleted jobs, which were kept until they were folded. Return how many."""
         rows = self._database.read_snapshot(
             lambda connection: connection.execute(self._sql.removed_jobs, {"limit": REMOVED_JOBS}).fetchall()
         )

@@ -1,16 +1,16 @@
--- Sums over the log. The tables hold what is behind the cursor; the events after it are added by whoever reads.
+-- Sums over the event log. The tables contain the events up to the cursor; a reader adds the events after it.
 
 -- name: fold_position
--- the last event that is folded, when that was, and the last event
+-- the last folded event, when it was folded, and the last event
 SELECT cursor, folded_at, (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
 
 -- name: last_event_to_fold
--- where a step of so many events ends
+-- the last of the next :limit events
 SELECT coalesce(max(id), :after) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
 
 -- name: event_groups
--- All of them, and what the attempts that ended waited and ran. The casts are for what somebody has changed by hand: it
--- must keep nobody from folding.
+-- All events, grouped, with the waiting and running times of finished attempts. The casts are for rows that were changed
+-- by plain SQL: they must not make folding fail.
 SELECT CAST(minute AS INTEGER), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(event AS TEXT), CAST(old_status AS TEXT),
        CAST(new_status AS TEXT), CAST(attempt AS INTEGER), n, waited, ran
 FROM (SELECT at / 60000000 AS minute, queue, coalesce(task, '') AS task, event, old_status, new_status,
@@ -25,7 +25,7 @@ FROM {p}events
 WHERE id > :after AND id <= :upto AND error_code IS NOT NULL AND queue IS NOT NULL ORDER BY id
 
 -- name: move_fold
--- only by the one that has folded from this cursor on
+-- optimistic lock: changes nothing if another process has moved the cursor
 UPDATE {p}fold SET cursor = :upto, folded_at = :now WHERE cursor = :after
 
 -- name: add_counts
@@ -60,7 +60,7 @@ INSERT INTO {p}error_totals (error_code, queue, task, n) VALUES (?, ?, ?, ?)
 ON CONFLICT (error_code, queue, task) DO UPDATE SET n = n + excluded.n
 
 -- name: event_zones
--- by parts of the ids: when the jobs were created that were enqueued, and whether some ended in these ways
+-- per zone of :ids ids: first and last creation time, whether a job succeeded, whether one was cancelled
 SELECT CAST(job_id AS INTEGER) / :ids, min(CASE WHEN event = 'enqueued' THEN CAST(at AS INTEGER) END),
        max(CASE WHEN event = 'enqueued' THEN CAST(at AS INTEGER) END),
        max(coalesce(new_status = 'succeeded', 0)), max(coalesce(new_status = 'cancelled', 0))
@@ -77,12 +77,12 @@ ON CONFLICT (zone) DO UPDATE
         succeeded = max(succeeded, excluded.succeeded), cancelled = max(cancelled, excluded.cancelled)
 
 -- name: delete_empty_zones
--- those of which all jobs are deleted, up to the first job
+-- zones before the first job: all of their jobs are deleted
 DELETE FROM {p}zones WHERE zone < (SELECT min(id) / :ids FROM {p}jobs)
 
 -- name: removed_jobs
--- deleted jobs of which events are left, and all of them are folded; not yet the one with the newest event of all,
--- which would leave another in its place
+-- deleted jobs with leftover events, all of them folded; except the job with the newest event of the log, because the
+-- trigger events_keep_newest would insert another one
 SELECT job_id FROM {p}events
 WHERE event = 'removed' AND job_id IS NOT NULL AND id <= (SELECT cursor FROM {p}fold)
   AND id < (SELECT max(id) FROM {p}events) ORDER BY id LIMIT :limit
@@ -97,7 +97,7 @@ WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND id <= (SELECT cursor FR
 SELECT queue, task, status, n FROM {p}counts WHERE :queue IS NULL OR queue = :queue
 
 -- name: unlogged_counts
--- jobs without history are in no event: counted one by one, up to a bound
+-- jobs without history write no events: count them one by one, up to a limit
 SELECT queue, coalesce(task, ''), status, count(*) FROM (
     SELECT queue, task, status FROM {p}jobs INDEXED BY {p}jobs_unlogged
     WHERE history = 0 ORDER BY queue, task LIMIT :most)
@@ -109,8 +109,8 @@ SELECT queue, coalesce(task, ''), status, count(*) FROM (
     WHERE history = 0 AND queue = :queue ORDER BY task LIMIT :most)
 GROUP BY 1, 2, 3
 
--- name: unlogged_places
--- where there are jobs without history, from a queue on: each is one step through the index
+-- name: unlogged_pairs
+-- pairs of queue and task with jobs without history, from a queue on: one index lookup each
 WITH RECURSIVE queues (queue) AS (
     SELECT min(queue) FROM {p}jobs INDEXED BY {p}jobs_unlogged WHERE history = 0 AND queue >= :queue
     UNION ALL
@@ -149,17 +149,17 @@ WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
 ORDER BY n DESC, last_seen DESC LIMIT :limit
 
 -- name: folded_failures_since
--- counted since a minute; first seen whenever that was
-SELECT failure.error_code, failure.queue, failure.task, failure.fingerprint, first_seen, last_seen, last_job_id, lately.n
+-- counts since a minute; first_seen may be earlier
+SELECT failure.error_code, failure.queue, failure.task, failure.fingerprint, first_seen, last_seen, last_job_id, recent.n
 FROM (SELECT error_code, queue, task, fingerprint, sum(n) AS n FROM {p}failure_minutes
       WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
-      GROUP BY 1, 2, 3, 4) AS lately
-CROSS JOIN {p}failures AS failure ON failure.error_code = lately.error_code AND failure.queue = lately.queue
-    AND failure.task = lately.task AND failure.fingerprint = lately.fingerprint
-ORDER BY lately.n DESC, last_seen DESC LIMIT :limit
+      GROUP BY 1, 2, 3, 4) AS recent
+CROSS JOIN {p}failures AS failure ON failure.error_code = recent.error_code AND failure.queue = recent.queue
+    AND failure.task = recent.task AND failure.fingerprint = recent.fingerprint
+ORDER BY recent.n DESC, last_seen DESC LIMIT :limit
 
 -- name: failures_by_key
--- rows of code, queue, task and fingerprint
+-- for rows of error_code, queue, task and fingerprint
 SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
 WHERE (error_code, queue, task, fingerprint) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
@@ -173,9 +173,9 @@ WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
 GROUP BY 1, 2, 3, 4
 
 -- name: ever_enqueued
--- the last id that was given out: none comes back
+-- the highest id ever assigned: AUTOINCREMENT never reuses one
 SELECT seq FROM sqlite_sequence WHERE name = ?
 
 -- name: recounted
--- jobs with history as they are
+-- the actual number of jobs with history
 SELECT queue, coalesce(task, ''), status, count(*) FROM {p}jobs WHERE history = 1 GROUP BY 1, 2, 3
