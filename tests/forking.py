@@ -16,7 +16,7 @@ from holdfast import Holdfast
 WATCHDOG_SECONDS = 120
 
 
-FORK_PATIENCE = "holdfast.store.sqlite.database.FORK_PATIENCE_SECONDS"
+FORK_TIMEOUT = "holdfast.store.sqlite.database.FORK_TIMEOUT_SECONDS"
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def patient_forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Let a fork wait for longer than a second until nobody uses the database, unless the test sees to it that
     somebody does: then it asks for `impatient_forks`."""
     if "impatient_forks" not in request.fixturenames:
-        monkeypatch.setattr(FORK_PATIENCE, WATCHDOG_SECONDS / 4)
+        monkeypatch.setattr(FORK_TIMEOUT, WATCHDOG_SECONDS / 4)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ SCRIPT = """
 import os, sys
 from holdfast import Holdfast
 from holdfast.store.sqlite import database
-database.FORK_PATIENCE_SECONDS = 60
+database.FORK_TIMEOUT_SECONDS = 60
 app = Holdfast(sys.argv[1])
 inbox = app.queue("inbox")
 for n in range(100):

@@ -19,8 +19,8 @@ from holdfast.errors import (
     SchemaTooNew,
     SchemaUnsupported,
 )
+from holdfast.store.sqlite.engine.busy_retry import BusyRetry
 from holdfast.store.sqlite.engine.connection import connect
-from holdfast.store.sqlite.engine.errors import Patience
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.testing import FakeClock
 from refusals import told
@@ -50,7 +50,7 @@ def write(folder: Path, name: str, script: str) -> None:
 def apply(
     connection: sqlite3.Connection, folder: Path, prefix: str = "t_", clock: FakeClock | None = None
 ) -> list[str]:
-    return Migrations(connection, prefix, folder=folder).apply(clock or FakeClock(), Patience(Random(1), 1))
+    return Migrations(connection, prefix, folder=folder).apply(clock or FakeClock(), BusyRetry(Random(1), 1))
 
 
 def dump(connection: sqlite3.Connection) -> list[str]:

@@ -1,6 +1,6 @@
-"""The watcher: whoever commits wakes whoever waits, and it costs nothing while nothing happens.
+"""The commit watcher: every commit wakes every waiting thread, and an idle wait costs almost nothing.
 
-The safety net, a look at the database once a second, is taken away: a wake-up that is lost makes a test hang.
+The fallback, a check of the database once a second, is switched off, so a lost wake-up makes a test fail.
 """
 
 import random
@@ -15,9 +15,9 @@ import pytest
 
 from crew import Crew, compile_shim
 from holdfast import Holdfast
-from holdfast.store.sqlite.engine import watcher as watching
+from holdfast.store.sqlite.engine import watcher as watcher_module
 from holdfast.store.sqlite.engine.connection import connect
-from holdfast.store.sqlite.engine.watcher import Watcher
+from holdfast.store.sqlite.engine.watcher import CommitWatcher
 from support.running_worker import PATIENCE_SECONDS
 
 ROUNDS = 200
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def expect_slow_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let who was woken look again for minutes: a commit is not seen before it was flushed."""
-    monkeypatch.setattr(watching, "LOOK_AGAIN_SECONDS", watching.LOOK_AGAIN_SECONDS + (0.08,) * 4000)
+    """Let a woken thread check again for minutes: a commit is not visible before it is flushed."""
+    monkeypatch.setattr(watcher_module, "RECHECK_SECONDS", watcher_module.RECHECK_SECONDS + (0.08,) * 4000)
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A database in which numbers are committed, kept open so that its log stays."""
+    """The path of a database in which the tests commit numbers. `raw` keeps it open, so that its WAL stays."""
     return tmp_path / "app.db"
 
 
@@ -49,16 +49,16 @@ def raw(database: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
-def watcher(database: Path, raw: sqlite3.Connection) -> Iterator[Watcher]:
-    watcher = Watcher(database, lambda: connect(database, "NORMAL"))
+def watcher(database: Path, raw: sqlite3.Connection) -> Iterator[CommitWatcher]:
+    watcher = CommitWatcher(database, lambda: connect(database, "NORMAL"))
     yield watcher
     watcher.close()
 
 
 class Reader:
-    """Waits for a number as `receive` waits for a message: count, look, and wait if there was nothing."""
+    """Waits for a number as `receive` waits for a message: read the count, read the table, wait."""
 
-    def __init__(self, database: Path, watcher: Watcher) -> None:
+    def __init__(self, database: Path, watcher: CommitWatcher) -> None:
         self._connection, self._watcher = sqlite3.connect(database, check_same_thread=False), watcher
 
     def wait_for(self, number: int) -> None:
@@ -69,21 +69,21 @@ class Reader:
             if found >= number:
                 return
             self._watcher.wait(seen, PATIENCE_SECONDS)
-        raise AssertionError(f"{number} was not seen within {PATIENCE_SECONDS} s")
+        raise AssertionError(f"{number} was not visible within {PATIENCE_SECONDS} s")
 
     def close(self) -> None:
         self._connection.close()
 
 
 @pytest.fixture
-def reader(database: Path, watcher: Watcher) -> Iterator[Reader]:
+def reader(database: Path, watcher: CommitWatcher) -> Iterator[Reader]:
     reader = Reader(database, watcher)
     yield reader
     reader.close()
 
 
 def each_wakes(reader: Reader, commit: Callable[[int], Callable[[], float]], rounds: int = ROUNDS) -> bool:
-    """Let somebody commit again and again, and wait for each commit to be seen. Prints how soon that was."""
+    """Commit many times and wait for each commit to become visible. Print how long that took."""
     waits = []
     for number in range(rounds):
         committed_at = commit(number)
@@ -143,7 +143,7 @@ def test_every_commit_of_another_process_wakes(
 def test_a_commit_that_the_disk_is_slow_to_flush_wakes_when_it_is_done(
     tmp_path: Path, database: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is written first and flushed then: what the kernel tells of the write comes long before the commit."""
+    """The WAL is written first and flushed later, so inotify reports the write long before the commit."""
     expect_slow_flushes(monkeypatch)
     shim = compile_shim("slow_flush_shim.c", tmp_path)
     with Crew(tmp_path, database) as crew:
@@ -157,8 +157,8 @@ def test_a_commit_that_the_disk_is_slow_to_flush_wakes_when_it_is_done(
         assert each_wakes(reader, commit, rounds=3)
 
 
-def test_fifty_waiting_threads_all_wake_of_one_commit(
-    database: Path, raw: sqlite3.Connection, watcher: Watcher
+def test_one_commit_wakes_fifty_waiting_threads(
+    database: Path, raw: sqlite3.Connection, watcher: CommitWatcher
 ) -> None:
     readers = [Reader(database, watcher) for _ in range(50)]
     for number in range(5):
@@ -185,45 +185,45 @@ def test_fifty_waiting_threads_all_wake_of_one_commit(
         reader.close()
 
 
-def let_it_calm_down(watcher: Watcher) -> None:
-    """It looks a few times, and then sleeps until it is woken."""
+def wait_until_idle(watcher: CommitWatcher) -> None:
+    """Let it check a few times; after that it sleeps until it is woken."""
     while watcher.wait(watcher.count(), 0.3):
         pass
 
 
-def test_waiting_for_nothing_costs_next_to_nothing(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_it_calm_down(watcher)
-    looks, sleep = [], watching.Alarm.sleep
+def test_an_idle_wait_costs_almost_nothing(watcher: CommitWatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until_idle(watcher)
+    checks, sleep = [], watcher_module.FileMonitor.sleep
 
-    def look_and_sleep(self: watching.Alarm, longest: float) -> bool:
-        looks.append(longest)
-        return sleep(self, longest)
+    def count_and_sleep(self: watcher_module.FileMonitor, timeout: float) -> bool:
+        checks.append(timeout)
+        return sleep(self, timeout)
 
-    monkeypatch.setattr(watching.Alarm, "sleep", look_and_sleep)
+    monkeypatch.setattr(watcher_module.FileMonitor, "sleep", count_and_sleep)
     assert not watcher.wait(watcher.count(), 1.5)
-    assert len(looks) <= len(watching.LOOK_AGAIN_SECONDS) + 2
+    assert len(checks) <= len(watcher_module.RECHECK_SECONDS) + 2
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="without inotify nobody tells of it")
-def test_a_file_that_is_closed_beside_a_commit_is_noticed_as_well(
-    tmp_path: Path, raw: sqlite3.Connection, watcher: Watcher
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only inotify reports it")
+def test_a_lock_file_that_is_closed_during_a_commit_is_noticed(
+    tmp_path: Path, raw: sqlite3.Connection, watcher: CommitWatcher
 ) -> None:
-    """The commit is looked at first, and what else was heard at the next wait."""
+    """The commit comes first; the other report is read at the next wait."""
     file = tmp_path / "workers"
     file.touch()
-    watcher.also_watch(file)
-    let_it_calm_down(watcher)
+    watcher.watch_lock_file(file)
+    wait_until_idle(watcher)
     seen = watcher.count()
     with file.open("ab"):
         raw.execute("INSERT INTO seen VALUES (1)")
     assert watcher.wait(seen, PATIENCE_SECONDS)
     until = time.monotonic() + PATIENCE_SECONDS
-    while not watcher.endings and time.monotonic() < until:
+    while not watcher.closed_lock_files and time.monotonic() < until:
         watcher.wait(watcher.count(), 0.1)
-    assert watcher.endings == 1
+    assert watcher.closed_lock_files == 1
 
 
-def test_without_inotify_commits_are_noticed_all_the_same(
+def test_without_inotify_commits_are_still_noticed(
     raw: sqlite3.Connection, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[bool] = []
@@ -232,7 +232,7 @@ def test_without_inotify_commits_are_noticed_all_the_same(
         refused.append(True)
         raise OSError(24, "no more inotify instances")
 
-    monkeypatch.setattr(watching, "INotify", refuse, raising=False)
+    monkeypatch.setattr(watcher_module, "INotify", refuse, raising=False)
     for number in range(20):
         timer = threading.Timer(0.001, raw.execute, ("INSERT INTO seen VALUES (?)", (number,)))
         timer.start()
@@ -241,14 +241,14 @@ def test_without_inotify_commits_are_noticed_all_the_same(
     assert refused or not sys.platform.startswith("linux")
 
 
-def test_closing_ends_all_waits_and_the_thread(watcher: Watcher) -> None:
-    let_it_calm_down(watcher)
-    ended: list[bool] = []
+def test_closing_ends_all_waits(watcher: CommitWatcher) -> None:
+    wait_until_idle(watcher)
+    results: list[bool] = []
     begun = threading.Barrier(6)
 
     def wait() -> None:
         begun.wait()
-        ended.append(watcher.wait(watcher.count(), PATIENCE_SECONDS))
+        results.append(watcher.wait(watcher.count(), PATIENCE_SECONDS))
 
     threads = [threading.Thread(target=wait) for _ in range(5)]
     for thread in threads:
@@ -257,13 +257,13 @@ def test_closing_ends_all_waits_and_the_thread(watcher: Watcher) -> None:
     watcher.close()
     for thread in threads:
         thread.join()
-    assert ended == [True] * 5
+    assert results == [True] * 5
     assert not [one for one in threading.enumerate() if one.name == "holdfast-watch"]
-    assert watcher.wait(watcher.count(), PATIENCE_SECONDS), "a closed watcher must not keep anybody waiting"
+    assert watcher.wait(watcher.count(), PATIENCE_SECONDS), "a wait on a closed watcher must end at once"
 
 
 def test_a_closed_watcher_that_never_watched_leaves_no_thread(database: Path) -> None:
-    Watcher(database, lambda: connect(database, "NORMAL")).close()
+    CommitWatcher(database, lambda: connect(database, "NORMAL")).close()
     assert not [one for one in threading.enumerate() if one.name == "holdfast-watch"]
 
 

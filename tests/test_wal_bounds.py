@@ -1,4 +1,4 @@
-"""Who checkpoints, and how large the write-ahead log becomes: nobody but the checkpointer, and not large."""
+"""Only the checkpointer checkpoints, and the write-ahead log stays small."""
 
 import sqlite3
 import threading
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Queue
-from holdfast.store.sqlite.engine.checkpoint import LARGEST_LOG_BYTES, Checkpointer
-from holdfast.store.sqlite.engine.errors import Patience
+from holdfast.store.sqlite.engine.busy_retry import BusyRetry
+from holdfast.store.sqlite.engine.checkpoint import MAX_WAL_BYTES, Checkpointer
 from support.running_worker import eventually
 
-BOUND = 5 * LARGEST_LOG_BYTES  # it may grow while a checkpoint waits for its turn, but not for ever
+BOUND = 5 * MAX_WAL_BYTES  # it may grow while a checkpoint waits for the lock
 BLOB = 100_000
 
 
@@ -24,14 +24,14 @@ def database(tmp_path: Path) -> Path:
     return tmp_path / "app.db"
 
 
-class Log:
-    """The size of the log at its largest, by stat() alone: opening the file would drop SQLite's locks."""
+class WalSize:
+    """The largest size of the WAL so far. Uses only stat(): opening the file would drop SQLite's locks."""
 
     def __init__(self, database: Path) -> None:
-        self._log, self.largest = Path(f"{database}-wal"), 0
+        self._wal, self.largest = Path(f"{database}-wal"), 0
 
-    def look(self) -> None:
-        self.largest = max(self.largest, self._log.stat().st_size)
+    def measure(self) -> None:
+        self.largest = max(self.largest, self._wal.stat().st_size)
 
 
 def autocheckpoint(connection: sqlite3.Connection) -> int:
@@ -39,9 +39,7 @@ def autocheckpoint(connection: sqlite3.Connection) -> int:
     return pages
 
 
-def test_no_connection_that_holdfast_opens_checkpoints_by_itself(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_connection_of_holdfast_checkpoints_automatically(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
 
@@ -66,20 +64,20 @@ def test_no_connection_that_holdfast_opens_checkpoints_by_itself(
         assert app.queue("empty").receive(wait=0.05) is None  # the watcher
         app.jobs.list(limit=1)
         app.store.file.checkpoint()
-        assert len(opened) >= 5  # writer, guard, worker, reader, watcher
+        assert len(opened) >= 5  # writer, two of the checkpointer, reader, watcher
         assert [autocheckpoint(one) for one in opened if is_open(one)] == [0] * sum(map(is_open, opened))
 
 
 def is_open(connection: sqlite3.Connection) -> bool:
     try:
         connection.execute("SELECT 1").fetchall()
-    except sqlite3.ProgrammingError:  # Holdfast keeps no more idle readers than it needs
+    except sqlite3.ProgrammingError:  # Holdfast closes idle readers that it does not need
         return False
     return True
 
 
 @pytest.mark.parametrize(("guard", "expected"), [(True, 0), (False, 1000)])
-def test_a_connection_that_is_passed_in_is_guarded_unless_that_is_declined(
+def test_a_connection_of_the_caller_is_guarded_unless_guard_connections_is_false(
     database: Path, guard: bool, expected: int
 ) -> None:
     with Holdfast(database, guard_connections=guard) as app:
@@ -90,62 +88,62 @@ def test_a_connection_that_is_passed_in_is_guarded_unless_that_is_declined(
         connection.close()
 
 
-def test_a_checkpoint_moves_the_whole_log_into_the_database(database: Path) -> None:
+def test_a_checkpoint_copies_the_whole_wal_into_the_database(database: Path) -> None:
     with Holdfast(database) as app:
         app.queue("inbox").send_many(range(1000))
         before = database.stat().st_size
-        pages, moved = app.store.file.checkpoint()
-        assert pages == moved > 0
+        pages, copied = app.store.file.checkpoint()
+        assert pages == copied > 0
         assert database.stat().st_size > before
         assert app.queue("inbox").stats().ready == 1000
 
 
-def test_the_log_stays_small_during_twenty_thousand_sends(database: Path) -> None:
-    log = Log(database)
+def test_the_wal_stays_small_during_twenty_thousand_sends(database: Path) -> None:
+    size = WalSize(database)
     with Holdfast(database, durability="normal") as app:
         queue, before = app.queue("inbox"), database.stat().st_size
         for n in range(20_000):
             queue.send(n)
             if n % 100 == 0:
-                log.look()
-        assert database.stat().st_size > before, "nobody has checkpointed"
-    assert log.largest < BOUND
+                size.measure()
+        assert database.stat().st_size > before, "there was no checkpoint"
+    assert size.largest < BOUND
 
 
-def growths_during(queue: Queue[Any], sends: int, log: Path) -> int:
-    """How many of so many sends made the log longer."""
-    sizes = [log.stat().st_size]
+def growths_during(queue: Queue[Any], sends: int, wal: Path) -> int:
+    """Send messages. Return how many of the sends made the WAL longer."""
+    sizes = [wal.stat().st_size]
     for n in range(sends):
         queue.send({"n": n})
-        sizes.append(log.stat().st_size)
+        sizes.append(wal.stat().st_size)
     return sum(after > before for before, after in pairwise(sizes))
 
 
-def test_few_of_the_flushed_sends_make_the_log_longer(database: Path) -> None:
-    """Such a flush takes twice as long. The log is started anew instead, in the space that it has."""
-    log = Path(f"{database}-wal")
+def test_few_flushed_sends_make_the_wal_longer(database: Path) -> None:
+    """Such a flush takes twice as long. The WAL is reset instead, and uses its existing space."""
+    wal = Path(f"{database}-wal")
     with Holdfast(database) as app:
-        assert growths_during(app.queue("inbox"), 400, log) < 200
-        assert log.stat().st_size < 2 * 1024 * 1024
+        assert growths_during(app.queue("inbox"), 400, wal) < 200
+        assert wal.stat().st_size < 2 * 1024 * 1024
         assert app.queue("inbox").stats().ready == 400
 
 
-def test_what_is_not_flushed_may_make_the_log_longer(database: Path) -> None:
-    """It costs nothing then, and a checkpoint does."""
+def test_sends_that_are_not_flushed_may_make_the_wal_longer(database: Path) -> None:
+    """That costs nothing, and a checkpoint does."""
     with Holdfast(database, durability="normal") as app:
         before = database.stat().st_size
         assert growths_during(app.queue("inbox"), 400, Path(f"{database}-wal")) == 400
         assert database.stat().st_size == before, "there was a checkpoint"
 
 
-def test_a_log_that_somebody_reads_from_is_not_checkpointed_again_and_again(
+def test_a_wal_with_an_open_reader_is_not_checkpointed_over_and_over(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints: list[tuple[int, int]] = []
     run = Checkpointer.run
 
-    def record(self: Checkpointer, patiently: Any) -> tuple[int, int]:
-        checkpoints.append(run(self, patiently))
+    def record(self: Checkpointer, retry: Any) -> tuple[int, int]:
+        checkpoints.append(run(self, retry))
         return checkpoints[-1]
 
     monkeypatch.setattr(Checkpointer, "run", record)
@@ -161,13 +159,11 @@ def test_a_log_that_somebody_reads_from_is_not_checkpointed_again_and_again(
         assert growths_during(app.queue("inbox"), 100, Path(f"{database}-wal")) == 0
 
 
-def test_a_send_that_is_stored_waits_for_nobody_to_checkpoint_early(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While another process writes, an early checkpoint is left to it, or to a later send."""
+def test_a_stored_send_does_not_wait_for_an_early_checkpoint(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another process writes, the early checkpoint is skipped."""
 
     def wait(*_: Any) -> None:
-        raise AssertionError("it waits for the lock")
+        raise AssertionError("it waits for the write lock")
 
     with Holdfast(database) as app, closing(sqlite3.connect(database, isolation_level=None)) as another:
 
@@ -176,24 +172,26 @@ def test_a_send_that_is_stored_waits_for_nobody_to_checkpoint_early(
             return True
 
         monkeypatch.setattr(Checkpointer, "count", count)
-        monkeypatch.setattr(Patience, "_run_until_free", wait)
+        monkeypatch.setattr(BusyRetry, "_retry", wait)
         assert app.queue("inbox").send("x")
         monkeypatch.undo()
         another.execute("ROLLBACK")
         assert app.queue("inbox").send("y")
 
 
-def write_blobs(connection: sqlite3.Connection, count: int, log: Log, each: Callable[[int], object] = int) -> None:
-    """What a program with large rows of its own does on its own connection."""
+def write_blobs(
+    connection: sqlite3.Connection, count: int, size: WalSize, each: Callable[[int], object] = int
+) -> None:
+    """Write large rows on a connection of the caller, as a program with tables of its own does."""
     for n in range(count):
         connection.execute("INSERT INTO blobs VALUES (zeroblob(?))", (BLOB,))
         each(n)
         connection.commit()
-        log.look()
+        size.measure()
 
 
 @pytest.fixture
-def users_own(database: Path) -> Iterator[sqlite3.Connection]:
+def callers_own(database: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(database)
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
     connection.execute("PRAGMA synchronous = NORMAL")
@@ -202,48 +200,48 @@ def users_own(database: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def test_the_log_stays_small_when_only_connections_of_the_user_write(
-    database: Path, users_own: sqlite3.Connection
+def test_the_wal_stays_small_when_only_connections_of_the_caller_write(
+    database: Path, callers_own: sqlite3.Connection
 ) -> None:
-    log = Log(database)
+    size = WalSize(database)
     with Holdfast(database) as app:
         queue = app.queue("inbox")
         for _ in range(400):
             for n in range(50):
-                queue.send(n, conn=users_own)
-            users_own.commit()
-            log.look()
-    assert log.largest < BOUND
+                queue.send(n, conn=callers_own)
+            callers_own.commit()
+            size.measure()
+    assert size.largest < BOUND
 
 
-def test_the_log_stays_small_when_the_user_writes_much_beside_each_send(
-    database: Path, users_own: sqlite3.Connection
+def test_the_wal_stays_small_when_the_caller_writes_much_with_each_send(
+    database: Path, callers_own: sqlite3.Connection
 ) -> None:
-    log = Log(database)
+    size = WalSize(database)
     with Holdfast(database) as app:
         queue = app.queue("inbox")
-        write_blobs(users_own, 1500, log, lambda n: queue.send(n, conn=users_own))
-    assert log.largest < BOUND
+        write_blobs(callers_own, 1500, size, lambda n: queue.send(n, conn=callers_own))
+    assert size.largest < BOUND
 
 
-def test_a_guarded_connection_that_goes_on_without_holdfast_is_checkpointed_by_it(
-    database: Path, users_own: sqlite3.Connection
+def test_holdfast_checkpoints_for_a_guarded_connection_that_writes_without_it(
+    database: Path, callers_own: sqlite3.Connection
 ) -> None:
-    """Whoever switches off the user's own checkpoints has to do them."""
+    """Holdfast has switched off its automatic checkpoints."""
     with Holdfast(database) as app:
-        app.queue("inbox").send(1, conn=users_own)
-        users_own.commit()
-        write_blobs(users_own, 300, Log(database))
-        most = 300 * BLOB - LARGEST_LOG_BYTES
-        eventually(lambda: database.stat().st_size >= most, "30 MB are in the log, and nobody moves them")
+        app.queue("inbox").send(1, conn=callers_own)
+        callers_own.commit()
+        write_blobs(callers_own, 300, WalSize(database))
+        expected = 300 * BLOB - MAX_WAL_BYTES
+        eventually(lambda: database.stat().st_size >= expected, "the WAL is checkpointed")
 
 
-def test_the_log_stays_small_when_many_short_lived_programs_write(database: Path) -> None:
-    """Each writes too little to checkpoint, and none is the last to close, since one stays open."""
-    log = Log(database)
+def test_the_wal_stays_small_when_many_short_lived_programs_write(database: Path) -> None:
+    """Each writes too little to checkpoint, and none is the last to close, because one stays open."""
+    size = WalSize(database)
     with Holdfast(database):
         for _ in range(200):
             with Holdfast(database, durability="normal", blob_bytes=None) as brief:
                 brief.queue("inbox").send_many(["x" * BLOB] * 5)
-            log.look()
-    assert log.largest < BOUND
+            size.measure()
+    assert size.largest < BOUND

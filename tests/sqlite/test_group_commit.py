@@ -1,4 +1,4 @@
-"""Group commit: threads that write at once share a transaction, and each gets what is its own."""
+"""Group commit: threads that write at the same time share a transaction, and each gets its own result."""
 
 import signal
 import struct
@@ -13,8 +13,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.store.sqlite.engine import group_commit as turn_module
-from holdfast.store.sqlite.engine.group_commit import QueuedWrite, Turn
+from holdfast.store.sqlite.engine import group_commit
+from holdfast.store.sqlite.engine.group_commit import CommitQueue, QueueEntry
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 
@@ -23,23 +23,23 @@ def engine(app: Holdfast) -> Any:
 
 
 def commits_of(url: str) -> int:
-    """The commits since the log was made, as its shared header counts them; modulo 2³².
+    """Return the number of commits since the WAL was created, modulo 2³², from the header of the -shm file.
 
-    Read by another process: to close that file in this one would drop SQLite's locks.
+    Another process reads it: closing the file in this one would drop SQLite's locks.
     """
     head = subprocess.run(["head", "-c", "12", f"{url}-shm"], capture_output=True, check=True).stdout
     count: int = struct.unpack("=8xI", head)[0]
     return count
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     until = time.monotonic() + 10
-    while not is_so() and time.monotonic() < until:
+    while not condition() and time.monotonic() < until:
         time.sleep(0.001)
 
 
 class Crowd:
-    """Threads that all stand in line before the first of them may write."""
+    """Threads that are all in the commit queue before the first of them may write."""
 
     def __init__(self, app: Holdfast, url: str) -> None:
         self._app, self._url = app, url
@@ -50,15 +50,15 @@ class Crowd:
         def one(name: Any, call: Callable[[], Any]) -> None:
             try:
                 self.results[name] = call()
-            except Exception as error:  # noqa: BLE001  looked at by the test
+            except Exception as error:  # noqa: BLE001  the test checks it
                 self.results[name] = error
 
         threads = [threading.Thread(target=one, args=item) for item in calls.items()]
-        turn = engine(self._app).writer._turn
-        with self._app.transaction():  # nobody else writes meanwhile
+        queue = engine(self._app).writer._queue
+        with self._app.transaction():  # no other thread writes meanwhile
             for number, thread in enumerate(threads, 1):
                 thread.start()
-                eventually(lambda: len(turn.line) + len(turn._alone) >= number, "it stands in line")  # noqa: B023
+                eventually(lambda: len(queue.pending) + len(queue.exclusive) >= number, "it is queued")  # noqa: B023
             before = commits_of(self._url)
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
@@ -127,21 +127,21 @@ def test_all_kinds_of_writes_share_one_transaction(app: Holdfast, crowd: Crowd) 
     assert app.jobs.get(extended.id).status == "running"
 
 
-def refuse(app: Holdfast, how: str) -> None:
-    """Let the database refuse one of the inserts."""
+def reject(app: Holdfast, how: str) -> None:
+    """Make the database reject one of the inserts."""
     with app.transaction() as tx:
         tx.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON holdfast_jobs WHEN NEW.args = '\"bad\"' "
+            "CREATE TRIGGER reject BEFORE INSERT ON holdfast_jobs WHEN NEW.args = '\"bad\"' "
             f"BEGIN SELECT RAISE({how}, 'not today'); END"
         )
 
 
-@pytest.mark.parametrize("place", [0, 3, 19])
+@pytest.mark.parametrize("index", [0, 3, 19])
 @pytest.mark.parametrize("how", ["ABORT", "FAIL"])
-def test_one_threads_failing_insert_fails_only_its_own(app: Holdfast, crowd: Crowd, how: str, place: int) -> None:
-    refuse(app, how)
+def test_a_failing_insert_fails_only_in_its_own_thread(app: Holdfast, crowd: Crowd, how: str, index: int) -> None:
+    reject(app, how)
     bodies: list[Any] = list(range(20))
-    bodies.insert(place, "bad")
+    bodies.insert(index, "bad")
     crowd.run(sends(app, bodies))
     error = crowd.results.pop("bad")
     assert isinstance(error, StoreError) and "not today" in str(error)
@@ -149,8 +149,8 @@ def test_one_threads_failing_insert_fails_only_its_own(app: Holdfast, crowd: Cro
     assert app.queue("inbox").stats().ready == 20
 
 
-def test_one_threads_failing_batch_fails_only_its_own(app: Holdfast, crowd: Crowd) -> None:
-    refuse(app, "ABORT")
+def test_a_failing_send_many_fails_only_in_its_own_thread(app: Holdfast, crowd: Crowd) -> None:
+    reject(app, "ABORT")
     calls = sends(app, range(5))
     calls["bad"] = lambda: app.queue("inbox").send_many(["before"] * 1000 + ["bad", "after"])
     calls["keyed"] = lambda: app.queue("inbox").send("bad", key="k")
@@ -160,10 +160,10 @@ def test_one_threads_failing_batch_fails_only_its_own(app: Holdfast, crowd: Crow
     assert [message.body for message in app.queue("inbox").receive_many(10)] == [0, 1, 2, 3, 4]
 
 
-def test_a_member_that_fails_halfway_is_undone_alone(app: Holdfast, crowd: Crowd) -> None:
+def test_a_member_that_fails_halfway_is_rolled_back_alone(app: Holdfast, crowd: Crowd) -> None:
     with app.transaction() as tx:
         tx.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON holdfast_events WHEN NEW.event = 'paused' "
+            "CREATE TRIGGER reject BEFORE INSERT ON holdfast_events WHEN NEW.event = 'paused' "
             "BEGIN SELECT RAISE(ABORT, 'not today'); END"
         )
     crowd.run(sends(app, range(3)) | {"pause": app.queue("inbox").pause})
@@ -172,54 +172,54 @@ def test_a_member_that_fails_halfway_is_undone_alone(app: Holdfast, crowd: Crowd
     assert [message.body for message in app.queue("inbox").receive_many(10)] == [0, 1, 2]
 
 
-def test_whoever_was_told_of_success_finds_the_message(app: Holdfast, crowd: Crowd) -> None:
-    """Also where one insert rolls back the whole transaction."""
-    refuse(app, "ROLLBACK")
+def test_a_send_that_returned_an_id_is_stored(app: Holdfast, crowd: Crowd) -> None:
+    """Even if one insert rolls back the whole transaction."""
+    reject(app, "ROLLBACK")
     crowd.run(sends(app, [0, 1, "bad", 2, 3]))
-    told = [id for id in crowd.results.values() if isinstance(id, int)]
+    returned = [id for id in crowd.results.values() if isinstance(id, int)]
     stored = [message.id for message in app.queue("inbox").receive_many(10)]
-    assert sorted(told) == stored
+    assert sorted(returned) == stored
     assert isinstance(crowd.results["bad"], StoreError)
 
 
 def test_after_a_failure_the_next_write_works(app: Holdfast, crowd: Crowd) -> None:
-    refuse(app, "ROLLBACK")
+    reject(app, "ROLLBACK")
     crowd.run(sends(app, [0, "bad", 1]))
     with suppress(StoreError):
         app.queue("inbox").send("bad")
     assert app.queue("inbox").send("good")
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no thread can be signalled")
-def test_a_thread_that_is_interrupted_while_its_work_is_done_holds_up_nobody(app: Holdfast, url: str) -> None:
-    """Threads are woken by one another."""
-    writer, turn = engine(app).writer, engine(app).writer._turn
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads cannot be signalled")
+def test_an_interrupted_follower_does_not_block_the_others(app: Holdfast, url: str) -> None:
+    """Followers wake each other."""
+    writer, queue = engine(app).writer, engine(app).writer._queue
     begun, go_on, done = threading.Event(), threading.Event(), list[int]()
 
     def hold(_: Any) -> None:
         begun.set()
         go_on.wait(10)
 
-    def stand_in_line(place: int, work: Callable[[Any], Any]) -> threading.Thread:
-        thread = threading.Thread(target=lambda: (writer.run(work), done.append(place)))
+    def enter(index: int, work: Callable[[Any], Any]) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (writer.run(work), done.append(index)))
         thread.start()
-        wait_until(lambda: len(turn.line) > place)
+        wait_until(lambda: len(queue.pending) > index)
         return thread
 
     def interrupt() -> None:
         begun.wait(10)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def gather() -> None:
-        """The leader, this thread, and behind it seven that it would wake, or those that it would."""
+    def fill_queue() -> None:
+        """Enqueue the leader, the main thread, and seven followers that the main thread wakes, some indirectly."""
         with app.transaction():
-            threads.append(stand_in_line(0, hold))
+            threads.append(enter(0, hold))
             ready.set()
-            wait_until(lambda: len(turn.line) > 1)
-            threads.extend(stand_in_line(place, lambda _: None) for place in range(2, 9))
+            wait_until(lambda: len(queue.pending) > 1)
+            threads.extend(enter(index, lambda _: None) for index in range(2, 9))
 
     threads, ready = list[threading.Thread](), threading.Event()
-    helpers = [threading.Thread(target=gather), threading.Thread(target=interrupt)]
+    helpers = [threading.Thread(target=fill_queue), threading.Thread(target=interrupt)]
     for thread in helpers:
         thread.start()
     ready.wait(10)
@@ -231,8 +231,8 @@ def test_a_thread_that_is_interrupted_while_its_work_is_done_holds_up_nobody(app
     assert sorted(done) == [0, *range(2, 9)]
 
 
-class Interrupting:
-    """A gate at which a signal comes in."""
+class InterruptedLock:
+    """A lock whose acquire is interrupted by a signal."""
 
     def acquire(self, **_: Any) -> bool:
         raise KeyboardInterrupt
@@ -240,66 +240,66 @@ class Interrupting:
     def release(self) -> None: ...
 
 
-def test_a_thread_that_is_interrupted_at_its_gate_lets_those_behind_it_pass() -> None:
-    turn: Turn[QueuedWrite] = Turn()
-    first, second, third = group = [QueuedWrite() for _ in range(3)]
-    first.gate = Interrupting()  # type: ignore[assignment]
-    turn.let_pass(group)
+def test_a_thread_that_is_interrupted_while_it_waits_still_wakes_the_next() -> None:
+    queue: CommitQueue[QueueEntry] = CommitQueue()
+    first, second, third = group = [QueueEntry() for _ in range(3)]
+    first.wakeup = InterruptedLock()  # type: ignore[assignment]
+    queue.finish(group)
     with pytest.raises(KeyboardInterrupt):
-        turn._wait(first, 1)
-    assert second.gate.acquire(blocking=False) and third.gate.acquire(blocking=False)
+        queue._wait(first, 1)
+    assert second.wakeup.acquire(blocking=False) and third.wakeup.acquire(blocking=False)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 500])
-def test_all_whose_work_is_done_are_woken(count: int) -> None:
-    turn: Turn[QueuedWrite] = Turn()
-    group = [QueuedWrite() for _ in range(count)]
-    group[count // 2].leads = True  # who does not wait
-    waiting = [one for one in group if not one.leads]
-    threads = [threading.Thread(target=turn._wait, args=(one, 10)) for one in waiting]
+def test_all_followers_are_woken(count: int) -> None:
+    queue: CommitQueue[QueueEntry] = CommitQueue()
+    group = [QueueEntry() for _ in range(count)]
+    group[count // 2].is_leader = True
+    followers = [entry for entry in group if not entry.is_leader]
+    threads = [threading.Thread(target=queue._wait, args=(entry, 10)) for entry in followers]
     for thread in threads:
         thread.start()
-    turn.let_pass(group)
+    queue.finish(group)
     for thread in threads:
         thread.join(20)
-    assert all(one.done and not one.left for one in group)
+    assert all(entry.done and not entry.withdrawn for entry in group)
 
 
 @pytest.fixture
-def long_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_module, "GATHERING_SECONDS", 60)
+def long_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "ARRIVAL_SECONDS", 60)
 
 
-def stand_in_line(turn: "Turn[QueuedWrite]", one: QueuedWrite) -> threading.Thread:
-    thread = threading.Thread(target=turn.take, args=(one, 20))
+def enter_in_thread(queue: "CommitQueue[QueueEntry]", entry: QueueEntry) -> threading.Thread:
+    thread = threading.Thread(target=queue.enter, args=(entry, 20))
     thread.start()
-    wait_until(lambda: one in turn.line)
+    wait_until(lambda: entry in queue.pending)
     return thread
 
 
-@pytest.mark.usefixtures("long_gathering")
-def test_a_leader_goes_on_when_as_many_have_come_as_the_last_time() -> None:
-    turn: Turn[QueuedWrite] = Turn()
-    group = [QueuedWrite() for _ in range(4)]
-    turn.take(group[0], 1)
-    leader = threading.Thread(target=turn.await_others, args=(4,))
+@pytest.mark.usefixtures("long_arrival")
+def test_a_leader_continues_when_as_many_have_arrived_as_in_the_last_group() -> None:
+    queue: CommitQueue[QueueEntry] = CommitQueue()
+    group = [QueueEntry() for _ in range(4)]
+    queue.enter(group[0], 1)
+    leader = threading.Thread(target=queue.wait_for_followers, args=(4,))
     leader.start()
-    threads = [stand_in_line(turn, one) for one in group[1:]]
+    threads = [enter_in_thread(queue, entry) for entry in group[1:]]
     leader.join(20)
     assert not leader.is_alive()
-    turn.let_pass(group)
+    queue.finish(group)
     for thread in threads:
         thread.join(20)
 
 
-def test_a_leader_does_not_wait_for_those_who_do_not_come() -> None:
-    turn: Turn[QueuedWrite] = Turn()
-    one, other = QueuedWrite(), QueuedWrite()
-    turn.take(one, 1)
-    turn.await_others(8)
-    thread = stand_in_line(turn, other)  # too late, which must not open the next wait
-    turn.await_others(8)
-    turn.let_pass([one, other])
+def test_a_leader_does_not_wait_for_followers_that_do_not_arrive() -> None:
+    queue: CommitQueue[QueueEntry] = CommitQueue()
+    leader, late = QueueEntry(), QueueEntry()
+    queue.enter(leader, 1)
+    queue.wait_for_followers(8)
+    thread = enter_in_thread(queue, late)  # must not end the next wait
+    queue.wait_for_followers(8)
+    queue.finish([leader, late])
     thread.join(20)
 
 
@@ -310,7 +310,7 @@ def test_threads_that_send_one_after_another_do_not_share(app: Holdfast, url: st
     assert commits_of(url) - before == 3
 
 
-def test_what_shares_with_an_enqueue_is_flushed_like_an_enqueue(app: Holdfast, crowd: Crowd) -> None:
+def test_a_write_that_shares_a_commit_with_an_enqueue_is_flushed(app: Holdfast, crowd: Crowd) -> None:
     app.queue("inbox").send("acked")
     message = app.queue("inbox").receive()
     assert message is not None

@@ -1,4 +1,4 @@
-"""conn=: enqueueing within the user's own sqlite3 transaction, which stays theirs."""
+"""conn=: enqueueing inside the caller's own sqlite3 transaction."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from holdfast.errors import ForeignConnection, InvalidInput, InvalidPayload, Sto
 
 @pytest.fixture
 def conn(app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
-    """The user's own connection, as sqlite3.connect gives it, and a table of theirs."""
+    """A connection of the caller, as sqlite3.connect opens it, and a table of the caller."""
     with closing(sqlite3.connect(url)) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
         yield connection
@@ -72,7 +72,7 @@ def test_it_does_not_exist_if_the_transaction_rolls_back(
     assert (orders(url), len(app.jobs.list())) == (0, 0)
 
 
-def test_nothing_of_ours_commits(app: Holdfast, conn: sqlite3.Connection, url: str, enqueue: Enqueue) -> None:
+def test_enqueueing_does_not_commit(app: Holdfast, conn: sqlite3.Connection, url: str, enqueue: Enqueue) -> None:
     conn.execute("INSERT INTO orders (item) VALUES ('kelp')")
     enqueue(conn)
     assert conn.in_transaction
@@ -91,7 +91,9 @@ def test_it_may_be_the_first_statement_of_the_transaction(
     assert len(app.jobs.list()) == 1
 
 
-def test_an_error_of_ours_leaves_the_transaction_usable(app: Holdfast, conn: sqlite3.Connection, url: str) -> None:
+def test_an_error_of_holdfast_leaves_the_transaction_usable(
+    app: Holdfast, conn: sqlite3.Connection, url: str
+) -> None:
     with conn:
         conn.execute("INSERT INTO orders (item) VALUES ('kelp')")
         with pytest.raises(InvalidPayload):
@@ -116,11 +118,11 @@ def test_an_error_of_the_database_leaves_the_transaction_usable(
     assert (orders(url), len(app.jobs.list())) == (2, 0)
 
 
-def test_ones_own_savepoints_go_on_working(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_savepoints_of_the_caller_still_work(app: Holdfast, conn: sqlite3.Connection) -> None:
     with conn:
         conn.execute("INSERT INTO orders (item) VALUES ('kelp')")
         app.queue("inbox").send("kept", conn=conn)
-        conn.execute("SAVEPOINT holdfast")  # the same name as ours, even
+        conn.execute("SAVEPOINT holdfast")  # the name that Holdfast uses, too
         app.queue("inbox").send("dropped", conn=conn)
         conn.execute("ROLLBACK TO holdfast")
         conn.execute("RELEASE holdfast")
@@ -128,7 +130,7 @@ def test_ones_own_savepoints_go_on_working(app: Holdfast, conn: sqlite3.Connecti
 
 
 @pytest.mark.parametrize("factory", [sqlite3.Row, lambda cursor, row: {"row": row}])
-def test_a_row_factory_of_ones_own_is_borne_and_kept(
+def test_a_row_factory_of_the_caller_is_kept(
     app: Holdfast, conn: sqlite3.Connection, enqueue: Enqueue, factory: Any
 ) -> None:
     conn.row_factory = factory
@@ -139,9 +141,7 @@ def test_a_row_factory_of_ones_own_is_borne_and_kept(
     assert len(app.jobs.list()) in (1, 2)
 
 
-def test_a_text_factory_of_ones_own_is_borne_and_kept(
-    app: Holdfast, conn: sqlite3.Connection, enqueue: Enqueue
-) -> None:
+def test_a_text_factory_of_the_caller_is_kept(app: Holdfast, conn: sqlite3.Connection, enqueue: Enqueue) -> None:
     conn.text_factory = bytes
     with conn:
         enqueue(conn)
@@ -150,16 +150,14 @@ def test_a_text_factory_of_ones_own_is_borne_and_kept(
     assert {job.queue for job in app.jobs.list()} <= {"default", "inbox"}
 
 
-def test_a_factory_is_kept_after_an_error_too(app: Holdfast, conn: sqlite3.Connection) -> None:
+def test_a_row_factory_is_kept_after_an_error(app: Holdfast, conn: sqlite3.Connection) -> None:
     conn.row_factory = sqlite3.Row
     with pytest.raises(InvalidPayload), conn:
         app.queue("inbox").send_many([float("nan")], conn=conn)
     assert conn.row_factory is sqlite3.Row
 
 
-def test_without_a_transaction_on_an_autocommit_connection_it_is_refused(
-    app: Holdfast, url: str, enqueue: Enqueue
-) -> None:
+def test_an_autocommit_connection_without_a_transaction_is_refused(app: Holdfast, url: str, enqueue: Enqueue) -> None:
     with closing(sqlite3.connect(url, isolation_level=None)) as autocommit:
         with pytest.raises(TransactionError, match="BEGIN IMMEDIATE"):
             enqueue(autocommit)
@@ -167,7 +165,7 @@ def test_without_a_transaction_on_an_autocommit_connection_it_is_refused(
     assert len(app.jobs.list()) == 0
 
 
-def test_with_a_transaction_on_an_autocommit_connection_it_works(app: Holdfast, url: str, enqueue: Enqueue) -> None:
+def test_an_autocommit_connection_with_a_transaction_is_accepted(app: Holdfast, url: str, enqueue: Enqueue) -> None:
     with closing(sqlite3.connect(url, isolation_level=None)) as autocommit:
         autocommit.execute("BEGIN IMMEDIATE")
         enqueue(autocommit)
@@ -175,10 +173,10 @@ def test_with_a_transaction_on_an_autocommit_connection_it_works(app: Holdfast, 
     assert len(app.jobs.list()) == 1
 
 
-def test_a_transaction_that_can_no_longer_write_says_so(
+def test_a_transaction_that_cannot_write_any_more_is_refused(
     app: Holdfast, conn: sqlite3.Connection, url: str, enqueue: Enqueue
 ) -> None:
-    """It began with a read, and another connection has written since: SQLite refuses the upgrade at once."""
+    """It began with a read, and another connection has written since: SQLite rejects the upgrade at once."""
     conn.commit()
     conn.execute("BEGIN")
     conn.execute("SELECT count(*) FROM orders").fetchall()
@@ -202,7 +200,7 @@ def test_a_connection_to_memory_is_refused(app: Holdfast, enqueue: Enqueue) -> N
         enqueue(other)
 
 
-def test_a_connection_by_another_path_to_the_same_file_is_welcome(
+def test_a_connection_by_another_path_to_the_same_file_is_accepted(
     app: Holdfast, url: str, tmp_path: Path, enqueue: Enqueue
 ) -> None:
     link = tmp_path / "link.db"
@@ -213,26 +211,28 @@ def test_a_connection_by_another_path_to_the_same_file_is_welcome(
     assert len(app.jobs.list()) == 1
 
 
-@pytest.mark.parametrize("thing", ["app.db", 5, object()])
-def test_what_is_no_connection_is_refused(app: Holdfast, enqueue: Enqueue, thing: Any) -> None:
+@pytest.mark.parametrize("value", ["app.db", 5, object()])
+def test_a_value_that_is_not_a_connection_is_refused(app: Holdfast, enqueue: Enqueue, value: Any) -> None:
     with pytest.raises(InvalidInput, match="conn="):
-        enqueue(thing)
+        enqueue(value)
 
 
-def test_a_guest_connection_no_longer_checkpoints(conn: sqlite3.Connection, enqueue: Enqueue) -> None:
+def test_a_connection_of_the_caller_no_longer_checkpoints(conn: sqlite3.Connection, enqueue: Enqueue) -> None:
     enqueue(conn)
     conn.commit()
     assert conn.execute("PRAGMA wal_autocheckpoint").fetchall() == [(0,)]
 
 
-def test_a_guest_connection_may_opt_out_of_that(open_app: Callable[..., Holdfast], conn: sqlite3.Connection) -> None:
+def test_guard_connections_false_leaves_its_checkpoints_alone(
+    open_app: Callable[..., Holdfast], conn: sqlite3.Connection
+) -> None:
     app = open_app(guard_connections=False)
     app.queue("inbox").send("x", conn=conn)
     conn.commit()
     assert conn.execute("PRAGMA wal_autocheckpoint").fetchall() != [(0,)]
 
 
-def test_a_key_is_found_within_the_transaction_that_made_it(
+def test_a_key_is_found_inside_the_transaction_that_inserted_it(
     conn: sqlite3.Connection, ship: Task[[int], None]
 ) -> None:
     bound = ship.using(conn=conn, key="k")
@@ -241,7 +241,7 @@ def test_a_key_is_found_within_the_transaction_that_made_it(
     conn.commit()
 
 
-def test_the_event_belongs_to_the_transaction_too(app: Holdfast, conn: sqlite3.Connection, enqueue: Enqueue) -> None:
+def test_the_event_is_part_of_the_transaction(app: Holdfast, conn: sqlite3.Connection, enqueue: Enqueue) -> None:
     enqueue(conn)
     assert conn.execute("SELECT event FROM holdfast_events").fetchall() == [("enqueued",)]
     conn.rollback()

@@ -16,9 +16,9 @@ SQL = Path(holdfast.store.sqlite.__file__).parent / "sql"
 
 # The statements that run once or more per job or claim.
 HOT = [
-    "look_for_messages",
+    "peek_messages",
     "claim_messages",
-    "claim_message_at_once",
+    "claim_next_message",
     "claim_tasks",
     "claim_one",
     "ready_pairs",
@@ -37,7 +37,7 @@ HOT = [
     "find_finished_key",
     "replace",
     "succeed",
-    "forget",
+    "succeed_without_history",
     "retry",
     "fail",
     "stop",
@@ -142,9 +142,9 @@ def test_no_hot_statement_scans_a_table(app: Holdfast, conn: sqlite3.Connection)
 
 
 SERVED_BY = {
-    "look_for_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
+    "peek_messages": {"jobs_scheduled", "jobs_running", "jobs_ready"},
     "claim_messages": {"jobs_ready"},
-    "claim_message_at_once": {"jobs_scheduled", "jobs_running", "jobs_ready"},
+    "claim_next_message": {"jobs_scheduled", "jobs_running", "jobs_ready"},
     "removed_jobs": {"events_removed"},
     "claim_tasks": {"jobs_ready"},
     "ready_pairs": {"jobs_timeout", "jobs_ready", "jobs_scheduled", "jobs_running"},

@@ -19,10 +19,10 @@ def late(app: Holdfast, clock: FakeClock) -> Callable[[Callable[[], Any]], Any]:
     def make(call: Callable[[], Any]) -> Any:
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(call()))
-        turn = app.store.database._engine.writer._turn  # type: ignore[attr-defined]
+        queue = app.store.database._engine.writer._queue  # type: ignore[attr-defined]
         with app.transaction():
             thread.start()
-            eventually(lambda: turn.line or turn._alone, "it stands in line")
+            eventually(lambda: queue.pending or queue.exclusive, "the thread is in the queue")
             clock.advance(100)
         thread.join(PATIENCE_SECONDS)
         return results[0]

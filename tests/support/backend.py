@@ -176,7 +176,7 @@ class SqliteBackend(Backend):
         self.sql(f"CREATE TRIGGER {name} AFTER INSERT ON {table} BEGIN {statement}; END")
 
     def stop_polling(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.store.sqlite.engine.watcher.LONGEST_NAP_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr("holdfast.store.sqlite.engine.watcher.MAX_SLEEP_SECONDS", NEVER_SECONDS)
         monkeypatch.setattr("holdfast.store.sqlite.read.MAX_WAIT_SECONDS", NEVER_SECONDS)
 
     def hold_write_lock(self) -> WriteLock:

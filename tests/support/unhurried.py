@@ -17,7 +17,7 @@ def set_constant(module: ModuleType, name: str, value: float) -> None:
 
 def stop_polling() -> None:
     """Only a wake-up ends a wait."""
-    set_constant(watcher, "LONGEST_NAP_SECONDS", NEVER_SECONDS)
+    set_constant(watcher, "MAX_SLEEP_SECONDS", NEVER_SECONDS)
     set_constant(read, "MAX_WAIT_SECONDS", NEVER_SECONDS)
     set_constant(thread_pool, "MAX_WAIT_SECONDS", NEVER_SECONDS)
     set_constant(housekeeping, "IDLE_SECONDS", NEVER_SECONDS)

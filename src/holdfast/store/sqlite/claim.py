@@ -1,4 +1,4 @@
-"""Ready to running, and what the clock brings back to ready before it."""
+"""Claiming: ready -> running, and the sweep that makes due and expired jobs ready before it."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -12,161 +12,163 @@ from .database import Database
 from .workers import Workers
 from .workflow import Workflows
 
-WINDOW = 32  # steps: each queue is one, and each task in it
+WINDOW_STEPS = 32  # each queue is a step, and each task in it
+SWEEP_ROWS = 1000
 Times = dict[str, int]  # now and boot_now
-Pair = tuple[str, str]
-Found = tuple[str, str, int]  # a pair, and whether its queue is paused
+Pair = tuple[str, str]  # a queue and a task
+PairRow = tuple[str, str, int]  # a pair, and whether its queue is paused
 START: Pair = ("", "")
 
 
-class Share(Struct, frozen=True):
-    """What to claim together: the most of all these pairs, and of each of them."""
+class ClaimGroup(Struct, frozen=True):
+    """Pairs of queue and task that one statement claims from."""
 
     pairs: Sequence[Pair]
     limit: int
-    each: int
+    limit_per_pair: int
 
 
-class ReadyPairs(Struct, frozen=True):
-    """What there is to do."""
+class ClaimPlan(Struct, frozen=True):
+    """Where to claim, in order, and what must be swept first: see `required_sweep`."""
 
     due: int
-    ended: int
-    shares: list[Share]
+    expired: int
+    groups: list[ClaimGroup]
 
 
-class Places:
+class ReadyPairScanner:
+    """Finds the pairs of queue and task that have ready jobs for a worker.
+
+    If there are many pairs, each plan covers only a window of them, round-robin.
+    """
+
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
-        self._place = START  # where the last window ended
+        self._position = START  # where the last window ended
 
-    def find(self, connection: sqlite3.Connection, wanted: ClaimRequest, times: Times) -> ReadyPairs:
-        """Where there is something for this worker, in the order in which to take it."""
-        if wanted.queues is not None:
-            names = {"queues": as_json([name for name, _ in wanted.queues])}
-            (due, ended, _), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
-            return ReadyPairs(due, ended, _queue_by_queue(wanted.queues, _served(rows, wanted)))
-        (due, ended, _), *rows = self._step(connection, START, WINDOW + 1, times)
-        if len(rows) <= WINDOW:
-            pairs, each = _served(rows, wanted), wanted.limit
+    def scan(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
+        if request.queues is not None:
+            names = {"queues": as_json([name for name, _ in request.queues])}
+            (due, expired, _), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
+            return ClaimPlan(due, expired, _group_by_queue(request.queues, _claimable(rows, request)))
+        (due, expired, _), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
+        if len(rows) <= WINDOW_STEPS:
+            pairs, limit_per_pair = _claimable(rows, request), request.limit
         else:
-            pairs = self._next_window(connection, wanted, times)
-            each = -(-wanted.limit // max(1, len(pairs)))
-        return ReadyPairs(due, ended, [Share(pairs, wanted.limit, each)] if pairs else [])
+            pairs = self._next_window(connection, request, times)
+            limit_per_pair = -(-request.limit // max(1, len(pairs)))
+        return ClaimPlan(due, expired, [ClaimGroup(pairs, request.limit, limit_per_pair)] if pairs else [])
 
-    def _next_window(self, connection: sqlite3.Connection, wanted: ClaimRequest, times: Times) -> list[Pair]:
-        """From where the last one ended, and round, until there is a pair to serve or all were seen."""
+    def _next_window(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> list[Pair]:
+        """Go on from the end of the last window, until there is a claimable pair or all pairs were scanned."""
         rounds = 0
         while rounds < 2:
-            _, *rows = self._step(connection, self._place, WINDOW, times)
-            if len(rows) == WINDOW:
-                self._place = rows[-1][:2]
+            _, *rows = self._read_pairs(connection, self._position, WINDOW_STEPS, times)
+            if len(rows) == WINDOW_STEPS:
+                self._position = rows[-1][:2]
             else:
-                self._place = START
+                self._position = START
                 rounds += 1
-            if served := _served(rows, wanted):
-                return served
+            if pairs := _claimable(rows, request):
+                return pairs
         return []
 
-    def _step(self, connection: sqlite3.Connection, place: Pair, most: int, times: Times) -> list[Any]:
-        values = {"queue": place[0], "task": place[1], "most": most}
+    def _read_pairs(self, connection: sqlite3.Connection, after: Pair, limit: int, times: Times) -> list[Any]:
+        values = {"queue": after[0], "task": after[1], "most": limit}
         return connection.execute(self._sql.ready_pairs, times | values).fetchall()
 
 
-def _served(rows: list[Found], wanted: ClaimRequest) -> list[Pair]:
-    return [(queue, task) for queue, task, paused in rows if not paused and task in wanted.tasks]
+def _claimable(rows: list[PairRow], request: ClaimRequest) -> list[Pair]:
+    return [(queue, task) for queue, task, paused in rows if not paused and task in request.tasks]
 
 
-def _queue_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> list[Share]:
-    """Found once per queue: a thousand of them are no reason to go through all pairs a thousand times."""
+def _group_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> list[ClaimGroup]:
+    """Return one group per queue, in the order of the queues. Linear in the number of pairs and queues."""
     by_queue: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_queue.setdefault(pair[0], []).append(pair)
-    return [Share(by_queue[name], limit, limit) for name, limit in queues if limit > 0 and name in by_queue]
-
-
-SWEEP_ROWS = 1000
+    return [ClaimGroup(by_queue[name], limit, limit) for name, limit in queues if limit > 0 and name in by_queue]
 
 
 class Claim:
     def __init__(self, db: Database, workers: Workers, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workers, self._workflows = db, db.sql, db.clock, workers, workflows
-        self._busy_queue: str | None = None  # the queue that the last claim found something in
+        self._busy_queue: str | None = None  # the queue in which the last claim found a message
 
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
-        # The clocks are read in the transaction: a lease that began before the wait for the lock could end in it.
-        def take_one(connection: sqlite3.Connection) -> list[Any]:
+        # The clocks are read inside the transaction: the lease must not begin before the wait for the write lock.
+        def claim_next(connection: sqlite3.Connection) -> list[Any]:
             boot_now = self._clock.boot_now()
             values = (worker, boot_now + lease, self._clock.now(), queue, boot_now)
-            return connection.execute(self._sql.claim_message_at_once, values).fetchall()
+            return connection.execute(self._sql.claim_next_message, values).fetchall()
 
-        def take(connection: sqlite3.Connection) -> list[Any]:
+        def claim(connection: sqlite3.Connection) -> list[Any]:
             values = (worker, self._clock.boot_now() + lease, self._clock.now(), queue, limit)
             return connection.execute(self._sql.claim_messages, values).fetchall()
 
-        def look_and_take(connection: sqlite3.Connection) -> list[Any] | Sweep:
-            # A claim that finds nothing would still take the write lock, so look first.
+        def peek_and_claim(connection: sqlite3.Connection) -> list[Any] | Sweep:
+            # A claim takes the write lock even if it finds nothing, so read first.
             times = (self._clock.now(), self._clock.boot_now(), queue)
-            due, ended, ready = connection.execute(self._sql.look_for_messages, times).fetchone()
-            if due or ended:
-                return needed(due, ended)
-            return take(connection) if ready else []
+            due, expired, ready = connection.execute(self._sql.peek_messages, times).fetchone()
+            if due or expired:
+                return required_sweep(due, expired)
+            return claim(connection) if ready else []
 
-        # Where the last claim found something this one most likely does, and needs no look before.
-        if limit == 1 and queue == self._busy_queue and (one := self._db.run(take_one, atomic=True)):
+        # If the last claim found a message here, this one most likely will too, and need not read first.
+        if limit == 1 and queue == self._busy_queue and (one := self._db.run(claim_next, atomic=True)):
             return _in_order(one)
-        found = self._db.run(look_and_take, atomic=True)
+        found = self._db.run(peek_and_claim, atomic=True)
         if isinstance(found, Sweep):
             self.sweep(found)
-            found = self._db.run(take, atomic=True)
+            found = self._db.run(claim, atomic=True)
         self._busy_queue = queue if found else None
         return _in_order(found)
 
     def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move what is due, expired, orphaned or unblocked. Returns how many jobs."""
+        """Move jobs that are due, expired, orphaned or unblocked. Return how many."""
         moved = 0
         if Sweep.DUE in what:
-            moved += self._db.in_batches(self._promote_some)
+            moved += self._db.in_batches(self._promote_batch)
         if Sweep.ENDINGS in what:
             moved += self._workflows.resolve()
         if Sweep.WORKERS in what:
             moved += self._workers.recover_lost()
         if Sweep.LEASES in what:
-            moved += self._db.in_batches(self._recover_some)
+            moved += self._db.in_batches(self._recover_batch)
         return moved
 
-    def _promote_some(self, connection: sqlite3.Connection) -> int:
-        return connection.execute(self._sql.promote, self._times()).rowcount
+    def _promote_batch(self, connection: sqlite3.Connection) -> int:
+        return connection.execute(self._sql.promote, self._sweep_values()).rowcount
 
-    def _recover_some(self, connection: sqlite3.Connection) -> int:
-        times = self._times()
-        self._workers.renew_for_live_workers(connection, times)
-        # Both look at the same rows, the first to end, so each batch moves all of them one way or the other.
+    def _recover_batch(self, connection: sqlite3.Connection) -> int:
+        values = self._sweep_values()
+        self._workers.renew_for_live_workers(connection, values)
+        # Both statements select the same rows, those that expired first, so each batch moves all of them.
         both = (self._sql.recover_spent, self._sql.recover)
-        moved = sum(connection.execute(statement, times).rowcount for statement in both)
+        moved = sum(connection.execute(statement, values).rowcount for statement in both)
         self._workflows.resolve_here(connection)
         return moved
 
-    def _times(self) -> dict[str, Any]:
+    def _sweep_values(self) -> dict[str, Any]:
         now, boot_now = self._clock.now(), self._clock.boot_now()
         return {"now": now, "boot_now": boot_now, "actor": self._db.actor, "limit": SWEEP_ROWS}
 
 
-def needed(due: int, ended: int) -> Sweep:
-    """What is to be swept before a claim: it may have a higher priority, or an earlier place, than what is ready.
+def required_sweep(due: int, expired: int) -> Sweep:
+    """Return what to sweep before a claim, because a swept job may come before those that are ready.
 
-    due: 1 where something is due, 2 where some ending is not resolved. ended: whether a lease has ended.
+    due: bit 1 if a scheduled job is due, bit 2 if an ended job is not resolved. expired: whether a lease has expired.
     """
     what = Sweep(0)
     if due & 1:
         what |= Sweep.DUE
     if due & 2:
         what |= Sweep.ENDINGS
-    return what | Sweep.WORKERS | Sweep.LEASES if ended else what
+    return what | Sweep.WORKERS | Sweep.LEASES if expired else what
 
 
 def _in_order(rows: list[Any]) -> "list[Claimed]":
-    """RETURNING gives rows in any order: by priority, then by id."""
+    """Sort by priority, then by id: RETURNING gives rows in any order."""
     if len(rows) > 1:
         rows.sort(key=lambda row: (-row[8], row[0]))
     return [_claimed(*row) for row in rows]

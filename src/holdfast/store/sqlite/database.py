@@ -1,6 +1,6 @@
-"""The way of every part of the store to the database: an open engine, the statements, the clock.
+"""The database handle that every part of the store gets: an open engine, the statements, the clock.
 
-The parts are objects that are given this one. None of them knows how connections are opened, shared or closed.
+The parts do not know how connections are opened, shared or closed.
 """
 
 import os
@@ -15,29 +15,30 @@ from typing import Any, TypeVar
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
-from .engine.engine import Engine, Options, watch_forks
-from .engine.transaction import CompletingTransaction, Transaction, handed_out, take_part
+from .engine.engine import Engine, Options
+from .engine.fork import register_forkable
+from .engine.transaction import CompletingTransaction, Transaction, caller_transaction, run_in_caller_transaction
 from .engine.worker_locks import lock_path
-from .engine.writer import EngineGone, Work
+from .engine.writer import EngineClosedForFork, Work
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
-FORK_PATIENCE_SECONDS = 1.0
-CHANGES_PER_FOLD = 32_000  # by programs without a worker
+FORK_TIMEOUT_SECONDS = 1.0
+CHANGES_PER_FOLD = 32_000  # in a process without a worker
 
 
 class _ThisThread(threading.local):
-    """How long this thread waits for other writers, if not as usual; and its read transaction, if it has one."""
+    """State of the calling thread."""
 
-    wait_seconds: float | None = None
-    reader: sqlite3.Connection | None = None
+    write_timeout: float | None = None  # None: busy_timeout
+    reader: sqlite3.Connection | None = None  # inside reading()
 
 
 class Database:
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self.options, self.clock, self._random, self._token = options, clock, random, token
         self.actor = f"{os.getpid()}-{token}"
-        """This process in the history. Another after a fork."""
+        """The name of this process in the history. It changes after a fork."""
         self.sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self.fold: Callable[[], None] = lambda: None
         self.after_fork: Callable[[], None] = lambda: None
@@ -47,57 +48,61 @@ class Database:
         self._opening = threading.Lock()
         self._closed = self._stranded = False
         self._engine: Engine | None = self._open_engine()
-        watch_forks(self)
+        register_forkable(self)
 
     # --- writing ---
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
-        """Run the work in a transaction that is committed when this returns: see Writer.run."""
+        """Run the work in a transaction that is committed when this returns. See Writer.run."""
         while True:
             engine = self._engine or self.engine()
             writer = engine.writer
             try:
                 result = writer.run(
-                    work, durable=durable, atomic=atomic, wakes=wakes, limit=self._this_thread.wait_seconds
+                    work, durable=durable, atomic=atomic, wakes=wakes, timeout=self._this_thread.write_timeout
                 )
-            except EngineGone:
+            except EngineClosedForFork:
                 continue
-            if writer.since_fold > CHANGES_PER_FOLD:
-                writer.since_fold = 0
-                if not self.has_workers:  # they fold as housekeeping
+            if writer.changes_since_fold > CHANGES_PER_FOLD:
+                writer.changes_since_fold = 0
+                if not self.has_workers:  # a worker folds as housekeeping
                     self.fold()
             return result
 
-    def run_here(self, work: Work[T]) -> T:
-        """As `run`, durable, for work that must run in this very thread."""
-        return self.with_engine(lambda engine: engine.writer.run_here(work))
+    def run_in_this_thread(self, work: Work[T]) -> T:
+        """As `run` with durable, for work that must run in the calling thread."""
+        return self.with_engine(lambda engine: engine.writer.run_in_this_thread(work))
 
     def run_in(self, conn: Any, work: Work[T], size: int = 0) -> T:
-        """In the caller's transaction; or, without one, in a transaction that is on disk when this returns."""
+        """Run the work in the caller's transaction, or, if conn is None, in one that is on disk when this returns.
+
+        size: bytes of payload, for the check of free disk space.
+        """
         self.require_space(size)
         if conn is None:
             return self.run(work, durable=True, wakes=True)
         if isinstance(conn, Transaction):
-            return self.take_part(conn, work)
+            return self.run_in_transaction(conn, work)
         engine, options = self.engine(), self.options
-        engine.writer.refuse_nesting()
+        engine.writer.forbid_nested_write()
         if options.guard_connections:
-            engine.look_after_log()
-        return take_part(conn, options.path, engine.patience, options.guard_connections, work)
+            engine.checkpoint_in_background()
+        return run_in_caller_transaction(conn, options.path, engine.busy_retry, options.guard_connections, work)
 
-    def take_part(self, transaction: Transaction, work: Work[T]) -> T:
-        """Run the work inside a transaction that the caller was given."""
-        return take_part(transaction.connection, self.options.path, self.engine().patience, False, work)
+    def run_in_transaction(self, transaction: Transaction, work: Work[T]) -> T:
+        """Run the work inside an open transaction of `transaction()`."""
+        connection, busy_retry = transaction.connection, self.engine().busy_retry
+        return run_in_caller_transaction(connection, self.options.path, busy_retry, False, work)
 
-    def in_batches(self, do_some: Work[int]) -> int:
-        """Each batch is a short transaction; 0 ends it."""
-        done = 0
-        while batch := self.run(do_some, wakes=True):
-            done += batch
-        return done
+    def in_batches(self, work: Work[int]) -> int:
+        """Run the work in short transactions until it returns 0. Return the sum of what it returned."""
+        total = 0
+        while batch := self.run(work, wakes=True):
+            total += batch
+        return total
 
     def change(self, statement: str, values: Any, durable: bool = False) -> int:
-        """Run one statement; returns how many rows it changed."""
+        """Run one statement. Return how many rows it changed."""
         return self.run(lambda connection: connection.execute(statement, values).rowcount, durable=durable)
 
     def require_space(self, size: int) -> None:
@@ -115,7 +120,7 @@ class Database:
             self.engine().writer.raise_for(error)
 
     def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run reads that all see the same moment."""
+        """Run reads that all see the same snapshot."""
         if self._this_thread.reader is not None:
             return self.read(work)
         return self.with_engine(lambda engine: engine.read_snapshot(work))
@@ -125,7 +130,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """In the block, all that this thread reads is of one moment."""
+        """Let all reads of this thread inside the block see the same snapshot."""
         if self._this_thread.reader is not None:
             yield
             return
@@ -140,39 +145,40 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-    # --- transactions of the caller ---
+    # --- transactions for the caller ---
 
     def transaction(self, *, completes: bool = False) -> AbstractContextManager[Transaction]:
-        """completes: a job is to succeed with it."""
+        """Open a write transaction. completes: the success of a job commits with it."""
         return self._begin(CompletingTransaction if completes else Transaction)
 
     @contextmanager
     def _begin(self, kind: type[K]) -> Iterator[K]:
         with ExitStack() as stack:
             connection = self.with_engine(lambda engine: stack.enter_context(engine.transaction()))
-            yield stack.enter_context(handed_out(connection, kind))
+            yield stack.enter_context(caller_transaction(connection, kind))
 
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
-        here = self._this_thread
-        before, here.wait_seconds = here.wait_seconds, seconds
+        """Let writes of this thread inside the block wait no longer than this for other writers."""
+        this_thread = self._this_thread
+        before, this_thread.write_timeout = this_thread.write_timeout, seconds
         try:
             yield
         finally:
-            here.wait_seconds = before
+            this_thread.write_timeout = before
 
     # --- the engine ---
 
     def engine(self) -> Engine:
-        """The open engine; opens one if there is none."""
+        """Return the engine. Open one if there is none."""
         engine = self._engine
         if engine is not None:
             return engine
         with self._opening:
             if self._stranded:
                 raise UsedAfterFork(
-                    "this process was forked while its parent was using the database, so SQLite cannot be used "
-                    "here any more: fork while none is open, or start processes with spawn"
+                    "this process was forked while its parent was using the database, so it cannot use SQLite on it: "
+                    "fork while no transaction is open, or start processes with spawn"
                 )
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
@@ -181,14 +187,15 @@ class Database:
             return self._engine
 
     def with_engine(self, use: Callable[[Engine], T]) -> T:
-        """A fork closes the engine under those who were about to use it; nothing has happened then."""
+        """Call `use` with the engine. If a fork has closed it before anything was done, try again with a new one."""
         while True:
             try:
                 return use(self.engine())
-            except EngineGone:
+            except EngineClosedForFork:
                 continue
 
     def held_for(self) -> float:
+        """Return for how many seconds a transaction of this process has been open; 0 if none is."""
         engine = self._engine
         return 0.0 if engine is None else engine.writer.held_for()
 
@@ -199,25 +206,24 @@ class Database:
             self._closed, self._engine = True, None
 
     @contextmanager
-    def hold_still(self) -> Iterator[None]:
-        """During a fork there is no open connection, if possible; both sides open new ones when they need them."""
+    def around_fork(self) -> Iterator[None]:
+        """Close all connections before a fork, if possible. Parent and child open new ones when they need them."""
         with self._opening:
-            if self._engine is not None and self._engine.close_for_fork(FORK_PATIENCE_SECONDS):
+            if self._engine is not None and self._engine.close_for_fork(FORK_TIMEOUT_SECONDS):
                 self._engine = None
             yield
 
-    def forget_parent(self) -> None:
-        """In a forked child."""
+    def after_fork_in_child(self) -> None:
         engine, self._engine = self._engine, None
         self._opening = threading.Lock()
         self.actor = f"{os.getpid()}-{self._token}"
         self.after_fork()
-        if engine is not None:  # another thread was using it: this child can never safely use the file
+        if engine is not None:  # a thread of the parent was using it, so the child can never safely use the file
             engine.abandon()
             self._stranded = True
 
     def _open_engine(self) -> Engine:
         engine = Engine(self.options, self.clock, self._random, self.sql)
         if self.has_workers:  # after a fork
-            engine.watcher.also_watch(lock_path(self.options.path))
+            engine.watcher.watch_lock_file(lock_path(self.options.path))
         return engine

@@ -1,4 +1,4 @@
-"""Into the queue: nothing is promised before these return."""
+"""Enqueueing. A job is stored when these methods return, and not before."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ from ...model.job import Inserted, NewJob
 from ..statements import as_json
 from .blobs import Blobs
 from .database import Database
-from .engine.writer import Joinable
+from .engine.writer import Combinable
 from .job_columns import ROW, statement, values
 from .read import get_record
 from .workflow import Workflows
 
 T = TypeVar("T")
-BATCH_ROWS = 1000
-BATCH_CHARACTERS = 1024 * 1024
+CHUNK_ROWS = 1000
+CHUNK_CHARACTERS = 1024 * 1024
 
 
 class Enqueue:
@@ -30,6 +30,7 @@ class Enqueue:
         self._insert, self._insert_many = statement(db.sql.insert), statement(db.sql.insert_many)
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
+        """Insert one job, or return the one that holds its key."""
         if len(job.args) > self._blobs.store.always_small and self._blobs.store.is_large(job.args):
             return self._insert_large(job, conn)
         if conn is None and job.key is None and job.links is None:
@@ -39,10 +40,10 @@ class Enqueue:
 
     def _insert_large(self, job: NewJob, conn: Any) -> Inserted:
         while True:
-            kept = self._blobs.offload_args(job)
-            work = partial(self.insert_one, job=kept)
+            with_blob = self._blobs.offload_args(job)
+            work = partial(self.insert_one, job=with_blob)
             try:
-                return self._db.run_in(conn, work, len(kept.args))
+                return self._db.run_in(conn, work, len(with_blob.args))
             except BlobCollected:
                 continue
 
@@ -57,29 +58,30 @@ class Enqueue:
             return self._existing(connection, live[0], job)
         if job.key_window is not None:
             since = {"since": self._clock.now() - job.key_window}
-            ended = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
-            if ended is not None:
-                return self._existing(connection, ended[0], job)
+            finished = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
+            if finished is not None:
+                return self._existing(connection, finished[0], job)
         return self._workflows.insert_new(connection, job)
 
     def _existing(self, connection: sqlite3.Connection, job_id: int, instead_of: NewJob) -> Inserted:
-        if instead_of.args_blob is not None:  # which was put for nothing, most likely
+        if instead_of.args_blob is not None:  # most likely no job uses it
             connection.execute(self._sql.mark_unused, (instead_of.args_blob,))
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
 
-    def insert_together(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
+    def insert_combined(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
+        """Insert jobs without keys and links with one statement."""
         now = self._clock.now()
         flat = [value for job in jobs for value in values(job, now, self._db.actor)]
-        together = f"{self._insert}{f', {ROW}' * (len(jobs) - 1)} RETURNING id"
+        multi_row = f"{self._insert}{f', {ROW}' * (len(jobs) - 1)} RETURNING id"
         # RETURNING gives rows in any order.
-        ids = sorted(found[0] for found in connection.execute(together, flat).fetchall())
+        ids = sorted(row[0] for row in connection.execute(multi_row, flat).fetchall())
         return [Inserted(job_id, now) for job_id in ids]
 
     def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:
         now = self._clock.now()
         if job.args_blob is not None:
             self._blobs.require_blob(connection, job.args_blob)
-        given = {
+        bound = {
             "id": job_id,
             "args": job.args,
             "args_blob": job.args_blob,
@@ -92,71 +94,72 @@ class Enqueue:
             "actor": self._db.actor,
             "now": now,
         }
-        connection.execute(self._sql.mark_args_unused, given)
-        connection.execute(self._sql.replace, given)
+        connection.execute(self._sql.mark_args_unused, bound)
+        connection.execute(self._sql.replace, bound)
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> list[int]:
-        waiting = self._gathered(payloads)
-        first = list(islice(waiting, 2))  # most often all there is, and encoded before the lock is taken
-        while len(first) > 1 and first[-1].blobs and (another := next(waiting, None)) is not None:
-            first.append(another)  # large ones take long to be put away, and little room then
+        """Insert jobs that differ only in their payload, in one transaction."""
+        chunks = self._chunks(payloads)
+        first = list(islice(chunks, 2))  # most often all there are, and encoded before the write lock is taken
+        while len(first) > 1 and first[-1].blobs and (another := next(chunks, None)) is not None:
+            first.append(another)  # storing blobs takes long, so it happens before the write lock is taken
 
         def work(connection: sqlite3.Connection) -> list[int]:
-            return self._insert_all(connection, like, chain(first, waiting))
+            return self._insert_all(connection, like, chain(first, chunks))
 
-        size = sum(len(payload) for batch in first for payload in batch.payloads)
+        size = sum(len(payload) for chunk in first for payload in chunk.payloads)
         if conn is not None or len(first) < 2:
             return self._db.run_in(conn, work, size)
-        # There is more to come, and what makes it is the caller's: it runs in the caller's thread.
+        # There are more, and the iterable is the caller's code, so it must run in the caller's thread.
         self._db.require_space(size)
-        return self._db.run_here(work)
+        return self._db.run_in_this_thread(work)
 
-    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, batches: "Iterable[_Batch]") -> list[int]:
-        _, *alike = values(like, self._clock.now(), self._db.actor)
+    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, chunks: "Iterable[_Chunk]") -> list[int]:
+        _, *shared = values(like, self._clock.now(), self._db.actor)
         if like.links is not None:
             self._workflows.require_open_batch(connection, like.links)
         ids: list[int] = []
-        for batch in batches:
-            self._db.require_space(sum(map(len, batch.payloads)))
+        for chunk in chunks:
+            self._db.require_space(sum(map(len, chunk.payloads)))
             # RETURNING gives rows in any order.
-            rows = connection.execute(self._insert_many, (*alike, as_json(batch.payloads))).fetchall()
-            made = sorted(row[0] for row in rows)
-            for place, name in batch.blobs.items():
-                self._blobs.refer(connection, made[place], name)
-            ids += made
+            rows = connection.execute(self._insert_many, (*shared, as_json(chunk.payloads))).fetchall()
+            new_ids = sorted(row[0] for row in rows)
+            for index, name in chunk.blobs.items():
+                self._blobs.refer(connection, new_ids[index], name)
+            ids += new_ids
         if like.links is not None:
             self._workflows.link(connection, ids, like.links)
         return ids
 
-    def _gathered(self, payloads: Iterable[str]) -> "Iterator[_Batch]":
-        """So many at a time as memory and a statement can bear. Large ones are put away at once."""
+    def _chunks(self, payloads: Iterable[str]) -> "Iterator[_Chunk]":
+        """Split the payloads into chunks for one statement each. Large payloads are stored as blobs at once."""
         small = self._blobs.store.always_small
-        batch, blobs, size = list[str](), dict[int, str](), 0
+        chunk, blobs, size = list[str](), dict[int, str](), 0
         for payload in payloads:
             if len(payload) > small and self._blobs.store.is_large(payload):
-                blobs[len(batch)] = self._blobs.put(payload, reserve=True)
-                batch.append(PLACEHOLDER)
+                blobs[len(chunk)] = self._blobs.put(payload, reserve=True)
+                chunk.append(PLACEHOLDER)
             else:
-                batch.append(payload)
+                chunk.append(payload)
                 size += len(payload)
-            if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
-                yield _Batch(batch, blobs)
-                batch, blobs, size = [], {}, 0
-        if batch:
-            yield _Batch(batch, blobs)
+            if len(chunk) >= CHUNK_ROWS or size >= CHUNK_CHARACTERS:
+                yield _Chunk(chunk, blobs)
+                chunk, blobs, size = [], {}, 0
+        if chunk:
+            yield _Chunk(chunk, blobs)
 
 
-class _Batch(Struct):
-    """Payloads of one statement. Of those that are kept by reference, their names, by place."""
+class _Chunk(Struct):
+    """The payloads of one statement, and the names of the blobs among them by index."""
 
     payloads: list[str]
     blobs: dict[int, str]
 
 
-class _Insertion(Joinable[Inserted]):
-    """One enqueue. Those of several threads are done with one statement."""
+class _Insertion(Combinable[Inserted]):
+    """One enqueue. Those of several threads are combined into one statement."""
 
-    most_together = 16  # each number of rows is a statement of its own, so not too many
+    max_combined = 16  # each number of rows is another statement to prepare and cache
 
     def __init__(self, enqueue: Enqueue, workflows: Workflows, job: NewJob) -> None:
         self._enqueue, self._workflows, self._job = enqueue, workflows, job
@@ -164,5 +167,5 @@ class _Insertion(Joinable[Inserted]):
     def __call__(self, connection: sqlite3.Connection) -> Inserted:
         return self._workflows.insert_new(connection, self._job)
 
-    def do_together(self, connection: sqlite3.Connection, works: "list[_Insertion]") -> list[Inserted]:
-        return self._enqueue.insert_together(connection, [work._job for work in works])
+    def run_combined(self, connection: sqlite3.Connection, works: "list[_Insertion]") -> list[Inserted]:
+        return self._enqueue.insert_combined(connection, [work._job for work in works])

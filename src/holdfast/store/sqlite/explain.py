@@ -7,7 +7,7 @@ from typing import Any
 from ...model.blocker import Blocker, JobDetails
 from ...model.job import JobRecord
 from ..statements import as_json
-from .claim import START, WINDOW
+from .claim import START, WINDOW_STEPS
 from .database import Database
 from .read import get_record
 from .workflow import MAX_SCANNED
@@ -70,8 +70,8 @@ class Explain:
             wanted["queues"] = as_json(queues)
             _, *rows = connection.execute(self._sql.ready_pairs_in, wanted).fetchall()
         else:
-            wanted |= {"queue": START[0], "task": START[1], "most": WINDOW + 1}
+            wanted |= {"queue": START[0], "task": START[1], "most": WINDOW_STEPS + 1}
             _, *rows = connection.execute(self._sql.ready_pairs, wanted).fetchall()
-            if len(rows) > WINDOW:  # the worker then claims from all pairs in turn
+            if len(rows) > WINDOW_STEPS:  # the worker then claims from all pairs in turn
                 rows = [(job.queue, job.task, False)]
         return [(queue, task) for queue, task, paused in rows if not paused and task in tasks]

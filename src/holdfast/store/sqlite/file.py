@@ -9,8 +9,8 @@ from ..protocol import Pages
 from ..statements import as_json
 from .database import Database
 from .diagnose import Diagnostics
-from .engine.checkpoint import size_of
-from .engine.files import require_room
+from .engine.checkpoint import file_size
+from .engine.files import require_space_for_vacuum
 from .repair import TABLES_OF_JOBS, Repairs
 
 VACUUM_STEPS = 10_000  # of SQLite's virtual machine, between two calls of `tick`
@@ -32,7 +32,7 @@ class File:
 
     def pages(self) -> Pages:
         (counts,) = self._db.rows(self._sql.page_counts)
-        return Pages(*(*counts, size_of(self._db.options.path)))
+        return Pages(*(*counts, file_size(self._db.options.path)))
 
     def shrink(self, pages: int, seconds: float) -> tuple[int, float]:
         def work(connection: sqlite3.Connection) -> tuple[int, float]:
@@ -47,7 +47,7 @@ class File:
         return self._db.run(work)
 
     def vacuum(self, tick: Callable[[], None]) -> None:
-        require_room(self._db.options.path, self.pages().used_bytes)
+        require_space_for_vacuum(self._db.options.path, self.pages().used_bytes)
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA temp_store = FILE")  # the copy may be larger than memory
@@ -72,7 +72,7 @@ class File:
             finally:
                 connection.set_progress_handler(None, 0)
 
-        self._db.with_engine(lambda engine: engine.alone(work))
+        self._db.with_engine(lambda engine: engine.run_without_transaction(work))
 
     def count_orphaned(self) -> int:
         def work(connection: sqlite3.Connection) -> int:

@@ -1,4 +1,4 @@
-"""The columns of a new job, in one place for all statements that insert one."""
+"""The columns of a new job, for all statements that insert one."""
 
 from operator import attrgetter
 from typing import Any
@@ -17,7 +17,7 @@ _plain_values = attrgetter(*PLAIN_COLUMNS)
 
 
 def statement(text: str) -> str:
-    """Put the columns into a statement."""
+    """Return the statement with the columns and parameter marks filled in."""
     marks = ", ".join("?" * len(COLUMNS))
     text = text.replace("{columns}", ", ".join(COLUMNS)).replace("{values}", marks)
     return text.replace("{other_values}", marks.removeprefix("?, "))
@@ -26,7 +26,7 @@ def statement(text: str) -> str:
 def values(
     job: NewJob, now: int, actor: str, chain_id: int | None = None, chain_index: int = 0, batch_id: int | None = None
 ) -> tuple[Any, ...]:
-    """Return the values in the order of the columns. chain_id, chain_index, batch_id: of a continuation."""
+    """Return the values in the order of COLUMNS. chain_id, chain_index, batch_id: of a continuation."""
     links = job.links
     policy, external, timeout_at = None, False, None
     if links is not None:

@@ -11,7 +11,8 @@ from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
 from ...model.diagnosis import Schema, SchemaDifference
 from ..statements import Statements, with_prefix
-from .engine.errors import Patience, is_busy
+from .engine.busy_retry import BusyRetry
+from .engine.errors import is_busy
 
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"
@@ -60,11 +61,11 @@ class Migrations:
             )
         return [name for name in self._known if name not in applied]
 
-    def apply(self, clock: Clock, patience: Patience) -> list[str]:
+    def apply(self, clock: Clock, busy_retry: BusyRetry) -> list[str]:
         """Apply pending migrations. Returns their names. Safe if several processes do so at the same time."""
         done: list[str] = []
-        while patience.run(self.pending):
-            patience.run(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+        while busy_retry.run(self.pending):
+            busy_retry.run(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
                 pending = self.pending()  # again, now with the write lock
                 if pending:
@@ -154,7 +155,7 @@ def expected(sql: Statements, prefix: str) -> dict[str, SchemaObject]:
     """Return the schema that the migrations create in an empty database."""
     empty = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        Migrations(empty, prefix).apply(SystemClock(), Patience(Random(), 0))
+        Migrations(empty, prefix).apply(SystemClock(), BusyRetry(Random(), 0))
         return _objects(empty, sql, prefix)
     finally:
         empty.close()

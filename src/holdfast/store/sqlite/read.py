@@ -112,7 +112,7 @@ class ReadJobs:
             timeout = min(timeout, self._seconds_until_due())
         if timeout > 0:
             watcher.wait(seen, min(timeout, MAX_WAIT_SECONDS))
-        return watcher.endings
+        return watcher.closed_lock_files
 
     def wake_waiters(self) -> None:
         self._db.engine().watcher.notify()

@@ -1,4 +1,4 @@
-"""Out of running. Every statement is fenced by the attempt: False means that the lease was lost."""
+"""Settling: transitions out of running. Every statement is fenced by the attempt number."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .workflow import Workflows
 
 NO_FAILURE = Failure("")
 
-# The statements of each; where there are two, the second is for an attempt that was the last.
+# The statements of each transition. If there are two, the second one is for the last attempt.
 TRANSITIONS: dict[Transition, list[str]] = {
     "retry": ["retry", "fail"],
     "fail": ["fail"],
@@ -35,23 +35,23 @@ class Settle:
         self._insert_continuation = statement(db.sql.insert_continuation)
 
     def settle(self, one: Settlement, conn: Any = None) -> bool:
-        """Settle one attempt, in the caller's transaction if there is one. False: the lease was lost."""
+        """Settle one attempt, in the caller's transaction if conn is given. Return False if the lease was lost."""
         if conn is not None:
-            return self._db.take_part(conn, lambda connection: self._settle_with_others(connection, one))
+            return self._db.run_in_transaction(conn, lambda connection: self._settle_in(connection, one))
         if one.transition == "succeed" and one.result is None and one.lease.queue is not None:
             return self._db.run(_Ack(self._sql, one), atomic=True)
         one = self._blobs.offload(one)
 
         def work(connection: sqlite3.Connection) -> bool:
             settled = self.settle_here(connection, one) is not None
-            if one.lease.queue is None:  # no job waits for a message
+            if one.lease.queue is None:  # not a message: jobs may wait for it
                 self._workflows.resolve_here(connection)
             return settled
 
         return self._db.run(work, wakes=True)
 
-    def _settle_with_others(self, connection: sqlite3.Connection, one: Settlement) -> bool:
-        """A continuation that cannot be inserted is the caller's error."""
+    def _settle_in(self, connection: sqlite3.Connection, one: Settlement) -> bool:
+        """Settle in the caller's transaction. A continuation that cannot be inserted raises."""
         if one.then is not None:
             settled = not self.continue_all(connection, [one])
         else:
@@ -60,8 +60,11 @@ class Settle:
         return settled
 
     def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> Settlement | None:
-        """In a transaction that is open: the transition that a worker's attempt has come to. Returns as what it was
-        settled, which may be worse than was asked for; None if the lease was lost."""
+        """Settle in an open transaction.
+
+        Return the settlement that was applied, which is a failure if the continuation could not be inserted, and a
+        retry if a blob that the attempt has stored was deleted. Return None if the lease was lost.
+        """
         one = self._blobs.unless_collected(connection, one)
         if one.then is not None:
             return self._continue_here(connection, one, one.then)
@@ -71,44 +74,45 @@ class Settle:
         failure = one.failure or NO_FAILURE
         if one.transition == "release":
             failure = Failure("INTERNAL:ATTEMPTS_SPENT", f"released in attempt {one.lease.attempt}, the last")
-        # It ended when it ended, but comes back by the clock as it is now: that may have been set since.
-        given = _bound(one.lease, one.finished_at, self._clock.now(), one.delay, failure, one.reason)
-        return one if self._try_each(connection, statements, given | {"started_at": one.started_at}) else None
+        # finished_at is when the attempt ended, but the delay starts now: the clock may have been set since.
+        bound = _values(one.lease, one.finished_at, self._clock.now(), one.delay, failure, one.reason)
+        return one if self._run_first(connection, statements, bound | {"started_at": one.started_at}) else None
 
     def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         lease = one.lease
-        kept = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
-        if connection.execute(self._sql.succeed, kept).rowcount == 1:
+        bound = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
+        if connection.execute(self._sql.succeed, bound).rowcount == 1:
             if one.result_blob is not None:
                 connection.execute(self._sql.set_result_blob, (one.result_blob, lease.id))
             return True
         if one.result_blob is not None:
             connection.execute(self._sql.mark_unused, (one.result_blob,))
-        return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
+        key = (lease.id, lease.attempt, lease.queue)
+        return connection.execute(self._sql.succeed_without_history, key).rowcount == 1
 
     def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> Settlement | None:
-        """Where the chain cannot go on with it, the attempt has failed."""
-        connection.execute("SAVEPOINT going_on")
+        """Succeed and insert the continuation. If that is impossible, the attempt fails."""
+        connection.execute("SAVEPOINT continuation")
         try:
             settled = None if self.continue_all(connection, [one]) else one
         except HoldfastError as error:
-            connection.execute("ROLLBACK TO going_on")
+            connection.execute("ROLLBACK TO continuation")
             failure = Failure("RESULT:BAD_CONTINUATION", shorten(f"Then({then.task}): {error}"))
             settled = self.settle_here(connection, replace(one, transition="fail", failure=failure, then=None))
-        connection.execute("RELEASE going_on")
+        connection.execute("RELEASE continuation")
         return settled
 
-    def continue_all(self, connection: sqlite3.Connection, some: Sequence[Settlement]) -> list[Settlement]:
-        """They succeed, and their chains go on. Returns those whose lease was lost."""
-        ended = as_json([as_row(one) for one in some])
-        rows = connection.execute(self._sql.continue_many, (ended,)).fetchall()
+    def continue_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
+        """Succeed and insert the continuations. Return the settlements whose lease was lost."""
+        finished = as_json([as_row(one) for one in settlements])
+        rows = connection.execute(self._sql.continue_many, (finished,)).fetchall()
         settled = {row[0]: row[1:] for row in rows}
-        for one in some:
+        for one in settlements:
             if one.lease.id in settled and one.then is not None:
-                self._insert_continuation_of(connection, one.then, *settled[one.lease.id])
-        return [one for one in some if one.lease.id not in settled]
+                self._insert_next(connection, one.then, *settled[one.lease.id])
+        return [one for one in settlements if one.lease.id not in settled]
 
-    def _insert_continuation_of(
+    def _insert_next(
         self,
         connection: sqlite3.Connection,
         then: NewJob,
@@ -123,13 +127,13 @@ class Settle:
         if then.args_blob is not None:
             self._blobs.require_blob(connection, then.args_blob)
         row = values(then, self._clock.now(), worker, chain_id, index, batch_id)
-        made = connection.execute(self._insert_continuation, row)
-        if made.rowcount == 1 and then.links is not None:
-            assert made.lastrowid is not None
-            self._workflows.link(connection, [made.lastrowid], then.links, chain_id)
+        inserted = connection.execute(self._insert_continuation, row)
+        if inserted.rowcount == 1 and then.links is not None:
+            assert inserted.lastrowid is not None
+            self._workflows.link(connection, [inserted.lastrowid], then.links, chain_id)
 
-    def _try_each(self, connection: sqlite3.Connection, statements: list[str], values: dict[str, Any]) -> bool:
-        """The first of the statements that changes the row is the transition; none: the lease was lost."""
+    def _run_first(self, connection: sqlite3.Connection, statements: list[str], values: dict[str, Any]) -> bool:
+        """Run statements until one changes the row. Return False if none does: the lease was lost."""
         changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
         if changed and values["fingerprint"] is not None:
             connection.execute(self._sql.remember_traceback, values)
@@ -137,7 +141,7 @@ class Settle:
 
 
 class _Ack:
-    """The success of a message: a single statement, which is a transaction by itself."""
+    """Acknowledges a message without a result: a single statement, which is a transaction by itself."""
 
     __slots__ = ("_one", "_sql")
 
@@ -145,26 +149,30 @@ class _Ack:
         self._sql, self._one = sql, one
 
     def __call__(self, connection: sqlite3.Connection) -> bool:
-        # Only one of the two changes anything, so together they are as atomic as either.
+        # Only one of the two statements changes a row, so together they are as atomic as either.
         if self._one.lease.history:
-            return self._keep(connection) or self._forget(connection)
-        return self._forget(connection) or self._keep(connection)
+            return self._succeed(connection) or self._delete(connection)
+        return self._delete(connection) or self._succeed(connection)
 
-    def _keep(self, connection: sqlite3.Connection) -> bool:
+    def _succeed(self, connection: sqlite3.Connection) -> bool:
         one, lease = self._one, self._one.lease
-        given = (one.finished_at, None, lease.id, lease.attempt, lease.queue, one.started_at)
-        return connection.execute(self._sql.succeed, given).rowcount == 1
+        bound = (one.finished_at, None, lease.id, lease.attempt, lease.queue, one.started_at)
+        return connection.execute(self._sql.succeed, bound).rowcount == 1
 
-    def _forget(self, connection: sqlite3.Connection) -> bool:
+    def _delete(self, connection: sqlite3.Connection) -> bool:
         lease = self._one.lease
-        return connection.execute(self._sql.forget, (lease.id, lease.attempt, lease.queue)).rowcount == 1
+        return (
+            connection.execute(self._sql.succeed_without_history, (lease.id, lease.attempt, lease.queue)).rowcount
+            == 1
+        )
 
 
 def as_row(one: Settlement) -> tuple[int, int, str | None, int | None, int]:
+    """Return a row for the statements succeed_many and continue_many."""
     return one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at
 
 
-def _bound(lease: Lease, now: int, clock: int, delay: int, failure: Failure, reason: str) -> dict[str, Any]:
+def _values(lease: Lease, now: int, clock: int, delay: int, failure: Failure, reason: str) -> dict[str, Any]:
     return {
         "id": lease.id,
         "attempt": lease.attempt,

@@ -1,4 +1,4 @@
-"""What a worker does with the database: settle what has ended and claim what comes next, in one transaction."""
+"""The main statement of a worker: settle finished attempts and claim the next jobs, in one transaction."""
 
 import sqlite3
 from collections import Counter
@@ -9,13 +9,13 @@ from typing import Any
 
 from ...model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
 from ..statements import as_json
-from .claim import Claim, Places, ReadyPairs, Share, needed
+from .claim import Claim, ClaimGroup, ClaimPlan, ReadyPairScanner, required_sweep
 from .database import Database
 from .settle import Settle, as_row
 from .workflow import Workflows
 
-LARGE_RESULT_CHARACTERS = 4096  # above this a result is settled by a statement of its own
-MOST_ROWS = 400  # settled by one statement
+LARGE_RESULT_CHARACTERS = 4096  # a larger result is settled by a statement of its own
+MAX_ROWS = 400  # settled by one statement
 ROWS_STEP = 20
 NO_ROW = (None,) * 5
 
@@ -23,121 +23,129 @@ NO_ROW = (None,) * 5
 class SettleAndClaim:
     def __init__(self, db: Database, claim: Claim, settle: Settle, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
-        self._claim_part, self._settle_part, self._places = claim, settle, Places(db.sql)
+        self._claims, self._settlements, self._scanner = claim, settle, ReadyPairScanner(db.sql)
 
-    def settle_and_claim(self, settlements: Sequence[Settlement], wants: Sequence[ClaimRequest]) -> SettledAndClaimed:
-        if wants and wants[0].job_id is not None:
-            return SettledAndClaimed([], self._claim_by_id(wants[0]))
-        shares = self._look_and_sweep(wants) if wants else []
-        if not shares and not settlements:  # nothing to write, so the write lock is not taken
+    def settle_and_claim(
+        self, settlements: Sequence[Settlement], requests: Sequence[ClaimRequest]
+    ) -> SettledAndClaimed:
+        if requests and requests[0].job_id is not None:
+            return SettledAndClaimed([], self._claim_by_id(requests[0]))
+        plans = self._sweep_and_plan(requests) if requests else []
+        if not plans and not settlements:  # do not take the write lock for nothing
             return SettledAndClaimed([], [])
 
-        at_once, unresolved = _is_one_statement(settlements, shares), False
+        is_atomic, unresolved = _is_one_statement(settlements, plans), False
 
         def work(connection: sqlite3.Connection) -> SettledAndClaimed:
             nonlocal unresolved
-            lost, otherwise = self._settle_all(connection, settlements) if settlements else ([], [])
+            lost, changed = self._settle_all(connection, settlements) if settlements else ([], [])
             unresolved = bool(settlements) and self._workflows.has_endings(connection)
-            if unresolved and not at_once:
+            if unresolved and not is_atomic:
                 self._workflows.resolve_here(connection)
             claimed: list[Claimed] = []
-            for wanted, some in shares:
-                claimed += self._claim(connection, wanted, some, Counter(one.queue for one in claimed))
-            return SettledAndClaimed(lost, claimed, otherwise)
+            for request, groups in plans:
+                claimed += self._claim(connection, request, groups, Counter(job.queue for job in claimed))
+            return SettledAndClaimed(lost, claimed, changed)
 
-        exchanged = self._db.run(work, atomic=at_once, wakes=len(settlements) > 0)
-        if unresolved and at_once:
+        result = self._db.run(work, atomic=is_atomic, wakes=len(settlements) > 0)
+        if unresolved and is_atomic:
             self._workflows.resolve()
-        return exchanged
+        return result
 
-    def _claim_by_id(self, wanted: ClaimRequest) -> list[Claimed]:
-        """This job of a task, if it is ready and its queue not paused."""
+    def _claim_by_id(self, request: ClaimRequest) -> list[Claimed]:
+        """Claim one job of a task if it is ready and its queue is not paused."""
 
         def work(connection: sqlite3.Connection) -> list[Claimed]:
-            times = {"lease": self._clock.boot_now() + wanted.lease, "now": self._clock.now()}
-            given = {"id": wanted.job_id, "worker": wanted.worker} | times
-            return _in_order(connection.execute(self._sql.claim_one, given).fetchall())
+            times = {"lease": self._clock.boot_now() + request.lease, "now": self._clock.now()}
+            values = {"id": request.job_id, "worker": request.worker} | times
+            return _in_order(connection.execute(self._sql.claim_one, values).fetchall())
 
         return self._db.run(work, atomic=True)
 
-    def renew(self, reports: Sequence[LeaseRenewal], lease: int | None, conn: Any = None) -> set[int]:
-        """Store when attempts began and how far they are, with a new lease. Returns the ids of those still held."""
+    def renew(self, renewals: Sequence[LeaseRenewal], lease: int | None, conn: Any = None) -> set[int]:
+        """Renew leases and store start times and progress. Return the ids of the jobs that are still held.
+
+        lease: in microseconds; None: only check, in the transaction of conn if there is one.
+        """
         rows = as_json(
             [
                 (one.lease.id, one.lease.attempt, one.lease.queue, one.started_at, one.progress, one.progress_text)
-                for one in reports
+                for one in renewals
             ]
         )
 
-        def look(connection: sqlite3.Connection) -> set[int]:
+        def check(connection: sqlite3.Connection) -> set[int]:
             return {row[0] for row in connection.execute(self._sql.held, (rows,)).fetchall()}
 
         def renew(connection: sqlite3.Connection) -> set[int]:
-            given = (rows, self._clock.boot_now() + (lease or 0), self._clock.now())
-            return {row[0] for row in connection.execute(self._sql.renew, given).fetchall()}
+            values = (rows, self._clock.boot_now() + (lease or 0), self._clock.now())
+            return {row[0] for row in connection.execute(self._sql.renew, values).fetchall()}
 
         if lease is not None:
             return self._db.run(renew, atomic=True)
-        return self._db.read(look) if conn is None else self._db.take_part(conn, look)
+        return self._db.read(check) if conn is None else self._db.run_in_transaction(conn, check)
 
-    def _look_and_sweep(self, wants: Sequence[ClaimRequest]) -> list[tuple[ClaimRequest, list[Share]]]:
-        """What there is to claim from where, after whatever the clock has brought was moved."""
+    def _sweep_and_plan(self, requests: Sequence[ClaimRequest]) -> list[tuple[ClaimRequest, list[ClaimGroup]]]:
+        """Return where to claim for each request, after due and expired jobs were moved."""
 
-        def look(connection: sqlite3.Connection) -> list[ReadyPairs]:
+        def plan(connection: sqlite3.Connection) -> list[ClaimPlan]:
             times = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
-            return [self._places.find(connection, wanted, times) for wanted in wants]
+            return [self._scanner.scan(connection, request, times) for request in requests]
 
-        looks = self._db.run(look, atomic=True)
-        if looks and (looks[0].due or looks[0].ended):
-            self._claim_part.sweep(needed(looks[0].due, looks[0].ended))
-            looks = self._db.run(look, atomic=True)
-        return [(wanted, look.shares) for wanted, look in zip(wants, looks, strict=True) if look.shares]
+        plans = self._db.run(plan, atomic=True)
+        if plans and (plans[0].due or plans[0].expired):
+            self._claims.sweep(required_sweep(plans[0].due, plans[0].expired))
+            plans = self._db.run(plan, atomic=True)
+        return [(request, plan.groups) for request, plan in zip(requests, plans, strict=True) if plan.groups]
 
     def _claim(
-        self, connection: sqlite3.Connection, wanted: ClaimRequest, shares: list[Share], already: Counter[str]
+        self, connection: sqlite3.Connection, request: ClaimRequest, groups: list[ClaimGroup], already: Counter[str]
     ) -> list[Claimed]:
-        """already: what others than this one have claimed of each queue in the same transaction."""
+        """already: how many jobs of each queue other requests have claimed in the same transaction."""
         claimed: list[Claimed] = []
-        for share in shares:
-            taken = already[share.pairs[0][0]] if wanted.queues is not None else 0
-            left = min(share.limit - taken, wanted.limit - len(claimed))
+        for group in groups:
+            taken = already[group.pairs[0][0]] if request.queues is not None else 0
+            left = min(group.limit - taken, request.limit - len(claimed))
             if left > 0:
                 values: dict[str, Any] = {
                     "limit": left,
-                    "worker": wanted.worker,
-                    "lease": self._clock.boot_now() + wanted.lease,
+                    "worker": request.worker,
+                    "lease": self._clock.boot_now() + request.lease,
                     "now": self._clock.now(),
                 }
-                if len(share.pairs) == 1:
-                    statement, (values["queue"], values["task"]) = self._sql.claim_task, share.pairs[0]
+                if len(group.pairs) == 1:
+                    statement, (values["queue"], values["task"]) = self._sql.claim_task, group.pairs[0]
                 else:
                     statement = self._sql.claim_tasks
-                    values |= {"pairs": as_json(share.pairs), "each": min(share.each, left)}
+                    values |= {"pairs": as_json(group.pairs), "each": min(group.limit_per_pair, left)}
                 claimed += _in_order(connection.execute(statement, values).fetchall())
         return claimed
 
     def _settle_all(
         self, connection: sqlite3.Connection, settlements: Sequence[Settlement]
     ) -> tuple[list[Settlement], list[tuple[Settlement, Settlement]]]:
-        """Returns those whose lease was lost, and those that were settled otherwise than was asked for."""
-        together, onward, alone = list[Settlement](), list[Settlement](), list[Settlement]()
+        """Return the settlements whose lease was lost, and those that were settled differently than requested."""
+        successes, continuations, others = list[Settlement](), list[Settlement](), list[Settlement]()
         for one in settlements:
-            (together if _is_plain_success(one) else onward if _is_plain_continuation(one) else alone).append(one)
-        lost = self._settle_part.continue_all(connection, onward) if onward else []
-        if together and self._succeed_all(connection, together) != len(together):
-            rows = as_json([(one.lease.id, one.lease.attempt) for one in together])
-            left = {row[0] for row in connection.execute(self._sql.unsettled, (rows,)).fetchall()}
-            alone += [one for one in together if one.lease.id in left]
-        actual = [(one, self._settle_part.settle_here(connection, one)) for one in alone]
+            if _is_plain_success(one):
+                successes.append(one)
+            else:
+                (continuations if _is_plain_continuation(one) else others).append(one)
+        lost = self._settlements.continue_all(connection, continuations) if continuations else []
+        if successes and self._succeed_all(connection, successes) != len(successes):
+            rows = as_json([(one.lease.id, one.lease.attempt) for one in successes])
+            unsettled = {row[0] for row in connection.execute(self._sql.unsettled, (rows,)).fetchall()}
+            others += [one for one in successes if one.lease.id in unsettled]
+        actual = [(one, self._settlements.settle_here(connection, one)) for one in others]
         lost += [one for one, instead in actual if instead is None]
         return lost, [(one, instead) for one, instead in actual if instead is not None and instead is not one]
 
     def _succeed_all(self, connection: sqlite3.Connection, some: Sequence[Settlement]) -> int:
-        """Settle plain successes by one statement for many. Returns how many of the leases were held."""
+        """Settle successes, many with one statement. Return how many were settled."""
         settled = 0
-        for begin in range(0, len(some), MOST_ROWS):
-            rows: list[tuple[Any, ...]] = [as_row(one) for one in some[begin : begin + MOST_ROWS]]
-            # The number of rows is rounded up, so that few statements are prepared. The rest matches no job.
+        for begin in range(0, len(some), MAX_ROWS):
+            rows: list[tuple[Any, ...]] = [as_row(one) for one in some[begin : begin + MAX_ROWS]]
+            # The number of rows is rounded up, so that few statements are prepared. The padding matches no job.
             rows += [NO_ROW] * (-len(rows) % (1 if len(rows) < ROWS_STEP else ROWS_STEP))
             statement = _with_rows(self._sql.succeed_many, len(rows))
             settled += connection.execute(statement, list(chain.from_iterable(rows))).rowcount
@@ -149,11 +157,11 @@ def _with_rows(statement: str, count: int) -> str:
     return statement.replace("(VALUES (?, ?, ?, ?, ?))", f"(VALUES {', '.join(['(?, ?, ?, ?, ?)'] * count)})")
 
 
-def _is_one_statement(settlements: Sequence[Settlement], shares: list[tuple[ClaimRequest, list[Share]]]) -> bool:
-    """A worker with little to do claims one job, and later settles it: neither needs a BEGIN and a COMMIT."""
+def _is_one_statement(settlements: Sequence[Settlement], plans: list[tuple[ClaimRequest, list[ClaimGroup]]]) -> bool:
+    """Return whether one statement does it all, so that no BEGIN and COMMIT are needed: common at low load."""
     if settlements:
-        return not shares and all(map(_is_plain_success, settlements))
-    return len(shares) == 1 and len(shares[0][1]) == 1
+        return not plans and all(map(_is_plain_success, settlements))
+    return len(plans) == 1 and len(plans[0][1]) == 1
 
 
 def _is_plain_success(one: Settlement) -> bool:
@@ -170,6 +178,6 @@ def _is_plain_continuation(one: Settlement) -> bool:
 
 
 def _in_order(rows: list[Any]) -> list[Claimed]:
-    """RETURNING gives rows in any order: sort by priority, which comes negated and first, then by id."""
+    """Sort by priority, which comes first and negated, then by id: RETURNING gives rows in any order."""
     rows.sort()
     return [Claimed(*row[1:]) for row in rows]

@@ -9,7 +9,7 @@ from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Sto
 from ..statements import as_json
 from ..statistics import Statistics
 from .database import Database
-from .engine.checkpoint import size_of
+from .engine.checkpoint import file_size
 from .read import EVENT_COLUMNS, event_record
 
 LAST_EVENT = 2**63 - 1
@@ -89,7 +89,7 @@ class SqliteStatistics:
                 for name in ("page_count", "freelist_count", "page_size")
             )
             path = self._db.options.path
-            log = size_of(path.with_name(f"{path.name}-wal"))
+            log = file_size(path.with_name(f"{path.name}-wal"))
             return Storage(pages * size, log, free * size, size, disk_usage(path.parent).free)
 
         return self._db.read(work)

@@ -43,7 +43,7 @@ class PruneRunLock:
     def take(self, token: str) -> dict[str, Any]:
         slot = next(iter(self._workers.slots.values()), None)
         if slot is None:
-            slot = self.slots[token] = self._workers.lock_file().hold()
+            slot = self.slots[token] = self._workers.lock_file().acquire()
         return {"slot": slot.number, "inode": slot.inode}
 
     def is_held(self, number: int, inode: int) -> bool:
@@ -53,7 +53,7 @@ class PruneRunLock:
     def release(self, token: str) -> None:
         slot = self.slots.pop(token, None)
         if slot is not None:
-            self._workers.lock_file().let_go(slot)
+            self._workers.lock_file().release(slot)
 
 
 class SqliteStore:
@@ -113,7 +113,7 @@ class SqliteStore:
         return f"{options.path.resolve()}{prefix}"
 
     def require_no_transaction(self) -> None:
-        self.database.engine().writer.refuse_waiting_for_itself()
+        self.database.engine().writer.forbid_self_wait()
 
 
 class _Jobs:

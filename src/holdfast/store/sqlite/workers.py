@@ -70,7 +70,7 @@ class Workers:
 
     def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
         """Register a worker. Other processes see it as alive while this process lives."""
-        slot = self.lock_file().hold()
+        slot = self.lock_file().acquire()
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._sql.register_worker, _as_row(worker, slot))
@@ -81,11 +81,11 @@ class Workers:
         try:
             self._db.run(work, durable=retention is not None)
         except BaseException:
-            self.lock_file().let_go(slot)
+            self.lock_file().release(slot)
             raise
         self.slots[worker.id] = slot
         self._db.has_workers = True
-        self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
+        self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
 
     def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:
         """Store the policy, and log an event if it has changed."""
@@ -110,7 +110,7 @@ class Workers:
             self._db.run(work, wakes=True)
         finally:
             if slot is not None:
-                self.lock_file().let_go(slot)
+                self.lock_file().release(slot)
 
     def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
         """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
@@ -119,8 +119,8 @@ class Workers:
         """
         slot = self.slots[worker_id]
         if not self.lock_file().is_current(slot):  # the file was deleted, so other processes cannot see the lock
-            slot = self.slots[worker_id] = self.lock_file().hold_visibly(slot)
-            self._db.engine().watcher.also_watch(lock_path(self._db.options.path))
+            slot = self.slots[worker_id] = self.lock_file().move_to_current_file(slot)
+            self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
 
         def work(connection: sqlite3.Connection) -> bool:
             values = {"id": worker_id, "slot": slot.number, "inode": slot.inode, "now": self._clock.now()}

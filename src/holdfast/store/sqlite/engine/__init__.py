@@ -1,1 +1,1 @@
-"""SQLite as a process uses it: connections, the writer, checkpoints, locks, wake-ups."""
+"""How a process uses SQLite: connections, the writer, checkpoints, locks, wake-ups."""

@@ -1,13 +1,14 @@
-"""The only checkpointer: it copies the write-ahead log into the database without the WAL-reset bug.
+"""The checkpointer, which copies the write-ahead log (WAL) into the database and avoids SQLite's WAL-reset bug.
 
-SQLite 3.7.0 to 3.51.2 can lose commits when one connection checkpoints while another starts the log anew. So no
-connection of ours checkpoints by itself; this one does, while a second connection holds the write lock and thus
-nobody can start the log anew. It is right on fixed versions too, and costs nothing there.
+SQLite 3.7.0 to 3.51.2 can lose commits when one connection checkpoints while another resets the WAL, that is, starts
+to write it from its beginning again. So Holdfast's connections never checkpoint automatically. The checkpointer takes
+the write lock on one connection, so that no writer can reset the WAL, and checkpoints on another. On fixed versions
+this is correct too, and costs nothing. See docs/internals/wal-reset.md.
 
-It also keeps flushes short. A flush of a commit that makes the log longer writes metadata of the file system as well,
-and takes about twice as long as one that overwrites what is there. After a checkpoint the log starts anew, in the
-space that it has. So a log that flushed commits make longer is checkpointed early. It gets as long as the traffic
-needs, and no longer.
+Checkpoints also keep flushes short. A flush that makes the WAL file longer also writes metadata of the file system,
+and takes about twice as long as one that overwrites existing space. After a checkpoint the WAL is reset and uses the
+existing space again. So the checkpointer runs early when flushed commits make the file longer, and the file grows
+only as large as the traffic needs.
 """
 
 import sqlite3
@@ -15,13 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHANGES_PER_CHECKPOINT = 8000
-CHANGES_PER_LOOK = 64
-FLUSHES_PER_LOOK = 8  # about what a checkpoint costs, in flushes that make the log longer
-MOST_FLUSHES_PER_LOOK = 1024
-LARGEST_LOG_BYTES = 16 * 1024 * 1024
+CHANGES_PER_SIZE_CHECK = 64
+FLUSHES_PER_SIZE_CHECK = 8  # about what a checkpoint costs, in flushes that make the WAL longer
+MAX_FLUSHES_PER_SIZE_CHECK = 1024
+MAX_WAL_BYTES = 16 * 1024 * 1024
 
 
-def size_of(file: Path) -> int:
+def file_size(file: Path) -> int:
+    """Return the size in bytes, 0 if the file does not exist."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -29,60 +31,66 @@ def size_of(file: Path) -> int:
 
 
 class Checkpointer:
-    """Not for several threads at once: only the thread that leads the writer calls it."""
+    """Not thread-safe: only the leader of the group commit calls it."""
 
     def __init__(
         self,
-        guard: sqlite3.Connection,
-        worker: sqlite3.Connection,
-        log: Path,
-        tell: Callable[[int, int], None] = lambda *_: None,
+        lock_connection: sqlite3.Connection,
+        checkpoint_connection: sqlite3.Connection,
+        wal: Path,
+        on_checkpoint: Callable[[int, int], None] = lambda *_: None,
     ) -> None:
-        """tell: what each checkpoint has achieved."""
-        self._guard, self._worker, self._log, self._tell = guard, worker, log, tell
+        """on_checkpoint: called with the result of each checkpoint, as `run` returns it."""
+        self._lock_connection, self._checkpoint_connection = lock_connection, checkpoint_connection
+        self._wal, self._on_checkpoint = wal, on_checkpoint
         self._changes = 0
-        self._next_look = 1  # at the first commit already: a program may not live for many
-        self._size = size_of(log)
-        self._flushes, self._flushes_per_look = 0, FLUSHES_PER_LOOK
+        self._next_size_check = 1  # after the first commit, because a short-lived program may make no more
+        self._size = file_size(wal)
+        self._flushes, self._flushes_per_size_check = 0, FLUSHES_PER_SIZE_CHECK
         self._had_grown = False
 
     def count(self, changes: int, flushed: bool) -> bool:
-        """Add a commit to what was written since; True when a checkpoint is worth it."""
+        """Count a commit. Return whether to checkpoint now."""
         self._changes += changes
         if flushed:
             self._flushes += 1
-            if self._flushes >= self._flushes_per_look and self._has_grown():
+            if self._flushes >= self._flushes_per_size_check and self._has_grown():
                 return True
-        if self._changes < self._next_look:
+        if self._changes < self._next_size_check:
             return False
-        self._next_look = self._changes + CHANGES_PER_LOOK
+        self._next_size_check = self._changes + CHANGES_PER_SIZE_CHECK
         return self.is_due()
 
     def is_due(self) -> bool:
-        """Whether there is enough in the log that a checkpoint is worth waiting for."""
-        # Few changes can be many bytes. A log that was started anew is cut to the limit: see journal_size_limit.
-        return self._changes >= CHANGES_PER_CHECKPOINT or size_of(self._log) > LARGEST_LOG_BYTES
+        """Return whether the WAL is so large that a checkpoint is worth waiting for the write lock."""
+        # Few changes can be many bytes. When the WAL is reset, journal_size_limit truncates the file.
+        return self._changes >= CHANGES_PER_CHECKPOINT or file_size(self._wal) > MAX_WAL_BYTES
 
     def _has_grown(self) -> bool:
-        """Whether the log is longer than at the last look, so that it is better started anew."""
-        size = size_of(self._log)
-        grown, self._size, self._flushes = size > self._size, size, 0
-        # Twice in a row: it was not started anew after the last checkpoint, since somebody reads from it.
-        in_vain = grown and self._had_grown
-        self._flushes_per_look = (
-            min(2 * self._flushes_per_look, MOST_FLUSHES_PER_LOOK) if in_vain else FLUSHES_PER_LOOK
+        """Return whether the WAL file is longer than at the last check."""
+        size = file_size(self._wal)
+        has_grown, self._size, self._flushes = size > self._size, size, 0
+        # Twice in a row: a reader has kept the WAL from being reset after the last checkpoint.
+        was_in_vain = has_grown and self._had_grown
+        self._flushes_per_size_check = (
+            min(2 * self._flushes_per_size_check, MAX_FLUSHES_PER_SIZE_CHECK)
+            if was_in_vain
+            else FLUSHES_PER_SIZE_CHECK
         )
-        self._had_grown = grown
-        return grown
+        self._had_grown = has_grown
+        return has_grown
 
-    def run(self, patiently: Callable[[Callable[[], object]], object]) -> tuple[int, int]:
-        """Returns the pages in the log, and how many of them are in the database now."""
-        patiently(lambda: self._guard.execute("BEGIN IMMEDIATE"))
+    def run(self, retry: Callable[[Callable[[], object]], object]) -> tuple[int, int]:
+        """Checkpoint. Return the number of pages in the WAL, and how many of them are in the database now.
+
+        retry: runs the action that takes the write lock.
+        """
+        retry(lambda: self._lock_connection.execute("BEGIN IMMEDIATE"))
         try:
-            _, pages, moved = self._worker.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            _, pages, copied = self._checkpoint_connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         finally:
-            if self._guard.in_transaction:
-                self._guard.execute("ROLLBACK")
-        self._changes, self._next_look = 0, CHANGES_PER_LOOK
-        self._tell(pages, moved)
-        return pages, moved
+            if self._lock_connection.in_transaction:
+                self._lock_connection.execute("ROLLBACK")
+        self._changes, self._next_size_check = 0, CHANGES_PER_SIZE_CHECK
+        self._on_checkpoint(pages, copied)
+        return pages, copied

@@ -1,4 +1,4 @@
-"""Connections as Holdfast wants them."""
+"""Opening SQLite connections with the settings that Holdfast needs."""
 
 import sqlite3
 import sys
@@ -6,19 +6,19 @@ from functools import partial
 from pathlib import Path
 
 from ....errors import CannotOpen, UnsupportedSQLite
-from .checkpoint import LARGEST_LOG_BYTES
+from .checkpoint import MAX_WAL_BYTES
 
-OLDEST_SQLITE = (3, 35, 0)
-PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make single commits cheaper
+MIN_SQLITE = (3, 35, 0)
+PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make small commits cheaper
 CACHE_KIB = 16_384
-READER_CACHE_KIB = 1_024  # reads are small, and there may be several such connections
+READER_CACHE_KIB = 1_024  # reads are small, and there can be several readers
 
-# A text that is not UTF-8, put there by hand, must not keep others from being read.
+# Text that is not UTF-8, inserted by plain SQL, must not make other rows unreadable.
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 
 
 def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
-    """A connection that never waits, never checkpoints by itself, and may be passed between threads."""
+    """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -31,7 +31,7 @@ def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> 
             "wal_autocheckpoint = 0",
             "mmap_size = 0",
             f"cache_size = -{cache_kib}",
-            f"journal_size_limit = {LARGEST_LOG_BYTES}",
+            f"journal_size_limit = {MAX_WAL_BYTES}",
             "temp_store = MEMORY",
             *(["fullfsync = 1", "checkpoint_fullfsync = 1"] if sys.platform == "darwin" else []),
         ):
@@ -43,10 +43,10 @@ def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> 
 
 
 def require_usable_sqlite() -> None:
-    """What the schema and the statements need of the library, found out by trying."""
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+    """Raise unless this SQLite library has what the schema and the statements need."""
+    if sqlite3.sqlite_version_info < MIN_SQLITE:
         raise UnsupportedSQLite(
-            f"SQLite {sqlite3.sqlite_version} is too old: Holdfast needs 3.35 or newer. Use a newer Python build"
+            f"SQLite must be 3.35 or newer, got {sqlite3.sqlite_version}: use a newer Python build"
         )
     probe = sqlite3.connect(":memory:")
     try:
@@ -60,13 +60,13 @@ def require_usable_sqlite() -> None:
 
 
 def use_wal(connection: sqlite3.Connection) -> None:
-    """Give an empty file its page size and auto_vacuum, and any file the write-ahead log."""
+    """Switch the database to WAL mode. Give an empty file its page size and auto_vacuum first."""
     if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     encoding = connection.execute("PRAGMA encoding").fetchone()[0]
     if encoding != "UTF-8":
-        raise CannotOpen(f"this database stores text as {encoding}, and Holdfast needs UTF-8: use another file")
+        raise CannotOpen(f"the text encoding of the database must be UTF-8, got {encoding}: use another file")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise UnsupportedSQLite(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
-from .checkpoint import LARGEST_LOG_BYTES, size_of
+from .checkpoint import MAX_WAL_BYTES, file_size
 from .files import UNSAFE_FILE_SYSTEMS, file_system_type
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ OPEN_LOCK = 128  # shared by all connections
 COMMAND_LENGTH = 60
 OBSERVATION_SECONDS, PAUSE_SECONDS = 0.3, 0.005
 log = logging.getLogger("holdfast.store")
-ALARM_BYTES = 4 * LARGEST_LOG_BYTES
+ALARM_BYTES = 4 * MAX_WAL_BYTES
 ALARM_INTERVAL_SECONDS = 60.0
 
 
@@ -104,7 +104,7 @@ class LogAlarm:
 
     def after_checkpoint(self, pages: int, moved: int) -> None:
         """pages: in the log; moved: of these, into the database. Pages that a reader needs stay in the log."""
-        size = size_of(self._log)
+        size = file_size(self._log)
         if moved >= pages or size <= ALARM_BYTES:
             if self._locks is not None:
                 log.info("%s can shrink again", self._log.name)
@@ -205,8 +205,8 @@ def read_file_environment(path: Path, blobs: Path, min_free_bytes: int, locks: L
         unsafe=magic in UNSAFE_FILE_SYSTEMS,
         free_bytes=_or(0, lambda: _free_bytes(folder)),
         min_free_bytes=min_free_bytes,
-        database_bytes=_or(0, lambda: size_of(path)),
-        log_bytes=_or(0, lambda: size_of(_log(path))),
+        database_bytes=_or(0, lambda: file_size(path)),
+        log_bytes=_or(0, lambda: file_size(_log(path))),
         not_writable=[str(file) for file in not_writable] if is_file else [],
         users=list(_file_users(path, locks)) if kind in ("file", "missing") else [],
         pid=os.getpid(),

@@ -1,4 +1,4 @@
-"""The database as a file: where it may be, how it is created, how much room is left."""
+"""The database file: where it may be, how it is created, how much free space is left."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ from ....errors import (
 )
 from ..migrate import DEFAULT_PREFIX
 
-# statfs(2) magic numbers of file systems on which SQLite's locks or shared memory cannot be trusted.
+# statfs(2) magic numbers of file systems on which SQLite's locks or shared memory are unreliable.
 UNSAFE_FILE_SYSTEMS = {
     0x6969: "NFS",
     0xFF534D42: "CIFS",
@@ -41,11 +41,11 @@ WRITTEN_PER_JOB = 16 * 1024
 
 
 def database_path(url: str) -> Path:
-    """A path, or the path in `sqlite:///relative.db` and `sqlite:////absolute.db`. No message shows a URL."""
+    """Return the path that a path or an SQLite URL names. Messages never show the URL, which may hold a password."""
     text = url
     if text.startswith("sqlite://"):
         if not text.startswith("sqlite:///") or "?" in text:
-            raise InvalidInput("this is no SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
+            raise InvalidInput("not a valid SQLite URL: write sqlite:///app.db or sqlite:////srv/app.db")
         text = text.removeprefix("sqlite:///")
     elif _SCHEME.match(text):
         raise InvalidInput(
@@ -53,40 +53,40 @@ def database_path(url: str) -> Path:
             "use a path to an SQLite file"
         )
     if text == ":memory:" or not text or text.startswith("file:"):
-        raise InvalidInput(f"a durable queue needs a file, and {text!r} names none: pass a path such as 'app.db'")
+        raise InvalidInput(f"the database must be a file, got {text!r}: pass a path such as 'app.db'")
     if "\0" in text:
         raise InvalidInput("a path must not contain a NUL character")
     try:
         text.encode()
-        # SQLite keeps its log beside the file itself, not beside a link to it.
+        # SQLite keeps the WAL beside the file itself, not beside a link to it.
         resolved = Path(text).resolve()
         if os.path.islink(resolved):  # noqa: PTH114  is_symlink raises where the folder cannot be entered
-            raise OSError("it is a link that leads to itself")
+            raise OSError("it is a symbolic link to itself")
         return resolved
     except (UnicodeEncodeError, OSError, RuntimeError) as error:
         raise CannotOpen(f"this path cannot be used: {error}") from None
 
 
 def blob_folder(path: Path, prefix: str) -> Path:
-    """Beside the database, and one for each prefix in it: what one of them has no use for may be another's."""
+    """Return the folder beside the database. Each prefix has its own, because each deletes its unused blobs."""
     return Path(f"{path}-{'' if prefix == DEFAULT_PREFIX else prefix}blobs")
 
 
 def prepare_file(path: Path, create: bool) -> None:
-    """Check that a database can live here, and create the file with private permissions if there is none."""
-    with _explained(path):
-        _require_place(path, create)
+    """Check that a database can be here. If the file does not exist, create it with private permissions."""
+    with _os_errors_translated(path):
+        _require_location(path, create)
         _require_writable(path)
 
 
 def require_file(path: Path) -> None:
-    """Check that there is one, for those who only read it."""
-    with _explained(path):
-        _require_place(path, create=False)
+    """Check that the database file exists, for callers that only read it."""
+    with _os_errors_translated(path):
+        _require_location(path, create=False)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _os_errors_translated(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -95,7 +95,7 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_place(path: Path, create: bool) -> None:
+def _require_location(path: Path, create: bool) -> None:
     if path.is_dir():
         raise CannotOpen(f"{path} is a folder: pass the path of a file in it, such as {path / 'app.db'}")
     folder = path.parent
@@ -105,7 +105,8 @@ def _require_place(path: Path, create: bool) -> None:
     if not path.exists():
         if not create:
             raise DatabaseMissing(
-                f"{path} does not exist: check the path, or make it with 'holdfast migrate --create' or migrate=True"
+                f"{path} does not exist: check the path, or create it with 'holdfast migrate --create' or "
+                "migrate=True"
             )
         _create(path)
     elif not path.is_file():
@@ -122,7 +123,7 @@ def _require_writable(path: Path) -> None:
 
 
 def _create(path: Path) -> None:
-    # O_EXCL: only a file that nobody can have open yet, since closing a descriptor drops SQLite's locks on it.
+    # O_EXCL: closing a descriptor of an existing file would drop the locks that this process has on it.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -147,18 +148,18 @@ def refuse_unsafe_file_system(folder: Path) -> None:
 
 
 def file_system_type(folder: Path) -> int:
-    """The magic number of the file system, or 0 where the system does not tell."""
+    """Return the magic number of the file system, or 0 if unknown."""
     if not sys.platform.startswith("linux"):
         return 0
-    # struct statfs begins with f_type, one machine word; Python's os.statvfs leaves it out.
+    # struct statfs begins with f_type, one machine word; os.statvfs does not have it.
     buffer = ctypes.create_string_buffer(512)
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(folder), buffer) != 0:
         return 0
     return ctypes.c_long.from_buffer(buffer).value & 0xFFFFFFFF
 
 
-def require_room(path: Path, size: int) -> None:
-    """Raise unless there is room to write so many bytes anew: to a temporary file first, then to the log."""
+def require_space_for_vacuum(path: Path, size: int) -> None:
+    """Raise unless there is free space to rewrite so many bytes: to a temporary file first, then to the WAL."""
     temporary = _temporary_folder()
     needed = dict.fromkeys((path.parent, temporary), size)
     if os.stat(temporary).st_dev == os.stat(path.parent).st_dev:  # noqa: PTH116
@@ -168,44 +169,44 @@ def require_room(path: Path, size: int) -> None:
         free = usage.f_bavail * usage.f_frsize
         if free < bytes_needed:
             raise CannotVacuum(
-                f"to write {size:,} bytes anew takes {bytes_needed:,} of free space below {folder}, and there are "
-                f"{free:,}: free some, or shrink it in steps, without --full"
+                f"rewriting {size:,} bytes needs {bytes_needed:,} bytes of free space below {folder}, got {free:,}: "
+                "free some space, or shrink the file in steps, without --full"
             )
 
 
 def _temporary_folder() -> Path:
-    """Where SQLite puts temporary files."""
-    given = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")
-    for name in given:
+    """Return where SQLite puts temporary files."""
+    candidates = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")
+    for name in candidates:
         if name and os.access(name, os.W_OK | os.X_OK):
             return Path(name)
     return Path()
 
 
 class FreeSpace:
-    """Refuses new work while the disk is nearly full, so that running work can still settle."""
+    """Refuses new jobs while the disk is nearly full, so that running jobs can still settle."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder, self._reserve = folder, reserve_bytes
         self._checked_until, self._allowance = 0.0, 0
 
     def require(self, size: int, written_per_byte: int = WRITTEN_PER_BYTE) -> None:
-        """Raise unless there is room for so many bytes of payload above the reserve."""
+        """Raise unless there is free space for so many bytes of payload above the reserve."""
         self._allowance -= written_per_byte * size + WRITTEN_PER_JOB
         if self._allowance < 0 or time.monotonic() >= self._checked_until:
-            self._look(written_per_byte * size)
+            self._check(written_per_byte * size)
 
-    def _look(self, written: int) -> None:
+    def _check(self, written: int) -> None:
         try:
             usage = os.statvfs(self._folder)
         except OSError as error:
-            raise CannotOpen(f"the folder {self._folder} cannot be read any more: {error.strerror}") from error
+            raise CannotOpen(f"the folder {self._folder} cannot be read: {error.strerror}") from error
         free = usage.f_bavail * usage.f_frsize
-        # A payload is written to the log and, at a checkpoint, to the database.
+        # A payload is written to the WAL and, at a checkpoint, to the database.
         room = free - self._reserve - (written if self._reserve else 0)
         if room < 0:
             raise DiskFull(
-                f"{free:,} bytes are free below {self._folder}, too few beside the reserve of {self._reserve:,} that "
-                "lets running jobs settle: free some space, or pass a smaller min_free_bytes"
+                f"{free:,} bytes are free below {self._folder}, and a reserve of {self._reserve:,} is kept so that "
+                "running jobs can settle: free some space, or pass a smaller min_free_bytes"
             )
         self._checked_until, self._allowance = time.monotonic() + SPACE_CHECK_SECONDS, room // 4

@@ -1,4 +1,8 @@
-"""Whose turn it is to write: one thread leads, the others stand in line and may find their work done for them."""
+"""The queue of group commit: one thread leads and commits for all, the others follow.
+
+A thread that wants to write enters the queue. If no thread leads, it becomes the leader. Otherwise it waits, until a
+leader has done its work or it is made the leader itself.
+"""
 
 import threading
 from collections import deque
@@ -6,156 +10,158 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Generic, TypeVar
 
-GATHERING_SECONDS = 0.00005
+ARRIVAL_SECONDS = 0.00005
 
 
-class QueuedWrite:
-    """A thread that stands in line. Its gate opens when its work is done, or when it is to lead."""
+class QueueEntry:
+    """A thread in the commit queue. Its wake-up lock is released when its work is done or when it has to lead."""
 
-    __slots__ = ("behind", "done", "gate", "leads", "left", "taken")
+    __slots__ = ("done", "in_group", "is_leader", "wakes_next", "wakeup", "withdrawn")
 
     def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
         self.done = False
-        self.leads = False
-        self.left = False  # it waits no more
-        self.taken = False  # its work is being done, or was
-        self.behind: Sequence[QueuedWrite] = ()  # whose gates it opens as soon as it has passed its own
+        self.is_leader = False
+        self.withdrawn = False  # it no longer waits
+        self.in_group = False  # a leader is doing its work, or has done it
+        self.wakes_next: Sequence[QueueEntry] = ()  # the followers that it wakes after it was woken itself
 
-    def is_over(self) -> bool:
-        """Whether there is nothing to do for it in the line."""
-        return self.left or self.taken or self.done
-
-
-W = TypeVar("W", bound=QueuedWrite)
+    def is_stale(self) -> bool:
+        """Return whether the queue can drop this entry."""
+        return self.withdrawn or self.in_group or self.done
 
 
-class Turn(Generic[W]):
+E = TypeVar("E", bound=QueueEntry)
+
+
+class CommitQueue(Generic[E]):
     def __init__(self) -> None:
-        self.line: deque[W] = deque()
-        self._alone: deque[QueuedWrite] = deque()  # those who want to lead and bring no work
+        self.pending: deque[E] = deque()
+        self.exclusive: deque[QueueEntry] = deque()  # threads that want to lead and bring no work
         self._lock = threading.Lock()
-        self._led = False
-        self._awaited = 0  # how many must stand in line for the leader to go on
-        self._arrival = threading.Lock()  # what it waits for
-        self._at_once: int | None = None  # the thread that leads without having stood in line
+        self._has_leader = False
+        self._expected = 0  # the leader waits until so many entries are pending
+        self._arrival = threading.Lock()  # released when they are
+        self._direct_leader: int | None = None  # the thread that leads without having entered the queue
 
-    def take_if_free(self) -> bool:
-        """Lead at once, where nobody does; and then nobody stands in line. `give_back` it in any case."""
+    def lead_if_idle(self) -> bool:
+        """Lead at once if no thread does; the queue is empty then. Call `stop_direct_lead` in any case."""
         with self._lock:
-            if self._led:
+            if self._has_leader:
                 return False
-            self._led, self._at_once = True, get_ident()
+            self._has_leader, self._direct_leader = True, get_ident()
             return True
 
-    def give_back(self) -> None:
-        """Stop leading, if this thread does since `take_if_free`: an interrupt may have hidden its answer."""
-        if self._at_once != get_ident():
+    def stop_direct_lead(self) -> None:
+        """Stop leading if this thread leads since `lead_if_idle`, whose return value an interrupt may have lost."""
+        if self._direct_leader != get_ident():
             return
         with self._lock:
-            self._at_once = None
-            if not self.line and not self._alone:  # most often
-                self._led = False
+            self._direct_leader = None
+            if not self.pending and not self.exclusive:  # most often
+                self._has_leader = False
                 return
-        self.pass_on()
+        self.hand_over()
 
-    def take(self, one: W, patience_seconds: float) -> bool:
-        """Stand in line. True: this thread leads now, and must `pass_on`. False: another has done its work, or the
-        patience was over before anyone had."""
-        with self._lock:
-            self.line.append(one)
-            if not self._led:
-                self._led = one.leads = True
-                return True
-            if self._awaited and len(self.line) >= self._awaited:
-                self._awaited = 0
-                self._arrival.release()
-        self._wait(one, patience_seconds)
-        return one.leads
+    def enter(self, entry: E, timeout: float) -> bool:
+        """Enter the queue and wait.
 
-    def take_alone(self, one: QueuedWrite, patience_seconds: float) -> None:
-        """Lead without any work, before the others in line, unless the patience ends first."""
-        with self._lock:
-            if not self._led:
-                self._led = one.leads = True
-                return
-            self._alone.append(one)
-        self._wait(one, patience_seconds)
-
-    def pass_on(self) -> None:
-        """Stop leading; the first in line leads next."""
-        with self._lock:
-            while self.line and self.line[0].is_over():
-                self.line.popleft()
-            heirs = self._alone or self.line
-            if not heirs:
-                self._led = False
-                return
-            heir = self._alone.popleft() if self._alone else self.line[0]
-            heir.leads = True
-            heir.gate.release()
-
-    def await_others(self, count: int) -> None:
-        """For the leader: wait until so many stand in line, as long as somebody comes every few moments."""
-        came = 0
-        while True:
-            with self._lock:
-                before, came = came, len(self.line)
-                if came >= count or came == before:
-                    self._awaited = 0
-                    return
-                self._arrival.acquire(blocking=False)  # it may have been left open
-                self._awaited = count
-            self._arrival.acquire(timeout=GATHERING_SECONDS)
-
-    def gather(self, group: list[W], most: int) -> None:
-        """Take those who stand in line, for the leader to do their work. From then on none of them leaves."""
-        with self._lock:
-            while self.line and len(group) < most:
-                one = self.line[0]
-                if not one.is_over():
-                    group.append(one)  # first there, then out of the line: an interrupt in between must lose nobody
-                    one.taken = True
-                self.line.popleft()
-
-    def let_pass(self, group: list[W]) -> None:
-        """The work of all of them is done.
-
-        The leader wakes one of them, and each wakes two more. Woken all at once they would only get in each other's
-        way, since one at a time can run.
+        Return True if this thread is the leader now; it must call `hand_over`. Return False if another thread has
+        done its work, or if the timeout ended before any thread had begun it.
         """
         with self._lock:
-            waiting = [one for one in group if not one.leads and not one.left]
-            for place, one in enumerate(waiting):
-                one.behind = waiting[2 * place + 1 : 2 * place + 3]
-            for one in group:
-                one.done = True
-        if waiting:
-            waiting[0].gate.release()
+            self.pending.append(entry)
+            if not self._has_leader:
+                self._has_leader = entry.is_leader = True
+                return True
+            if self._expected and len(self.pending) >= self._expected:
+                self._expected = 0
+                self._arrival.release()
+        self._wait(entry, timeout)
+        return entry.is_leader
 
-    def _wait(self, one: QueuedWrite, patience_seconds: float) -> None:
-        passed = False
+    def lead_exclusively(self, entry: QueueEntry, timeout: float) -> None:
+        """Wait to lead without any work, ahead of the pending entries, until the timeout ends."""
+        with self._lock:
+            if not self._has_leader:
+                self._has_leader = entry.is_leader = True
+                return
+            self.exclusive.append(entry)
+        self._wait(entry, timeout)
+
+    def hand_over(self) -> None:
+        """Stop leading and make the next thread in the queue the leader."""
+        with self._lock:
+            while self.pending and self.pending[0].is_stale():
+                self.pending.popleft()
+            if not self.exclusive and not self.pending:
+                self._has_leader = False
+                return
+            successor = self.exclusive.popleft() if self.exclusive else self.pending[0]
+            successor.is_leader = True
+            successor.wakeup.release()
+
+    def wait_for_followers(self, count: int) -> None:
+        """Wait, as the leader, until `count` entries are pending or none arrives for ARRIVAL_SECONDS."""
+        arrived = 0
+        while True:
+            with self._lock:
+                before, arrived = arrived, len(self.pending)
+                if arrived >= count or arrived == before:
+                    self._expected = 0
+                    return
+                self._arrival.acquire(blocking=False)  # an earlier wait may have left it released
+                self._expected = count
+            self._arrival.acquire(timeout=ARRIVAL_SECONDS)
+
+    def take_group(self, group: list[E], limit: int) -> None:
+        """Move pending entries to the leader's group. From then on they cannot withdraw."""
+        with self._lock:
+            while self.pending and len(group) < limit:
+                entry = self.pending[0]
+                if not entry.is_stale():
+                    group.append(entry)  # before it leaves the queue: an interrupt in between must not lose it
+                    entry.in_group = True
+                self.pending.popleft()
+
+    def finish(self, group: list[E]) -> None:
+        """Mark the work of the group as done and wake its threads.
+
+        The leader wakes one follower, and each follower wakes two more. Only one thread at a time can run Python
+        code, so threads that are woken all at once would only contend with each other.
+        """
+        with self._lock:
+            followers = [entry for entry in group if not entry.is_leader and not entry.withdrawn]
+            for index, entry in enumerate(followers):
+                entry.wakes_next = followers[2 * index + 1 : 2 * index + 3]
+            for entry in group:
+                entry.done = True
+        if followers:
+            followers[0].wakeup.release()
+
+    def _wait(self, entry: QueueEntry, timeout: float) -> None:
+        woken = False
         try:
-            passed = one.gate.acquire(timeout=patience_seconds) or (self._must_stay(one) and one.gate.acquire())
+            woken = entry.wakeup.acquire(timeout=timeout) or (self._must_wait(entry) and entry.wakeup.acquire())
         finally:
-            if not passed:
-                self._leave(one)
-            for other in one.behind:
-                other.gate.release()
+            if not woken:
+                self._withdraw(entry)
+            for follower in entry.wakes_next:
+                follower.wakeup.release()
 
-    def _must_stay(self, one: QueuedWrite) -> bool:
-        """When the patience is over: it leads by now, or its work is being done. Otherwise it has left."""
+    def _must_wait(self, entry: QueueEntry) -> bool:
+        """Return whether a thread whose timeout has ended leads by now, or has its work done. Otherwise withdraw."""
         with self._lock:
-            one.left = not (one.leads or one.taken)
-            return not one.left
+            entry.withdrawn = not (entry.is_leader or entry.in_group)
+            return not entry.withdrawn
 
-    def _leave(self, one: QueuedWrite) -> None:
-        """After an interrupt, or when the patience was over."""
+    def _withdraw(self, entry: QueueEntry) -> None:
+        """Leave the queue, after a timeout or an interrupt."""
         with self._lock:
-            one.left = True
-            leads, one.leads = one.leads, False
-            if one in self._alone:
-                self._alone.remove(one)
-        if leads:  # it was made leader in the same moment as it was interrupted
-            self.pass_on()
+            entry.withdrawn = True
+            was_leader, entry.is_leader = entry.is_leader, False
+            if entry in self.exclusive:
+                self.exclusive.remove(entry)
+        if was_leader:  # it was made the leader at the moment of the interrupt
+            self.hand_over()

@@ -1,4 +1,4 @@
-"""What `app.transaction()` gives."""
+"""Transactions of the caller: on a connection passed as `conn=`, or opened by `app.transaction()`."""
 
 import os
 import sqlite3
@@ -9,29 +9,33 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from ....errors import ForeignConnection, InvalidInput, TransactionError, UsedAfterFork
-from .checkpoint import LARGEST_LOG_BYTES
+from .busy_retry import BusyRetry
+from .checkpoint import MAX_WAL_BYTES
 from .connection import READ_TEXT
-from .errors import Patience, translate
+from .errors import translate
 
 T = TypeVar("T")
 
 
-def take_part(
+def run_in_caller_transaction(
     connection: sqlite3.Connection,
     path: Path,
-    patience: Patience,
+    busy_retry: BusyRetry,
     guard: bool,
     work: Callable[[sqlite3.Connection], T],
 ) -> T:
-    """Run the work inside the user's transaction, in a savepoint, so that an error leaves theirs usable."""
+    """Run the work inside the caller's transaction, in a savepoint, so that the transaction survives an error.
+
+    guard: turn off automatic checkpoints on the connection.
+    """
     try:
         _require_same_file(connection, path)
-        if guard:  # its own checkpoints could lose commits: see checkpoint.py
+        if guard:  # automatic checkpoints could lose commits: see checkpoint.py
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG_BYTES}")
-        _require_transaction(connection, patience)
+            connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
+        _require_transaction(connection, busy_retry)
         with _plain_rows(connection):
-            return patience.run(lambda: _in_savepoint(connection, work))
+            return busy_retry.run(lambda: _in_savepoint(connection, work))
     except sqlite3.Error as error:
         raise translate(error, path) from error
 
@@ -44,10 +48,10 @@ def _in_savepoint(connection: sqlite3.Connection, work: Callable[[sqlite3.Connec
         if connection.in_transaction:
             connection.execute("ROLLBACK TO holdfast")
             connection.execute("RELEASE holdfast")
-        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:  # no waiting would help
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:  # waiting would not help
             raise TransactionError(
-                "your transaction began with a read, and another connection has written since, so it cannot write "
-                "any more: roll it back, and begin it with BEGIN IMMEDIATE"
+                "the transaction of conn= began with a read, and another connection has written since, so it cannot "
+                "write: roll it back, and begin it with BEGIN IMMEDIATE"
             ) from error
         raise
     connection.execute("RELEASE holdfast")
@@ -56,7 +60,7 @@ def _in_savepoint(connection: sqlite3.Connection, work: Callable[[sqlite3.Connec
 
 @contextmanager
 def _plain_rows(connection: sqlite3.Connection) -> Iterator[None]:
-    """The user's connection may make dictionaries of rows; the store's own statements count columns."""
+    """Turn off the row and text factories of the caller's connection: the store needs plain tuples."""
     rows, text = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:
@@ -68,14 +72,15 @@ def _plain_rows(connection: sqlite3.Connection) -> Iterator[None]:
 def _require_same_file(connection: sqlite3.Connection, path: Path) -> None:
     if not isinstance(connection, sqlite3.Connection):
         raise InvalidInput(
-            f"conn= takes a sqlite3.Connection or what app.transaction() gives, not {type(connection).__qualname__}"
+            "conn= must be a sqlite3.Connection or a transaction of app.transaction(), "
+            f"got {type(connection).__qualname__}"
         )
     with _plain_rows(connection):
         files = connection.execute("PRAGMA database_list").fetchall()
     main = next((file for _, name, file in files if name == "main"), "")
     if not main or not _is_same_file(main, path):
         raise ForeignConnection(
-            f"conn= is a connection to {main or 'a database in memory'}, and this Holdfast is on {path}: "
+            f"conn= must be a connection to {path}, got one to {main or 'a database in memory'}: "
             "pass a connection to the same file"
         )
 
@@ -89,16 +94,16 @@ def _is_same_file(first: str, second: Path) -> bool:
         return False
 
 
-def _require_transaction(connection: sqlite3.Connection, patience: Patience) -> None:
+def _require_transaction(connection: sqlite3.Connection, busy_retry: BusyRetry) -> None:
     if connection.in_transaction:
         return
     if connection.isolation_level is None or getattr(connection, "autocommit", False) is True:
         raise TransactionError(
-            "conn= has no open transaction, so this would be committed at once: execute BEGIN IMMEDIATE on it "
-            "first, or leave conn= out"
+            "conn= has no open transaction, so the change would be committed at once: execute BEGIN IMMEDIATE on it "
+            "first, or leave out conn="
         )
-    # As the sqlite3 module itself does before the first change, but without the upgrade that can fail.
-    patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+    # The sqlite3 module begins a deferred transaction here, whose upgrade to a write lock can fail.
+    busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
 
 
 class Transaction:
@@ -134,14 +139,13 @@ class Transaction:
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
                 raise TransactionError(
-                    "a transaction is not begun or ended inside app.transaction(): it commits when the block ends, "
-                    "and rolls back if the block raises. Nor is another database attached: SQLite would not commit "
-                    "both together"
+                    "BEGIN, COMMIT, ROLLBACK, ATTACH and DETACH are not allowed inside app.transaction(): it commits "
+                    "when the block ends, and rolls back if the block raises"
                 ) from error
             raise
 
     def _end(self) -> None:
-        """The block is over; the connection may serve another. A cursor with rows left would keep it in the past."""
+        """Close the cursors: one with unread rows would keep an old snapshot open on the connection."""
         if os.getpid() == self._pid:
             for cursor in list(self._cursors):
                 cursor.close()
@@ -149,14 +153,14 @@ class Transaction:
 
 
 class CompletingTransaction(Transaction):
-    """The transaction of `ctx.complete()`: with what is done in it, the job succeeds, or neither happens."""
+    """The transaction of `ctx.complete()`: its writes and the success of the job commit together."""
 
     result: Any = None
-    """What the job is to have as its result, or `Then(…)` to go on with."""
+    """The result of the job, or `Then(…)` to continue its chain."""
 
 
 def is_open(conn: Any) -> bool:
-    """Whether what was passed as `conn=` has a transaction open still."""
+    """Return whether a value passed as `conn=` still has an open transaction."""
     connection = conn._connection if isinstance(conn, Transaction) else conn
     try:
         return connection is not None and bool(connection.in_transaction)
@@ -164,14 +168,14 @@ def is_open(conn: Any) -> bool:
         return False
 
 
-OwnTransaction = TypeVar("OwnTransaction", bound=Transaction)
+K = TypeVar("K", bound=Transaction)
 
 
 @contextmanager
-def handed_out(connection: sqlite3.Connection, kind: type[OwnTransaction]) -> Iterator[OwnTransaction]:
-    """The transaction that is open on the connection, for the user's statements, which must not end it."""
+def caller_transaction(connection: sqlite3.Connection, kind: type[K]) -> Iterator[K]:
+    """Yield the open transaction for the caller's own statements, which must not end it."""
     transaction = kind(connection)
-    connection.set_authorizer(_refuse)
+    connection.set_authorizer(_authorize)
     try:
         yield transaction
     finally:
@@ -181,8 +185,8 @@ def handed_out(connection: sqlite3.Connection, kind: type[OwnTransaction]) -> It
         transaction._end()
 
 
-REFUSED = {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
+FORBIDDEN_ACTIONS = {sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH}
 
 
-def _refuse(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_DENY if action in REFUSED else sqlite3.SQLITE_OK
+def _authorize(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if action in FORBIDDEN_ACTIONS else sqlite3.SQLITE_OK

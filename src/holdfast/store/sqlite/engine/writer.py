@@ -1,8 +1,9 @@
-"""The one writer of a process, with group commit.
+"""The writer of a process: it runs every write, with group commit.
 
-A thread that wants to write puts its work in line. If nobody is writing it becomes the leader and does all the work
-that stands in line, in one transaction with one fsync, and leaves each result where its owner finds it. A lone
-thread thus writes at once, without handing anything to anybody; threads that write together share a commit.
+A thread that wants to write enters the commit queue. If no other thread writes, it becomes the leader: it runs all
+pending work in one transaction with one fsync, and stores each result where its owner finds it. So a single thread
+writes at once, without a hand-over, and threads that write at the same time share a commit. See group_commit.py and
+docs/internals/group-commit.md.
 """
 
 import sqlite3
@@ -15,41 +16,40 @@ from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
+from .busy_retry import BusyRetry
 from .checkpoint import Checkpointer
-from .errors import Patience, is_busy, translate
-from .group_commit import QueuedWrite, Turn
+from .errors import is_busy, translate
+from .group_commit import CommitQueue, QueueEntry
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
-
-
-class EngineGone(Exception):
-    """This engine was closed because of a fork, before anything was done; a new one takes its place."""
-
-
-class Joinable(Generic[T]):  # no ABC: it is asked for each member of a group whether it is one
-    """Work of which several can be done with one statement."""
-
-    most_together: int
-
-    def __call__(self, connection: sqlite3.Connection, /) -> T:
-        raise NotImplementedError
-
-    def do_together(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
-        """Do all of them, which are of this class; results in the same order. All or none."""
-        raise NotImplementedError
-
-
 FLUSHED = "FULL"
 MAX_GROUP = 500
 
 
-class _Request(QueuedWrite, Generic[T]):
-    __slots__ = ("atomic", "durable", "error", "limit", "result", "wakes", "work")
+class EngineClosedForFork(Exception):
+    """Raised before anything was done: a fork has closed this engine. Try again with the new one."""
 
-    def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool, limit: float | None = None) -> None:
-        QueuedWrite.__init__(self)
-        self.work, self.durable, self.atomic, self.wakes, self.limit = work, durable, atomic, wakes, limit
+
+class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each member of a group
+    """Work that one statement can do for several requests."""
+
+    max_combined: int
+
+    def __call__(self, connection: sqlite3.Connection, /) -> T:
+        raise NotImplementedError
+
+    def run_combined(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
+        """Run all works, which are of this class, or none. Return their results in the same order."""
+        raise NotImplementedError
+
+
+class _Request(QueueEntry, Generic[T]):
+    __slots__ = ("atomic", "durable", "error", "result", "timeout", "wakes", "work")
+
+    def __init__(self, work: Work[T], durable: bool, atomic: bool, wakes: bool, timeout: float | None = None) -> None:
+        QueueEntry.__init__(self)
+        self.work, self.durable, self.atomic, self.wakes, self.timeout = work, durable, atomic, wakes, timeout
         self.result: T
         self.error: BaseException | None = None
 
@@ -57,7 +57,7 @@ class _Request(QueuedWrite, Generic[T]):
         self.error = None
         try:
             self.result = self.work(connection)
-        except Exception as error:  # noqa: BLE001  it belongs to the thread that brought the work
+        except Exception as error:  # noqa: BLE001  raised in the thread that brought the work
             self.error = error
 
 
@@ -67,25 +67,26 @@ class Writer:
         path: Path,
         connection: sqlite3.Connection,
         checkpointer: Checkpointer,
-        patience: Patience,
+        busy_retry: BusyRetry,
         durable_level: str,
-        on_wake: Callable[[], None],
+        on_commit: Callable[[], None],
     ) -> None:
+        """on_commit: called after commits that may concern waiting threads."""
         self._path, self._connection, self._checkpointer = path, connection, checkpointer
-        self._patience, self._on_wake = patience, on_wake
+        self._busy_retry, self._on_commit = busy_retry, on_commit
         self._durable_level, self._level = durable_level, ""
-        self._turn = Turn[_Request[Any]]()
+        self._queue = CommitQueue[_Request[Any]]()
         self._last_group = 1
-        self._owner: int | None = None  # the thread inside owned()
-        self._owner_task: object = None  # and the coroutine, if it is one
-        self._owned_at = 0.0
+        self._owner: int | None = None  # the thread inside reserve()
+        self._owner_task: object = None  # its asyncio task, if it runs one
+        self._reserved_at = 0.0
         self._counted = connection.total_changes
-        self._leader: int | None = None  # the thread that does the work of the line
-        self._usable = True  # neither closed nor retired nor damaged
-        self._abandoned = self._retired = self._closed = False
+        self._leader: int | None = None  # the thread that runs the work of the queue
+        self._usable = True  # neither closed nor damaged
+        self._abandoned = self._closed_for_fork = self._closed = False
         self.damage: CorruptDatabase | None = None
-        self.since_fold = 0
-        """Changes since the statistics were folded by this process; reset by whoever folds."""
+        self.changes_since_fold = 0
+        """Changes since this process last folded statistics. The caller that folds resets it."""
 
     def run(
         self,
@@ -94,44 +95,44 @@ class Writer:
         durable: bool = False,
         atomic: bool = False,
         wakes: bool = False,
-        limit: float | None = None,
+        timeout: float | None = None,
     ) -> T:
-        """Run the work in a transaction that has been committed when this returns.
+        """Run the work in a transaction that is committed when this returns.
 
-        durable: flush it to the disk as well. atomic: the work is a single statement, which SQLite makes a
-        transaction of its own. wakes: tell waiting threads of this process. limit: seconds to wait for others, if
-        not as long as usual. The work may be run more than once, each time after everything it did was undone.
+        durable: also flush it to the disk. atomic: the work is a single statement, which is a transaction by itself.
+        wakes: notify waiting threads of this process. timeout: how many seconds to wait for other writers, if not
+        busy_timeout. The work may run more than once; before each new run its changes are rolled back.
         """
         if atomic and self._last_group == 1:
             try:
-                if self._turn.take_if_free():
-                    return self._run_at_once(work, durable, wakes, limit)
+                if self._queue.lead_if_idle():
+                    return self._run_directly(work, durable, wakes, timeout)
             finally:
-                self._turn.give_back()
+                self._queue.stop_direct_lead()
         if self._leader is not None or self._owner is not None:
-            self.refuse_nesting()
-        request = _Request(work, durable, atomic, wakes, limit)
+            self.forbid_nested_write()
+        request = _Request(work, durable, atomic, wakes, timeout)
         try:
-            if self._turn.take(request, self._patience.limit if limit is None else limit):
+            if self._queue.enter(request, self._busy_retry.timeout if timeout is None else timeout):
                 self._leader = get_ident()
                 while not request.done:
-                    self._serve()
+                    self._commit_group()
         finally:
-            if request.leads:
+            if request.is_leader:
                 self._leader = None
-                self._turn.pass_on()
-        if request.left and not request.done:
-            raise self._held_up()
+                self._queue.hand_over()
+        if request.withdrawn and not request.done:
+            raise self._reserved_too_long()
         return self._result_of(request)
 
-    def _held_up(self) -> StoreBusy:
+    def _reserved_too_long(self) -> StoreBusy:
         return StoreBusy(
-            f"another thread of this process has kept the database for {self._patience.limit:g} seconds, in "
+            f"another thread of this process has kept the database for {self._busy_retry.timeout:g} seconds, in "
             "app.transaction() or ctx.complete(): keep such blocks short, or raise busy_timeout"
         )
 
-    def _run_at_once(self, work: Work[T], durable: bool, wakes: bool, limit: float | None) -> T:
-        """The short way, for a thread that is alone: as `_serve`, but there is no line and nothing to leave there."""
+    def _run_directly(self, work: Work[T], durable: bool, wakes: bool, timeout: float | None) -> T:
+        """Do what `_commit_group` does, for a thread that writes alone: no queue, no request."""
         connection = self._connection
         try:
             if not self._usable:
@@ -144,7 +145,7 @@ class Writer:
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                result = self._patience.run(lambda: work(connection), limit)
+                result = self._busy_retry.run(lambda: work(connection), timeout)
             changes = connection.total_changes - self._counted
             if changes:
                 self._count_commit(changes, wakes)
@@ -161,63 +162,63 @@ class Writer:
         raise error
 
     @contextmanager
-    def exclusively(self, patience_seconds: float = -1) -> Iterator[bool]:
-        """Keep the other threads of this process from writing, for as long as the block lasts.
+    def exclusive(self, timeout: float = -1) -> Iterator[bool]:
+        """Keep the other threads of this process from writing for the duration of the block.
 
-        With patience_seconds it waits no longer than that for them, and gives False if that was too short.
+        Yield False if the timeout ended before they had finished.
         """
-        one = QueuedWrite()
+        entry = QueueEntry()
         try:
-            self._turn.take_alone(one, patience_seconds)
-            yield one.leads
+            self._queue.lead_exclusively(entry, timeout)
+            yield entry.is_leader
         finally:
-            if one.leads and not self._abandoned:
-                self._turn.pass_on()
+            if entry.is_leader and not self._abandoned:
+                self._queue.hand_over()
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
-        """While this thread has a transaction open on another connection."""
-        self.refuse_nesting()
-        with self.exclusively(self._patience.limit) as alone:
-            if not alone:
-                raise self._held_up()
+    def reserve(self) -> Iterator[None]:
+        """Block other writes while this thread has a transaction open on another connection."""
+        self.forbid_nested_write()
+        with self.exclusive(self._busy_retry.timeout) as acquired:
+            if not acquired:
+                raise self._reserved_too_long()
             self._require_usable()
-            self._owner, self._owner_task, self._owned_at = get_ident(), _current_task(), time.monotonic()
+            self._owner, self._owner_task, self._reserved_at = get_ident(), _current_task(), time.monotonic()
             try:
                 yield
             finally:
                 self._owner = self._owner_task = None
 
     def held_for(self) -> float:
-        """Seconds for which one thread of this process has had its own transaction; 0 where none has."""
-        return 0.0 if self._owner is None else time.monotonic() - self._owned_at
+        """Return for how many seconds a thread of this process has reserved the writer; 0 if none has."""
+        return 0.0 if self._owner is None else time.monotonic() - self._reserved_at
 
-    def is_owned_here(self) -> bool:
+    def is_reserved_by_this_thread(self) -> bool:
         return self._owner is not None and self._owner == get_ident()
 
     def checkpoint(self) -> tuple[int, int]:
-        with self.owned():
-            return self._checkpointer.run(self._patience.run)
+        with self.reserve():
+            return self._checkpointer.run(self._busy_retry.run)
 
     def count_changes(self, changes: int, flushed: bool) -> None:
-        """A commit of so many changes by this process: checkpoint when there are enough. For the leader."""
+        """Count a commit on another connection of this process, and checkpoint if it is due. For the leader only."""
         if self._checkpointer.count(changes, flushed):
             self._checkpoint_if_possible()
 
     def _checkpoint_if_possible(self) -> None:
-        # What was written is committed; whatever ails the disk will be told at the next write.
+        # The data is committed already. If the disk has a problem, the next write raises.
         with suppress(sqlite3.Error, StoreBusy):
-            self._checkpointer.run(self._patience.run if self._checkpointer.is_due() else _once)
+            self._checkpointer.run(self._busy_retry.run if self._checkpointer.is_due() else _run_once)
 
-    def run_here(self, work: Work[T]) -> T:
-        """As `run`, durable, for work that must run in this very thread, and in a transaction of its own."""
-        self.refuse_nesting()
+    def run_in_this_thread(self, work: Work[T]) -> T:
+        """As `run` with durable, but in the calling thread and in a transaction of its own."""
+        self.forbid_nested_write()
         request = _Request(work, durable=True, atomic=False, wakes=True)
-        with self.exclusively():
+        with self.exclusive():
             self._leader = get_ident()
             try:
                 self._require_usable()
-                self._run_alone(request)
+                self._run_single(request)
                 self._after_commit([request])
             except sqlite3.Error as error:
                 request.error = error
@@ -225,92 +226,94 @@ class Writer:
                 self._leader = None
         return self._result_of(request)
 
-    def close(self, then: Callable[[], None]) -> None:
-        self.refuse_nesting()
-        with self.exclusively():
+    def close(self, close_connections: Callable[[], None]) -> None:
+        self.forbid_nested_write()
+        with self.exclusive():
             self._closed, self._usable = True, False
-            then()
+            close_connections()
 
-    def refuse_nesting(self) -> None:
+    def forbid_nested_write(self) -> None:
+        """Raise if this thread already writes, so that it would wait for itself."""
         if self._leader is not None and self._leader == get_ident():
             raise TransactionError(
-                "while many are being stored in one transaction, what makes them must not write: "
-                "make a list first, and pass that"
+                "an iterable that is being stored in one transaction must not write to the database: "
+                "make a list first, and pass the list"
             )
-        self.refuse_waiting_for_itself()
-        if self.is_owned_here():
+        self.forbid_self_wait()
+        if self.is_reserved_by_this_thread():
             raise TransactionError(
                 "another coroutine of this event loop has a transaction open and awaits in it, so nothing can be "
                 "written here: it must not await in app.transaction() or ctx.complete(); see ctx.acomplete()"
             )
 
-    def refuse_waiting_for_itself(self) -> None:
-        if self.is_owned_here() and _current_task() is self._owner_task:
+    def forbid_self_wait(self) -> None:
+        """Raise if the caller has a transaction open and would wait for its end."""
+        if self.is_reserved_by_this_thread() and _current_task() is self._owner_task:
             raise TransactionError(
-                "this thread has an open app.transaction(), and this would wait for its end: pass conn=tx to take "
-                "part in it, or do it after the block"
+                "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to "
+                "take part in it, or call it after the block"
             )
 
     def abandon(self) -> None:
-        """In a forked child: the line and its leader belong to the parent."""
+        """In a forked child: leave the queue and its leader alone, they belong to the parent."""
         self._abandoned = True
 
-    def retire(self) -> None:
-        """Another engine will take over; whoever still comes here is told to go there."""
-        self._retired, self._usable = True, False
+    def close_for_fork(self) -> None:
+        """Make every later call raise EngineClosedForFork, so that it goes to the next engine."""
+        self._closed_for_fork, self._usable = True, False
 
     def _require_usable(self) -> None:
-        if self._retired:
-            raise EngineGone
+        if self._closed_for_fork:
+            raise EngineClosedForFork
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
         if self.damage is not None:
             raise self.damage
 
     def raise_for(self, error: sqlite3.Error) -> NoReturn:
-        """Raise Holdfast's exception instead; once the file was found damaged, nothing more is written to it."""
+        """Raise Holdfast's exception instead. If the file is damaged, refuse all further writes."""
         translated = translate(error, self._path)
         if isinstance(translated, CorruptDatabase):
             self.damage, self._usable = translated, False
         raise translated from error
 
-    def _serve(self) -> None:
-        """Do what stands in line."""
+    def _commit_group(self) -> None:
+        """Run the pending work of the queue, as the leader."""
         group: list[_Request[Any]] = []
         try:
-            self._gather(group)
+            self._take_group(group)
             self._require_usable()
             if len(group) == 1:
-                self._run_alone(group[0])
-            elif not self._join(group):
-                self._run_together(group)
+                self._run_single(group[0])
+            elif not self._run_combined(group):
+                self._run_group(group)
             self._after_commit(group)
-        except Exception as error:  # noqa: BLE001  each thread of the group gets it
+        except Exception as error:  # noqa: BLE001  raised in each thread of the group
             for request in group:
                 request.error = error
-        except BaseException:  # an interrupt is this thread's own; the others must not wait for ever
+        except BaseException:  # an interrupt belongs to this thread, and the followers must not wait for ever
             for request in group:
                 request.error = StoreError("the write was interrupted, so its outcome is unknown: do it again")
             raise
         finally:
-            self._turn.let_pass(group)
+            self._queue.finish(group)
 
-    def _gather(self, group: list[_Request[Any]]) -> None:
-        """Take what stands in line. Where threads write together, let those who just finished join again."""
+    def _take_group(self, group: list[_Request[Any]]) -> None:
+        """Take the pending requests. If the last group had followers, wait for them to come back first."""
         if self._last_group > 1:
-            self._turn.await_others(self._last_group)
-        self._turn.gather(group, MAX_GROUP)
+            self._queue.wait_for_followers(self._last_group)
+        self._queue.take_group(group, MAX_GROUP)
         self._last_group = len(group)
 
-    def _run_alone(self, request: _Request[Any]) -> None:
+    def _run_single(self, request: _Request[Any]) -> None:
         connection = self._connection
         self._use_level(request.durable)
         if request.atomic:
             request.attempt(connection)
             if isinstance(request.error, sqlite3.OperationalError) and is_busy(request.error):
-                self._patience.run(lambda: self._run_atomic(request), request.limit)
+                self._busy_retry.run(lambda: self._run_atomic(request), request.timeout)
             return
-        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"), request.limit)
+        self._busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"), request.timeout)
         try:
             request.attempt(connection)
             if request.error is None:
@@ -321,40 +324,41 @@ class Writer:
     def _run_atomic(self, request: _Request[Any]) -> None:
         request.attempt(self._connection)
         if request.error is not None:
-            raise request.error  # so that BUSY is tried again
+            raise request.error  # so that BUSY is retried
 
-    def _run_together(self, group: list[_Request[Any]]) -> None:
+    def _run_group(self, group: list[_Request[Any]]) -> None:
+        """Run the requests one after the other in one transaction."""
         connection = self._connection
         self._use_level(any(request.durable for request in group))
-        self._patience.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self._busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             for request in group:
-                self._run_apart(request)
+                self._run_member(request)
             connection.execute("COMMIT")
         finally:
             self._roll_back_if_open()
 
-    def _join(self, group: list[_Request[Any]]) -> bool:
-        """Do the whole group with one statement, which is a transaction by itself, if that is possible."""
-        works = [request.work for request in group if isinstance(request.work, Joinable)]
-        if len(works) < len(group) or len(works) > works[0].most_together:
+    def _run_combined(self, group: list[_Request[Any]]) -> bool:
+        """Run the whole group with one statement, which is a transaction by itself. Return False if impossible."""
+        works = [request.work for request in group if isinstance(request.work, Combinable)]
+        if len(works) < len(group) or len(works) > works[0].max_combined:
             return False
         self._use_level(any(request.durable for request in group))
         try:
-            results = self._patience.run(lambda: works[0].do_together(self._connection, works))
+            results = self._busy_retry.run(lambda: works[0].run_combined(self._connection, works))
         except sqlite3.IntegrityError:
-            return False  # one of them is bad: each by itself will show which
+            return False  # one row is invalid: running each request by itself shows which
         for request, result in zip(group, results, strict=True):
             request.result = result
         return True
 
-    def _run_apart(self, request: _Request[Any]) -> None:
-        """One member of a group: if it fails, only its own changes are undone."""
+    def _run_member(self, request: _Request[Any]) -> None:
+        """Run one request of a group. If it fails, only its own changes are rolled back."""
         connection = self._connection
         if not request.atomic:
             connection.execute("SAVEPOINT member")
         request.attempt(connection)
-        if not connection.in_transaction:  # a full disk has rolled back everything, the others' work too
+        if not connection.in_transaction:  # a full disk has rolled back the whole transaction
             raise request.error or TransactionError("the work ended the transaction it ran in")
         if not request.atomic:
             if request.error is not None:
@@ -381,20 +385,20 @@ class Writer:
 
     def _count_commit(self, changes: int, wakes: bool) -> None:
         self._counted += changes
-        self.since_fold += changes
+        self.changes_since_fold += changes
         if wakes:
-            self._on_wake()
+            self._on_commit()
         if self._checkpointer.count(changes, self._level == FLUSHED):
             self._checkpoint_if_possible()
 
 
-def _once(action: Callable[[], T]) -> T:
+def _run_once(action: Callable[[], T]) -> T:
     return action()
 
 
 def _current_task() -> object:
-    """The coroutine that runs in this thread, if one does."""
-    asyncio = sys.modules.get("asyncio")  # which is not imported for nothing
+    """Return the asyncio task that runs in this thread, if any."""
+    asyncio = sys.modules.get("asyncio")  # not imported here: a program without it need not load it
     if asyncio is None or asyncio._get_running_loop() is None:
         return None
     found: object = asyncio.current_task()

@@ -1,5 +1,7 @@
--- name: look_for_messages
--- what there is to do before and at a claim: due jobs, ended leases, ready messages
+-- Sweeping and claiming: into `ready` and from there into `running`.
+
+-- name: peek_messages
+-- whether a scheduled job is due, a lease has expired, and the queue has a ready message
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?),
        EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' AND queue = ? AND task IS NULL)
@@ -11,7 +13,7 @@ UPDATE {p}jobs SET status = 'ready',
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit)
 
 -- name: recover
--- running -> ready, when the lease has ended
+-- running -> ready, when the lease has expired
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ' was not settled before its lease ended', fingerprint = NULL,
@@ -21,7 +23,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
   AND attempt < max_attempts
 
 -- name: recover_spent
--- running -> failed, when the lease of the last attempt has ended
+-- running -> failed, when the lease of the last attempt has expired
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease = NULL,
     error_code = CASE WHEN task IS NULL THEN 'TIMEOUT:VISIBILITY' ELSE 'TIMEOUT:LEASE' END,
     error_detail = 'attempt ' || attempt || ', the last, was not settled before its lease ended', fingerprint = NULL,
@@ -31,7 +33,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
   AND attempt >= max_attempts
 
 -- name: claim_messages
--- ready -> running, the next messages of a queue unless it is paused
+-- ready -> running: the next messages of a queue, unless it is paused
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
@@ -43,8 +45,8 @@ WHERE id IN (
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
           CAST(args_blob AS TEXT)
 
--- name: claim_message_at_once
--- ready -> running, the next message of a queue unless it is paused, or something else must be swept first
+-- name: claim_next_message
+-- ready -> running: the next message of a queue, unless it is paused or there are jobs to sweep first
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
@@ -59,11 +61,11 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
           CAST(args_blob AS TEXT)
 
 -- name: ready_pairs
--- First, whether something is due (1), and whether something has ended that was not worked off yet, or is out of time
--- (2); and whether a lease has ended. Then every queue and task with something ready after a place in the index, and
--- whether the queue is paused. Each step is one look-up of a least value: a comparison of pairs, (queue, task) > (?, ?),
--- would walk over all jobs of the place.
--- A queue comes first without a task, which counts as a step, so that queues of messages count too.
+-- The first row is what to sweep before a claim. Column 1 is a sum: 1 if a scheduled job is due, 2 if an ended job is
+-- not resolved or an external job has timed out. Column 2: whether a lease has expired.
+-- The other rows are the pairs of queue and task with ready jobs after (:queue, :task), and whether the queue is paused.
+-- Each step is one index lookup of a minimum: the comparison (queue, task) > (?, ?) would scan all jobs of a pair.
+-- The first step of a queue has no task and counts too, so that queues of messages are bounded as well.
 WITH RECURSIVE found (queue, task, step) AS (
     SELECT :queue, :task, 0
     UNION ALL
@@ -84,7 +86,7 @@ SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT 
 WHERE step > 0 AND queue IS NOT NULL AND task IS NOT NULL LIMIT :most + 1
 
 -- name: ready_pairs_in
--- the same within some queues
+-- the same for the given queues
 WITH RECURSIVE found (queue, task) AS (
     SELECT value, '' FROM json_each(:queues)
     UNION ALL
@@ -99,7 +101,7 @@ UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
 -- name: claim_task
--- ready -> running, the next jobs of one queue and task; a bounded range of the index
+-- ready -> running: the next jobs of one pair of queue and task; scans a bounded range of the index
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
@@ -113,7 +115,7 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: claim_tasks
--- ready -> running, the next jobs of these pairs of queue and task; each pair is one bounded range of the index
+-- ready -> running: the next jobs of several pairs of queue and task; scans a bounded range of the index for each
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
@@ -131,7 +133,7 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: claim_one
--- ready -> running, one job of a task by its id, unless its queue is paused
+-- ready -> running: one job of a task by id, unless its queue is paused
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
@@ -142,8 +144,8 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: next_due
--- when the next scheduled job is due, or the time of an external one is over (wall clock), and when the next lease
--- ends (boot clock)
+-- when the next scheduled job is due and the next external job times out (wall clock), and when the next lease
+-- expires (boot clock)
 SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
        (SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL),
        (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running')

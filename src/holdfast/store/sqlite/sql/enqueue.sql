@@ -1,21 +1,21 @@
--- Into `ready`, `scheduled` or `blocked`. The event is written by the trigger jobs_enqueued. The columns of a new job
--- are listed in new_jobs.py.
+-- Enqueueing: into `ready`, `scheduled` or `blocked`. The trigger jobs_enqueued writes the event. job_columns.py lists
+-- the columns of a new job.
 
 -- name: insert
 INSERT INTO {p}jobs ({columns}) VALUES ({values})
 
 -- name: insert_many
--- All values but `args`, the first, are the same for every row, so one statement takes a thousand of them.
+-- All values except `args`, the first, are the same for every row, so one statement inserts a thousand rows.
 INSERT INTO {p}jobs ({columns}) SELECT value, {other_values} FROM json_each(?) WHERE true ORDER BY key
 RETURNING id
 
 -- name: insert_continuation
--- Once, however often it is tried.
+-- idempotent: a chain has one job per index
 INSERT INTO {p}jobs ({columns}) VALUES ({values})
 ON CONFLICT (chain_id, chain_index) WHERE chain_id IS NOT NULL DO NOTHING
 
 -- name: find_live_key
--- the job that holds the key now: its own, or the root of a chain that goes on
+-- the job that holds the key now: it has not finished, or its chain has not
 SELECT id FROM {p}jobs
 WHERE task = :task AND task IS NOT NULL AND key = :key AND key IS NOT NULL
   AND (status IN ('new', 'blocked', 'scheduled', 'ready', 'running') OR (continued = 1 AND chain_ended_at IS NULL))
@@ -25,7 +25,7 @@ WHERE :task IS NULL AND task IS NULL AND queue = :queue AND key = :key AND key I
   AND status IN ('new', 'blocked', 'scheduled', 'ready', 'running')
 
 -- name: find_finished_key
--- the newest job with the key that ended since, by itself or with its chain
+-- the last job with the key that finished since, or whose chain did
 SELECT id FROM (
     SELECT id, finished_at AS ended_at FROM {p}jobs
     WHERE key = :key AND finished_at IS NOT NULL AND finished_at > :since
@@ -36,7 +36,7 @@ SELECT id FROM (
 ) ORDER BY ended_at DESC LIMIT 1
 
 -- name: replace
--- waiting -> waiting, with other arguments and another time
+-- ready, scheduled, blocked -> the same, or between ready and scheduled: new arguments, time and priority
 UPDATE {p}jobs SET
     status = CASE WHEN status = 'blocked' THEN status ELSE :status END,
     args = :args, args_blob = :args_blob, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),

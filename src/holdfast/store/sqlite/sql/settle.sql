@@ -1,5 +1,5 @@
--- Every statement here is fenced: it changes nothing unless this attempt still holds the job. Where a queue is
--- given, it must be a message of that queue.
+-- Settling: out of `running`. Every statement is fenced: it changes nothing unless this attempt still holds the job.
+-- If a queue is given, the job must be a message of that queue.
 
 -- name: succeed
 -- running -> succeeded
@@ -10,8 +10,8 @@ WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue 
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: succeed_many
--- running -> succeeded, for many at once: rows of id, attempt, result, started_at, finished_at, as many as are bound.
--- The + keeps SQLite from walking all that is running to find them.
+-- running -> succeeded, for rows of id, attempt, result, started_at, finished_at. The caller repeats the VALUES row.
+-- The + keeps SQLite from using the index of running jobs, which would scan all of them.
 UPDATE {p}jobs SET status = 'succeeded', started_at = done.column4, finished_at = done.column5, lease = NULL,
     result = done.column3, error_code = NULL, error_detail = NULL, fingerprint = NULL,
     transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.column5, revision = revision + 1
@@ -20,7 +20,7 @@ WHERE {p}jobs.id = done.column1 AND +status = 'running' AND {p}jobs.attempt = do
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: continue_many
--- running -> succeeded, where the chain goes on: rows as for succeed_many, without results
+-- running -> succeeded, with a continuation: rows as for succeed_many, without results
 UPDATE {p}jobs SET status = 'succeeded', continued = 1, started_at = done.started_at, finished_at = done.finished_at,
     lease = NULL, result = NULL, error_code = NULL, error_detail = NULL, fingerprint = NULL,
     transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.finished_at, revision = revision + 1
@@ -33,19 +33,19 @@ WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.at
 RETURNING id, coalesce(chain_id, id), chain_index + 1, batch_id, worker, CAST(trace AS BLOB)
 
 -- name: unsettled
--- which of these rows of id and attempt are running still, or were never this attempt's to settle
+-- which of these rows of id and attempt were not settled by succeed_many
 SELECT json_extract(value, '$[0]') FROM json_each(?1) AS done
 WHERE NOT EXISTS (SELECT 1 FROM {p}jobs WHERE id = json_extract(done.value, '$[0]')
                   AND attempt = json_extract(done.value, '$[1]') AND status = 'succeeded' AND transition = 'succeeded')
 
--- name: forget
--- running -> gone, for a job that keeps no history and that nobody waits for
+-- name: succeed_without_history
+-- running -> deleted, for a job that keeps no history and that no job waits for
 DELETE FROM {p}jobs
 WHERE id = ?1 AND status = 'running' AND attempt = ?2 AND (?3 IS NULL OR (queue = ?3 AND task IS NULL))
   AND NOT (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: retry
--- running -> scheduled (or ready, without delay), while attempts are left
+-- running -> scheduled (or ready, if there is no delay), while attempts are left
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     error_code = :error_code, error_detail = :error_detail, fingerprint = :fingerprint,
@@ -69,7 +69,7 @@ VALUES (:fingerprint, :error_code, coalesce(:traceback, ''), :now, :now)
 ON CONFLICT (fingerprint) DO UPDATE SET last_seen = :now
 
 -- name: snooze
--- running -> scheduled (or ready), and the attempt does not count
+-- running -> scheduled (or ready, if there is no delay); the attempt does not count
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL, max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     started_at = coalesce(:started_at, started_at),
@@ -78,21 +78,21 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
 
 -- name: interrupt
--- running -> ready, when its worker stops; the attempt does not count
+-- running -> ready, when the worker stops; the attempt does not count
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1, started_at = coalesce(:started_at, started_at),
     transition = 'interrupted', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: give_back
--- running -> ready, when it was taken and never begun; the attempt does not count
+-- running -> ready, for a job that was claimed and not started; the attempt does not count
 UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     transition = 'returned', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
 
 -- name: release
--- running -> ready (or scheduled, with a delay), while attempts are left
+-- running -> ready (or scheduled, if there is a delay), while attempts are left
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     started_at = coalesce(:started_at, started_at),
@@ -110,22 +110,22 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
 
 -- name: renew
--- running -> running: rows of id, attempt, queue, started_at, progress, text; with a new lease
-UPDATE {p}jobs SET started_at = coalesce({p}jobs.started_at, goes_on.started_at), lease = ?2, heartbeat_at = ?3,
-    progress = coalesce(goes_on.progress, {p}jobs.progress),
-    progress_text = coalesce(goes_on.progress_text, {p}jobs.progress_text)
+-- running -> running, with a new lease, for rows of id, attempt, queue, started_at, progress, progress_text
+UPDATE {p}jobs SET started_at = coalesce({p}jobs.started_at, renewal.started_at), lease = ?2, heartbeat_at = ?3,
+    progress = coalesce(renewal.progress, {p}jobs.progress),
+    progress_text = coalesce(renewal.progress_text, {p}jobs.progress_text)
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
            json_extract(value, '$[2]') AS queue, json_extract(value, '$[3]') AS started_at,
            json_extract(value, '$[4]') AS progress, json_extract(value, '$[5]') AS progress_text
     FROM json_each(?1)
-) AS goes_on
-WHERE {p}jobs.id = goes_on.id AND +status = 'running' AND {p}jobs.attempt = goes_on.attempt
-  AND (goes_on.queue IS NULL OR ({p}jobs.queue = goes_on.queue AND task IS NULL))
+) AS renewal
+WHERE {p}jobs.id = renewal.id AND +status = 'running' AND {p}jobs.attempt = renewal.attempt
+  AND (renewal.queue IS NULL OR ({p}jobs.queue = renewal.queue AND task IS NULL))
 RETURNING id
 
 -- name: held
--- which of these rows of id, attempt and queue are still held
+-- which of these rows of id, attempt and queue still hold their lease
 SELECT job.id FROM json_each(?1) AS mine CROSS JOIN {p}jobs AS job ON job.id = json_extract(mine.value, '$[0]')
 WHERE job.status = 'running' AND job.attempt = json_extract(mine.value, '$[1]')
   AND (json_extract(mine.value, '$[2]') IS NULL
