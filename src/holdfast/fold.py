@@ -1,4 +1,4 @@
-"""Folding: from events to sums. Pure, and the same for every database.
+"""Fold events into sums. Pure, and the same for every database.
 
 To fold, a process reads the events after a cursor, computes their `Sums`, and stores these with the new cursor. To
 read statistics, it adds the sums of the events that are not folded yet.

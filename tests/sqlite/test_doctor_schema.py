@@ -58,7 +58,7 @@ def test_a_log_that_sqlite_cannot_open(path: Path) -> None:
 
 def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.sqlite.engine.connection.MIN_SQLITE", (99, 0, 0))
-    assert "too old" in finding(path, "SQLITE_UNUSABLE", "error").meaning
+    assert "3.35 or newer" in finding(path, "SQLITE_UNUSABLE", "error").meaning
 
 
 # --- how it is set --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Statistics: folding the event log into sums, and reading the sums plus the events that are not folded yet.
+"""Fold the event log into statistics, and read these plus the events that are not folded yet.
 
 Folding reads without the write lock, then stores sums and cursor in one short transaction. That transaction changes
 nothing if another process has moved the cursor meanwhile. So a kill at any point, or two processes that fold at once,

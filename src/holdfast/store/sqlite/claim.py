@@ -1,4 +1,4 @@
-"""Claiming: ready -> running, and the sweep that makes due and expired jobs ready before it."""
+"""Claim ready jobs, after a sweep that makes due, expired and unblocked jobs ready."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Enqueueing. A job is stored when these methods return, and not before."""
+"""Insert new jobs and messages. They are stored when these methods return, and not before."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator

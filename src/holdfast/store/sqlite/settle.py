@@ -1,4 +1,4 @@
-"""Settling: transitions out of running. Every statement is fenced by the attempt number."""
+"""Settle attempts: the transitions out of running. Every statement is fenced by the attempt number."""
 
 import sqlite3
 from collections.abc import Sequence

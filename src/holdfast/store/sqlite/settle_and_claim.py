@@ -1,4 +1,4 @@
-"""The main statement of a worker: settle finished attempts and claim the next jobs, in one transaction."""
+"""Settle finished attempts and claim the next jobs of a worker in one transaction."""
 
 import sqlite3
 from collections import Counter

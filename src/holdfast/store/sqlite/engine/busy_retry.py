@@ -1,4 +1,4 @@
-"""Retrying while another connection holds a lock that SQLite reports as BUSY."""
+"""Retry while SQLite reports BUSY, because another connection holds a lock."""
 
 import sqlite3
 import time

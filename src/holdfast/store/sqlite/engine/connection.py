@@ -1,4 +1,4 @@
-"""Opening SQLite connections with the settings that Holdfast needs."""
+"""Open SQLite connections with the settings that Holdfast needs."""
 
 import sqlite3
 import sys

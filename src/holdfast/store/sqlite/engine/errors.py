@@ -1,4 +1,4 @@
-"""Translation of SQLite's errors into Holdfast's exceptions."""
+"""Translate SQLite's errors into Holdfast's exceptions."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""What happens to open databases when the process forks.
+"""Close open databases before a fork, and keep the child from using what it inherits.
 
 SQLite keeps the locks of a process in memory, and a fork copies that memory: connections that the child opens later
 would rely on locks that the child does not hold. So every owner closes its connections before a fork. If it cannot,
