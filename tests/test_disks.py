@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or remote: a typed error, never a success, and nothing lost that was stored."""
+"""Full, read-only and remote disks: a typed error, never a success, and no stored job is lost."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ Disk = Callable[[str], Path]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mounts real, small disks, and takes them away again."""
+    """Mount real, small disks, and unmount them after the test."""
     mounted: list[Path] = []
 
     def mount(size: str) -> Path:
@@ -54,7 +54,7 @@ def free(place: Path) -> int:
 
 
 def fill(place: Path, leave: int = 0) -> Path:
-    """Somebody else's file takes all the room but so many bytes."""
+    """Fill the disk with a file, except for so many bytes."""
     ballast = place / "ballast"
     with ballast.open("wb") as file:
         try:
@@ -87,7 +87,7 @@ def ids_in(path: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("body_bytes", [100, 100_000, 1_000_000])
-def test_the_reserve_is_kept_so_that_what_runs_can_settle(disk: Disk, body_bytes: int) -> None:
+def test_the_reserve_is_kept_so_that_running_messages_can_be_acked(disk: Disk, body_bytes: int) -> None:
     place, reserve = disk("8m"), 2 * MIB
     with Holdfast(place / "app.db", min_free_bytes=reserve) as app:
         inbox = app.queue("inbox")
@@ -95,7 +95,7 @@ def test_the_reserve_is_kept_so_that_what_runs_can_settle(disk: Disk, body_bytes
         running = inbox.receive_many(100)
         send_until_full(app, "x" * body_bytes)
         assert free(place) >= reserve / 2, "the reserve was used up by sends"
-        send_until_full(app, "small")  # where a large body finds no room any more, a small one may
+        send_until_full(app, "small")  # a small body may still fit where a large one does not
         with told(DiskFull, "reserve", "min_free_bytes", "free some space"):
             inbox.send("one more")
         with told(DiskFull, "reserve"):
@@ -104,7 +104,7 @@ def test_the_reserve_is_kept_so_that_what_runs_can_settle(disk: Disk, body_bytes
         assert inbox.stats().running == 0
 
 
-def test_what_is_left_can_be_received_released_and_purged_on_a_disk_below_its_reserve(disk: Disk) -> None:
+def test_messages_can_be_received_released_and_purged_on_a_disk_below_its_reserve(disk: Disk) -> None:
     place = disk("8m")
     with Holdfast(place / "app.db", min_free_bytes=2 * MIB) as app:
         inbox = app.queue("inbox")
@@ -120,7 +120,7 @@ def test_what_is_left_can_be_received_released_and_purged_on_a_disk_below_its_re
 
 
 @pytest.mark.parametrize("body_bytes", [10, 1000, 100_000])
-def test_a_disk_that_is_full_to_the_last_byte_is_told_and_loses_nothing(disk: Disk, body_bytes: int) -> None:
+def test_a_disk_that_is_completely_full_raises_disk_full_and_loses_nothing(disk: Disk, body_bytes: int) -> None:
     place = disk("4m")
     app = Holdfast(place / "app.db", min_free_bytes=0)
     inbox = app.queue("inbox")
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_to_the_last_byte_is_told_and_loses_nothing(disk: Di
             inbox.send_many(["y" * 1000] * 1000)
         with told(DiskFull, "full"), app.transaction() as tx:
             inbox.send_many(["z" * 1000] * 1000, conn=tx)
-    assert inbox.stats().total == len(sent), "what was refused is not there"
+    assert inbox.stats().total == len(sent), "a refused message was stored"
     ballast.unlink()
     after = [inbox.send("after"), *inbox.send_many(["after"] * 10)]
     message = inbox.receive()
@@ -140,7 +140,7 @@ def test_a_disk_that_is_full_to_the_last_byte_is_told_and_loses_nothing(disk: Di
     assert ids_in(place / "app.db") == {*sent, *after}
 
 
-def test_a_full_disk_leaves_the_users_transaction_whole_or_rolled_back(disk: Disk) -> None:
+def test_a_full_disk_leaves_the_callers_transaction_open_or_rolled_back(disk: Disk) -> None:
     place = disk("4m")
     with Holdfast(place / "app.db", min_free_bytes=0) as app:
         connection = sqlite3.connect(place / "app.db")
@@ -152,15 +152,15 @@ def test_a_full_disk_leaves_the_users_transaction_whole_or_rolled_back(disk: Dis
         with told(DiskFull, "full"):
             app.queue("inbox").send_many(["x" * 1000] * 2000, conn=connection)
         ballast.unlink()
-        kept = connection.in_transaction
+        is_open = connection.in_transaction
         connection.commit()
-        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (int(kept),)
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (int(is_open),)
         assert app.queue("inbox").stats().total == 0
         connection.close()
 
 
-def test_pruning_and_vacuum_make_room_on_a_disk_that_is_nearly_full(disk: Disk) -> None:
-    """When it is needed most, there is no room for a long log."""
+def test_prune_and_vacuum_free_space_on_a_disk_that_is_nearly_full(disk: Disk) -> None:
+    """There is no space for a long WAL then."""
     place = disk("60m")
     with Holdfast(place / "app.db", min_free_bytes=0) as app:
         inbox = app.queue("inbox")
@@ -170,7 +170,7 @@ def test_pruning_and_vacuum_make_room_on_a_disk_that_is_nearly_full(disk: Disk) 
                 for message in batch:
                     message.ack()
             app.store.file.checkpoint()
-    fill(place, leave=200 * 1024)  # the log is gone with the last connection
+    fill(place, leave=200 * 1024)  # closing the last connection has deleted the WAL
     with Holdfast(place / "app.db", min_free_bytes=0) as app:
         before = (place / "app.db").stat().st_size
         assert app.prune(retention=Retention(succeeded=0), hurry=True).succeeded == 10_000
@@ -179,7 +179,7 @@ def test_pruning_and_vacuum_make_room_on_a_disk_that_is_nearly_full(disk: Disk) 
     assert ids_in(place / "app.db") == set()
 
 
-def test_threads_that_share_a_commit_are_each_told_of_a_full_disk(disk: Disk) -> None:
+def test_threads_that_share_a_commit_each_get_disk_full(disk: Disk) -> None:
     place = disk("4m")
     app = Holdfast(place / "app.db", min_free_bytes=0)
 
@@ -194,7 +194,7 @@ def test_threads_that_share_a_commit_are_each_told_of_a_full_disk(disk: Disk) ->
     assert set(acknowledged) <= ids_in(place / "app.db")
 
 
-def test_opening_a_new_database_on_a_full_disk_is_told_and_can_be_done_again(disk: Disk) -> None:
+def test_opening_a_new_database_on_a_full_disk_raises_and_can_be_repeated(disk: Disk) -> None:
     place = disk("1m")
     ballast = fill(place, leave=8 * 1024)
     with told(DiskFull, "full", "free some space"):
@@ -207,7 +207,7 @@ def test_opening_a_new_database_on_a_full_disk_is_told_and_can_be_done_again(dis
 # --- read-only ------------------------------------------------------------------------------------
 
 
-def test_a_read_only_file_system_is_told(disk: Disk) -> None:
+def test_a_read_only_file_system_raises(disk: Disk) -> None:
     place = disk("4m")
     Holdfast(place / "app.db", min_free_bytes=0).close()
     remount(place, "ro")
@@ -221,11 +221,11 @@ def test_a_read_only_file_system_is_told(disk: Disk) -> None:
 
 AS_NOBODY = """
 import os, sys, tempfile
-import encodings.ascii, encodings.idna  # while it may still read them
+import encodings.ascii, encodings.idna  # while it still has the permission to read them
 sys.path.insert(0, sys.argv[2])
 from holdfast import Holdfast
 with tempfile.TemporaryDirectory() as folder, Holdfast(f"{folder}/app.db") as app:
-    app.queue("inbox").send("x")  # what is imported by now need not be read again
+    app.queue("inbox").send("x")  # imports all modules that are needed later
 os.setgid(65534)
 os.setuid(65534)
 try:
@@ -239,7 +239,7 @@ except BaseException as error:
 
 @pytest.fixture(scope="module")
 def readable_package() -> Iterator[Path]:
-    """A folder with a copy of the package that anybody can read: only root may be able to enter the original."""
+    """A copy of the package that every user can read: the original may be readable by root only."""
     with tempfile.TemporaryDirectory(prefix="holdfast-test-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -250,9 +250,9 @@ def readable_package() -> Iterator[Path]:
 
 
 def open_as_nobody(path: Path, package: Path) -> str:
-    """What a process without root's powers is told."""
+    """Open the database in a process without root permissions. Return what it prints."""
     if os.getuid() != 0:
-        pytest.skip("only root can become somebody else")
+        pytest.skip("only root can change the user")
     command = [sys.executable, "-c", AS_NOBODY, str(path), str(package)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     return done.stdout.strip() or done.stderr
@@ -260,7 +260,7 @@ def open_as_nobody(path: Path, package: Path) -> str:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that anybody can reach: pytest's own are private."""
+    """A folder that every user can enter: those of pytest are private."""
     with tempfile.TemporaryDirectory(prefix="holdfast-test-") as name:
         os.chmod(name, 0o777)
         yield Path(name)
@@ -278,7 +278,7 @@ def open_folder() -> Iterator[Path]:
         (0o666, 0o777, ["it worked"]),
     ],
 )
-def test_missing_permissions_are_told(
+def test_missing_permissions_raise(
     open_folder: Path, readable_package: Path, file_mode: int | None, folder_mode: int, words: list[str]
 ) -> None:
     folder = open_folder / "folder"
@@ -288,8 +288,8 @@ def test_missing_permissions_are_told(
         Holdfast(path).close()
         path.chmod(file_mode)
     folder.chmod(folder_mode)
-    told_to_nobody = open_as_nobody(path, readable_package)
-    assert [word for word in words if word not in told_to_nobody] == [], told_to_nobody
+    printed = open_as_nobody(path, readable_package)
+    assert [word for word in words if word not in printed] == [], printed
 
 
 # --- remote ---------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_missing_permissions_are_told(
     ("magic", "name"),
     [(0x6969, "NFS"), (0xFF534D42, "CIFS"), (0xFE534D42, "SMB"), (0x65735546, "FUSE")],
 )
-def test_a_remote_file_system_is_refused_before_a_file_is_made(
+def test_a_remote_file_system_is_refused_before_a_file_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int, name: str
 ) -> None:
     monkeypatch.setattr(files, "file_system_type", lambda _: magic)
@@ -317,7 +317,7 @@ def test_a_link_to_a_remote_file_system_is_refused_too(tmp_path: Path, monkeypat
         Holdfast(tmp_path / "app.db")
 
 
-def test_the_kind_of_a_real_file_system_is_known(disk: Disk) -> None:
+def test_the_type_of_a_real_file_system_is_found(disk: Disk) -> None:
     assert files.file_system_type(disk("1m")) == 0x01021994
     assert files.file_system_type(Path("/proc")) == 0x9FA0
     assert files.file_system_type(Path("/no/such/folder")) == 0

@@ -1,4 +1,4 @@
-"""os.fork(): the child uses the same app on connections of its own, and nothing that either was promised is lost."""
+"""os.fork(): the child uses the same app on its own connections, and no acknowledged message is lost."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """On the real clock, and out of patience before the watchdog is: a lock that never comes free is told."""
+    """An app on the real clock, with a busy_timeout below the watchdog's: a lock that is never released raises."""
     return open_app(busy_timeout=60)
 
 
@@ -44,7 +44,7 @@ def gate() -> Iterator[Gate]:
     one.close()
 
 
-def test_a_child_uses_the_same_app_as_if_nothing_had_happened(app: Holdfast) -> None:
+def test_a_child_can_use_the_app_of_its_parent(app: Holdfast) -> None:
     inbox = app.queue("inbox")
     send(app, 3)
 
@@ -70,9 +70,7 @@ def test_a_child_uses_the_same_app_as_if_nothing_had_happened(app: Holdfast) -> 
     assert inbox.stats().running == 3 and inbox.stats().ready == 1
 
 
-def test_what_the_parent_sent_before_and_after_and_the_child_in_between_is_all_stored(
-    app: Holdfast, url: str
-) -> None:
+def test_messages_of_parent_and_child_are_all_stored(app: Holdfast, url: str) -> None:
     before = send(app, 100)
     child = Child(lambda: send(app, 100))
     after = send(app, 100)
@@ -87,7 +85,7 @@ def test_what_the_parent_sent_before_and_after_and_the_child_in_between_is_all_s
 def test_a_child_that_outlives_its_parents_app_loses_nothing(
     app: Holdfast, url: str, gate: Gate, child_uses: str
 ) -> None:
-    """Closing the last connection removes the log, unless SQLite sees that the child has it open."""
+    """Closing the last connection deletes the WAL, unless SQLite sees that the child has the file open."""
     closed = gate
     opened = Gate()
     send(app, 10)
@@ -111,8 +109,8 @@ def test_a_child_that_outlives_its_parents_app_loses_nothing(
 
 
 @pytest.mark.parametrize("end", ["_exit", "SIGKILL"])
-def test_a_child_that_outlives_its_parent_loses_nothing_to_strangers(url: str, gate: Gate, end: str) -> None:
-    """Strangers who open and close the database must see that the orphan still has it open."""
+def test_a_child_that_outlives_its_parent_loses_nothing_to_other_processes(url: str, gate: Gate, end: str) -> None:
+    """Processes that open and close the database must see that the orphan still has it open."""
     report, go_on = Gate(), gate
 
     def parent() -> None:
@@ -139,13 +137,13 @@ def test_a_child_that_outlives_its_parent_loses_nothing_to_strangers(url: str, g
         parent()
     os.waitpid(pid, 0)
     report.wait()
-    with Holdfast(url) as stranger:
-        send(stranger, 10)
+    with Holdfast(url) as other:
+        send(other, 10)
     go_on.open()
     report.wait()
-    with Holdfast(url) as stranger:
-        assert stranger.queue("orphan").stats().total == 20
-        assert stranger.queue("inbox").stats().total == 20
+    with Holdfast(url) as other:
+        assert other.queue("orphan").stats().total == 20
+        assert other.queue("inbox").stats().total == 20
     report.close()
 
 
@@ -164,7 +162,7 @@ def test_a_child_that_closes_the_app_does_not_close_it_for_its_parent(app: Holdf
     assert {*before, *after} <= ids_in(url)
 
 
-def test_a_child_that_never_uses_the_app_harms_nothing(app: Holdfast, url: str) -> None:
+def test_a_child_that_never_uses_the_app_does_no_harm(app: Holdfast, url: str) -> None:
     def collect_garbage() -> None:
         nonlocal app
         del app
@@ -214,7 +212,7 @@ def test_a_child_that_leaves_the_parents_block_neither_commits_nor_rolls_back(
             if in_child and leave_by == "an exception":
                 raise LookupError
             if not in_child:
-                assert os.waitpid(pid, 0) == (pid, 0), "the child did not leave in peace"
+                assert os.waitpid(pid, 0) == (pid, 0), "the child did not exit normally"
                 assert inbox.stats().total == 0, "the child has committed"
         if in_child:
             os._exit(0)
@@ -225,24 +223,22 @@ def test_a_child_that_leaves_the_parents_block_neither_commits_nor_rolls_back(
     assert inbox.stats().total == 1
 
 
-def write_or_be_told(app: Holdfast, gate: Gate) -> str:
-    """SQLite's own tables of locks are inherited too: with a transaction in them, no write of the child can pass.
+def write_or_raise(app: Holdfast, gate: Gate) -> str:
+    """Send in the child. The child inherits SQLite's lock tables: with an open transaction in them it cannot write.
 
-    To say so is as good as to manage it. To wait for a lock that cannot come free, or to write without any, is not.
+    Raising is fine then. Waiting for a lock that is never released is not, nor is writing without a lock.
     """
     gate.wait()
     try:
         return f"sent {len(send(app, 5))}"
     except UsedAfterFork as error:
-        return f"was told: {error}"
+        return f"raised: {error}"
 
 
-def test_a_child_that_was_forked_inside_a_transaction_can_write_or_is_told(
-    app: Holdfast, url: str, gate: Gate
-) -> None:
+def test_a_child_that_was_forked_inside_a_transaction_writes_or_raises(app: Holdfast, url: str, gate: Gate) -> None:
     with app.transaction() as tx:
         app.queue("inbox").send("parent", conn=tx)
-        child = Child(lambda: write_or_be_told(app, gate))
+        child = Child(lambda: write_or_raise(app, gate))
     gate.open()
     outcome = child.result()
     app.close()
@@ -250,12 +246,12 @@ def test_a_child_that_was_forked_inside_a_transaction_can_write_or_is_told(
 
 
 @pytest.mark.usefixtures("impatient_forks")
-def test_a_child_that_was_forked_beside_a_transaction_of_another_thread_can_write_or_is_told(
+def test_a_child_that_was_forked_during_a_transaction_of_another_thread_writes_or_raises(
     app: Holdfast, url: str, gate: Gate
 ) -> None:
     children: list[Child] = []
     with app.transaction() as tx:
-        forking = threading.Thread(target=lambda: children.append(Child(lambda: write_or_be_told(app, gate))))
+        forking = threading.Thread(target=lambda: children.append(Child(lambda: write_or_raise(app, gate))))
         forking.start()
         forking.join(WATCHDOG_SECONDS)
         app.queue("inbox").send("parent", conn=tx)
@@ -276,7 +272,7 @@ def test_a_message_received_by_the_parent_can_be_settled_by_the_child(app: Holdf
     assert inbox.stats().ready == 1
 
 
-def test_a_child_has_a_name_of_its_own_in_the_history(app: Holdfast) -> None:
+def test_a_child_is_another_actor_in_the_history(app: Holdfast) -> None:
     inbox = app.queue("inbox")
     sent = inbox.send("x")
     Child(inbox.receive).result()
@@ -285,7 +281,7 @@ def test_a_child_has_a_name_of_its_own_in_the_history(app: Holdfast) -> None:
     assert claimed.actor and enqueued.actor and claimed.actor != enqueued.actor
 
 
-def test_grandchildren_are_children_too(app: Holdfast, url: str) -> None:
+def test_grandchildren_can_use_the_app(app: Holdfast, url: str) -> None:
     def generation(left: int) -> list[int]:
         sent = send(app, 10)
         if left:
@@ -298,7 +294,7 @@ def test_grandchildren_are_children_too(app: Holdfast, url: str) -> None:
     assert ids_in(url) == set(sent)
 
 
-def test_a_parent_that_waits_hears_of_what_its_child_sends_and_the_other_way_round(app: Holdfast) -> None:
+def test_a_send_wakes_a_waiting_parent_and_a_waiting_child(app: Holdfast) -> None:
     inbox, outbox = app.queue("inbox"), app.queue("outbox")
 
     def answer() -> Any:
@@ -307,7 +303,7 @@ def test_a_parent_that_waits_hears_of_what_its_child_sends_and_the_other_way_rou
         outbox.send(f"answer to {question.body}")
         return "answered"
 
-    assert inbox.receive(wait=0.05) is None  # so that the parent has a watching thread when it forks
+    assert inbox.receive(wait=0.05) is None  # so that the parent has an open watcher when it forks
     child = Child(answer)
     inbox.send("question")
     reply = outbox.receive(wait=WATCHDOG_SECONDS)
@@ -325,7 +321,7 @@ def test_a_closed_app_stays_closed_in_the_child(app: Holdfast) -> None:
     Child(use).result()
 
 
-def test_a_database_that_is_not_ours_is_not_touched_by_the_fork(app: Holdfast, tmp_path: Path) -> None:
+def test_connections_to_other_databases_survive_the_fork(app: Holdfast, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "other.db")
     Child(lambda: send(app, 1)).result()
     other.execute("CREATE TABLE t (x)")

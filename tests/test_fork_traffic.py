@@ -1,4 +1,4 @@
-"""How forked children may end, and forks amid traffic: nobody is stuck, and nothing that was promised is lost."""
+"""Ends of forked children, and forks during traffic: no process hangs, and no acknowledged message is lost."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
-    """On the real clock, and out of patience before the watchdog is: a lock that never comes free is told."""
+    """An app on the real clock, with a busy_timeout below the watchdog's: a lock that is never released raises."""
     return open_app(busy_timeout=60)
 
 
@@ -58,7 +58,7 @@ else:
 
 @pytest.mark.parametrize("uses_it", [True, False])
 @pytest.mark.parametrize("end", ENDS)
-def test_however_a_child_ends_the_parent_goes_on(url: str, end: str, uses_it: bool) -> None:
+def test_the_parent_continues_however_a_child_ends(url: str, end: str, uses_it: bool) -> None:
     script = SCRIPT.format(end=ENDS[end], uses_it=uses_it)
     command = [sys.executable, "-c", script, url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WATCHDOG_SECONDS)
@@ -89,7 +89,7 @@ def _send_inherited(number: int) -> list[int]:
     return send(inherited[0], number)
 
 
-def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfast, url: str) -> None:
+def test_fifty_forks_during_traffic_neither_hang_nor_lose_a_message(app: Holdfast, url: str) -> None:
     stop = threading.Event()
     acknowledged: list[int] = []
     received: list[int] = []
@@ -106,7 +106,7 @@ def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfas
         while not stop.is_set():
             app.queue("inbox").stats()
 
-    def take_part() -> list[int]:
+    def send_and_receive() -> list[int]:
         sent = send(app, 3, "children")
         message = app.queue("children").receive(wait=WATCHDOG_SECONDS)
         assert message is not None and message.ack()
@@ -123,8 +123,8 @@ def test_fifty_forks_amid_traffic_get_nobody_stuck_and_lose_nothing(app: Holdfas
         sent: list[int] = []
         for _ in range(50):
             began = time.monotonic()
-            children.append(Child(take_part))
-            assert time.monotonic() - began < WATCHDOG_SECONDS / 4, "the fork ran out of patience"
+            children.append(Child(send_and_receive))
+            assert time.monotonic() - began < WATCHDOG_SECONDS / 4, "the fork waited too long"
             if len(children) == 4:
                 sent += numbers(children.pop(0).result())
         for child in children:

@@ -1,8 +1,8 @@
 """SQLite's WAL-reset bug, which loses commits that were flushed to disk, and Holdfast's guard against it.
 
-A checkpointer reads the header of the log's index and is stopped there. Another process has checkpointed all of the
-log, so a writer starts it anew. The checkpointer goes on with what it read before, and marks frames as copied that
-were only written since; the next writer that starts the log anew overwrites them.
+A checkpointer reads the header of the WAL index and is paused there. Another process has checkpointed the whole WAL,
+so a writer resets it. The checkpointer continues with the old header, and marks frames as copied that were written
+after the reset. The next writer that resets the WAL overwrites them.
 """
 
 import json
@@ -17,13 +17,15 @@ from crew import Crew, Member, compile_shim
 from holdfast import Holdfast
 from holdfast.errors import StoreError
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the shim reads /proc and is preloaded")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the shim reads /proc and needs LD_PRELOAD"
+)
 
 
 def is_affected(version: tuple[int, int, int]) -> bool:
-    """Since 3.7.0, fixed in 3.51.3 and in 3.44.6 and 3.50.7."""
-    repaired = (3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0)
-    return (3, 7, 0) <= version < (3, 51, 3) and not repaired
+    """Return whether the version has the bug: since 3.7.0, fixed in 3.51.3, 3.44.6 and 3.50.7."""
+    fixed = (3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0)
+    return (3, 7, 0) <= version < (3, 51, 3) and not fixed
 
 
 @pytest.fixture
@@ -32,13 +34,13 @@ def shim(tmp_path: Path) -> str:
 
 
 class Scene:
-    """A database, a process that writes to it, and a checkpointer that is about to be stopped in the middle."""
+    """A database, a process that writes to it, and a checkpointer that is paused in the critical window."""
 
     def __init__(self, database: Path, crew: Crew, shim: str, kind: str) -> None:
         self.database, self.app = database, Holdfast(database)
         self.queue = self.app.queue("acknowledged")
         self.sent: set[int] = set()
-        self.app.store.file.checkpoint()  # a database of some pages, for the checkpointer to map
+        self.app.store.file.checkpoint()  # so that the database has some pages
         self.bare = None if kind == "guarded" else sqlite3.connect(database, isolation_level=None)
         self.checkpointer: Member = crew.start("checkpointer", kind, LD_PRELOAD=shim)
         assert self.checkpointer.hear() == "ready", crew.complaints()
@@ -54,26 +56,26 @@ class Scene:
             self.bare.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def pause(self) -> None:
-        """Let the checkpointer begin, and wait until it stands in the window."""
+        """Let the checkpointer begin, and wait until it is paused in the window."""
         self.checkpointer.say("begin")
-        assert self.checkpointer.hear() == "paused", "it was never in the window, so this would show nothing"
+        assert self.checkpointer.hear() == "paused", "it never reached the window, so the test proves nothing"
 
     def go_on(self) -> None:
         self.checkpointer.say("go on")
         assert self.checkpointer.hear() == "checkpointed"
 
     def close(self) -> set[int]:
-        """Close everything and return what was acknowledged and is not there."""
+        """Close everything. Return the acknowledged ids that are missing."""
         self.checkpointer.say("end")
         self.checkpointer.process.wait()
         self.app.close()
         if self.bare is not None:
             self.bare.close()
-        return self.sent - kept(self.database, self.sent)
+        return self.sent - readable(self.database, self.sent)
 
 
-def kept(database: Path, ids: set[int]) -> set[int]:
-    """Those that can be read, one by one, since the damage may be worse than rows that are gone."""
+def readable(database: Path, ids: set[int]) -> set[int]:
+    """Return the ids that can be read. Reads one by one, because the file may be damaged too."""
     connection, found = sqlite3.connect(database), set()
     for id in ids:
         try:
@@ -103,9 +105,9 @@ def test_without_the_guard_an_affected_sqlite_loses_commits(tmp_path: Path, shim
         lost = scene.close()
     print(f"\nSQLite {sqlite3.sqlite_version}, no guard: {len(scene.sent)} acknowledged, {len(lost)} lost")
     if is_affected(sqlite3.sqlite_version_info):
-        assert lost, "the control lost nothing, so the other test shows nothing"
+        assert lost, "the control lost nothing, so the other test proves nothing"
     else:
-        assert not lost, "this version is said to be repaired"
+        assert not lost, "this version should have the fix"
 
 
 def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Path, shim: str) -> None:
@@ -122,7 +124,7 @@ def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Pa
         sending = threading.Thread(target=scene.send, args=(3,))
         sending.start()
         sending.join(0.5)
-        assert len(scene.sent) == 200, "somebody wrote while a checkpointer was in the window"
+        assert len(scene.sent) == 200, "a process wrote while the checkpointer was in the window"
         assert [writer.lines() for writer in writers] == [[], []]
         scene.go_on()
         sending.join()
@@ -140,7 +142,7 @@ def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Pa
     total = len(scene.sent) + len(written)
     print(f"\nSQLite {sqlite3.sqlite_version}, guarded: {total} acknowledged by 3 processes, {len(lost)} lost")
     assert not lost
-    assert kept(database, written) == written
+    assert readable(database, written) == written
     connection = sqlite3.connect(database)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()

@@ -1,4 +1,4 @@
-"""What the log adds up to, however much of it is folded: jobs by state, attempts by outcome, durations, failures."""
+"""Statistics from the event log, whether it is folded or not: counts, outcomes, durations, failures."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ Open = Callable[..., Holdfast]
 
 
 def ends(app: Holdfast) -> list[tuple[int, str, int]]:
-    """How attempts ended, in each minute."""
+    """Return the counted outcomes per minute."""
     return [
         (one.minute, one.measure, one.count) for one in app.store.statistics.minutes(0) if one.measure in OUTCOMES
     ]
 
 
-def test_attempts_are_counted_by_how_many_a_job_needed(app: Holdfast) -> None:
+def test_finished_jobs_are_counted_by_their_attempt_number(app: Holdfast) -> None:
     @app.task(retry=0, max_attempts=3)
     def work(good: int) -> Any:
         tries.append(good)
@@ -56,7 +56,7 @@ def test_attempts_are_counted_by_how_many_a_job_needed(app: Holdfast) -> None:
         (Retry(after=60), "retry_scheduled"),
     ],
 )
-def test_each_end_of_an_attempt_is_counted_in_its_minute(app: Holdfast, outcome: Any, what: str) -> None:
+def test_each_outcome_of_an_attempt_is_counted_in_its_minute(app: Holdfast, outcome: Any, what: str) -> None:
     app.task(name="work")(lambda: outcome).enqueue()
     drain(app)
     minute = app.clock.now() // MINUTE
@@ -65,7 +65,7 @@ def test_each_end_of_an_attempt_is_counted_in_its_minute(app: Holdfast, outcome:
     assert ends(app) == [(minute, what, 1)]
 
 
-def test_a_lost_attempt_is_not_counted(app: Holdfast) -> None:
+def test_an_attempt_that_lost_its_lease_is_not_counted(app: Holdfast) -> None:
     @app.task
     def work(ctx: Context) -> None:
         app.jobs.cancel(ctx.job_id or 0)
@@ -75,7 +75,7 @@ def test_a_lost_attempt_is_not_counted(app: Holdfast) -> None:
     assert [one[1:] for one in ends(app)] == [("cancelled", 1)]
 
 
-def test_every_step_of_a_chain_is_a_job_that_ended(app: Holdfast) -> None:
+def test_every_job_of_a_chain_is_counted(app: Holdfast) -> None:
     @app.task
     def down(n: int) -> Any:
         return Then(down, n - 1) if n else None
@@ -86,7 +86,7 @@ def test_every_step_of_a_chain_is_a_job_that_ended(app: Holdfast) -> None:
     assert (found.succeeded, found.by_attempt) == (3, {1: 3})
 
 
-def test_a_job_whose_chain_cannot_go_on_is_counted_as_failed(app: Holdfast, caplog: Any) -> None:
+def test_a_job_whose_continuation_is_invalid_is_counted_as_failed(app: Holdfast, caplog: Any) -> None:
     following = app.task(name="following")(lambda: None)
     app.task(name="work")(lambda: Then(following.using(after=[999_999]))).enqueue()
     drain(app)
@@ -109,7 +109,7 @@ def test_a_job_that_is_completed_while_it_runs_is_counted_once(app: Holdfast, ca
 
 
 def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, monkeypatch: Any) -> None:
-    """As the last resort, where the store raises what nobody has thought of."""
+    """The last resort if the store raises an unexpected exception."""
     settle_and_claim = app.store.jobs.settle_and_claim
 
     def refuse(settlements: Any, wants: Any) -> Any:
@@ -131,7 +131,7 @@ def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, 
     assert (found.succeeded, found.failed, found.by_attempt) == (2, 1, {1: 3})
 
 
-def test_a_release_is_no_failure_and_an_end_without_an_attempt_no_attempt(app: Holdfast) -> None:
+def test_releases_are_not_failures_and_jobs_that_never_ran_have_no_attempts(app: Holdfast) -> None:
     inbox = app.queue("inbox", max_attempts=9)
     inbox.send(1)
     for _ in range(5):
@@ -150,7 +150,7 @@ def test_a_release_is_no_failure_and_an_end_without_an_attempt_no_attempt(app: H
     assert {one.task: one.failed for one in app.observe.throughput()}["waiting"] == 3
 
 
-def test_a_job_waits_from_when_it_could_be_taken(app: Holdfast, clock: FakeClock, claim: Claim) -> None:
+def test_waiting_time_starts_when_a_job_becomes_ready(app: Holdfast, clock: FakeClock, claim: Claim) -> None:
     approval = app.external("approve")
     ship = app.task(name="ship")(lambda: None).using(after=approval).enqueue()
     clock.advance(86400)
@@ -168,7 +168,7 @@ def test_a_job_waits_from_when_it_could_be_taken(app: Holdfast, clock: FakeClock
     assert [(one.job_id, one.age) for one in app.observe.oldest()] == [(lost.id, 3.0)]
 
 
-def test_an_attempt_that_completes_itself_is_counted_with_its_writes(app: Holdfast) -> None:
+def test_an_attempt_that_uses_ctx_complete_is_counted(app: Holdfast) -> None:
     @app.task(retry=0)
     def work(ctx: Context) -> None:
         with ctx.complete():
@@ -181,7 +181,7 @@ def test_an_attempt_that_completes_itself_is_counted_with_its_writes(app: Holdfa
     assert (found.by_attempt, found.succeeded, found.retried) == ({2: 1}, 1, 1)
 
 
-def test_messages_and_what_operators_do_are_counted_as_well(app: Holdfast) -> None:
+def test_messages_and_operator_actions_are_counted(app: Holdfast) -> None:
     inbox = app.queue("inbox")
     inbox.send_many([1, 2, 3])
     for message in inbox.receive_many(2):
@@ -194,7 +194,7 @@ def test_messages_and_what_operators_do_are_counted_as_well(app: Holdfast) -> No
     assert found["default", "approve"].succeeded == 1
 
 
-def test_jobs_that_others_end_are_counted_by_their_attempts_if_they_had_any(app: Holdfast, claim: Claim) -> None:
+def test_jobs_that_an_operator_ends_are_counted_by_attempt_if_they_had_one(app: Holdfast, claim: Claim) -> None:
     work = app.task(name="work")(lambda: None)
     ids = [work.enqueue().id for _ in range(3)]
     claim("work"), claim("work")
@@ -211,8 +211,8 @@ def test_jobs_that_others_end_are_counted_by_their_attempts_if_they_had_any(app:
     assert by_attempt == {"work": {1: 2}, None: {2: 2}}
 
 
-def test_messages_without_history_are_counted_while_they_are_there(app: Holdfast) -> None:
-    """They leave no events: so they are in no rate."""
+def test_messages_without_history_are_counted_while_they_exist(app: Holdfast) -> None:
+    """They write no events, so they are not in the throughput."""
     fast = app.queue("fast", history=False)
     fast.send_many(range(5))
     for message in fast.receive_many(3):
@@ -233,7 +233,7 @@ def test_throughput_is_summed_over_steps(app: Holdfast, clock: FakeClock) -> Non
     assert app.observe.throughput(since=timedelta(seconds=1)) == []
 
 
-def test_failures_are_named_with_their_places_and_tracebacks(app: Holdfast, clock: FakeClock) -> None:
+def test_failures_have_queue_task_and_traceback(app: Holdfast, clock: FakeClock) -> None:
     @app.task(max_attempts=2, retry=0)
     def work(how: str) -> None:
         if how == "raise":
@@ -258,7 +258,7 @@ def test_failures_are_named_with_their_places_and_tracebacks(app: Holdfast, cloc
     assert app.observe.failures(with_tracebacks=False)[0].traceback is None
 
 
-def test_failures_of_a_time_are_counted_for_that_time(app: Holdfast, clock: FakeClock) -> None:
+def test_failures_since_a_time_are_counted_since_then(app: Holdfast, clock: FakeClock) -> None:
     @app.task(max_attempts=1)
     def work(code: str) -> None:
         raise Fail(code)
@@ -276,7 +276,7 @@ def test_failures_of_a_time_are_counted_for_that_time(app: Holdfast, clock: Fake
     assert len(app.observe.failures(since=timedelta(days=1))) == 2
 
 
-def test_charts_stay_when_the_jobs_are_gone(app: Holdfast) -> None:
+def test_statistics_stay_when_the_jobs_are_deleted(app: Holdfast) -> None:
     app.task(name="broken", max_attempts=1)(lambda: 1 / 0).enqueue()
     drain(app)
     before = app.observe.throughput(), app.observe.failures(), app.observe.latency()
@@ -298,8 +298,8 @@ def test_latency_has_percentiles_of_waiting_and_running(app: Holdfast, claim: Cl
     assert app.observe.latency(task="other") == []
 
 
-def test_a_job_does_not_wait_before_it_is_there(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
-    """Some say 1970 for "at once": so many years would soon be beyond any sum."""
+def test_waiting_time_does_not_start_before_the_job_was_created(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+    """Some programs pass 1970 for "at once": such waiting times would soon overflow the sum."""
     work, now = app.task(name="work")(lambda: None), clock.now()
     work.using(run_at=datetime(1970, 1, 1, tzinfo=UTC)).enqueue()
     sql("INSERT INTO holdfast_jobs (task, created_at, run_at) VALUES ('work', ?, ?)", (now, now // 10))
@@ -311,7 +311,7 @@ def test_a_job_does_not_wait_before_it_is_there(app: Holdfast, clock: FakeClock,
     assert 6 * SECOND <= waited < 86_400 * SECOND
 
 
-def test_messages_have_percentiles_too(app: Holdfast, clock: FakeClock) -> None:
+def test_messages_have_percentiles(app: Holdfast, clock: FakeClock) -> None:
     inbox = app.queue("inbox")
     for seconds in range(1, 21):
         inbox.send(seconds)
@@ -325,11 +325,11 @@ def test_messages_have_percentiles_too(app: Holdfast, clock: FakeClock) -> None:
     assert found.run.p95 == pytest.approx(38, rel=0.25)
 
 
-# --- however much is folded -----------------------------------------------------------------------
+# --- folded and unfolded --------------------------------------------------------------------------
 
 
-def answers(app: Holdfast) -> list[Any]:
-    """Whatever the store adds up."""
+def all_statistics(app: Holdfast) -> list[Any]:
+    """Return all statistics of the store."""
     failures = [
         sorted(app.store.statistics.failures(since, 100), key=lambda one: (one.error_code, one.queue, one.task or ""))
         for since in (None, 0, app.clock.now() // MINUTE)
@@ -352,8 +352,8 @@ def counted(app: Holdfast) -> dict[tuple[str, str, str | None], int | None]:
     return {(one.status, one.queue, one.task): one.count for one in app.store.statistics.counts().items}
 
 
-def a_day(app: Holdfast, clock: FakeClock, sql: Sql) -> Iterator[str]:
-    """All kinds of things that happen, one after the other: by workers, consumers, operators, and plain SQL."""
+def all_transitions(app: Holdfast, clock: FakeClock, sql: Sql) -> Iterator[str]:
+    """Run all kinds of transitions: by workers, consumers, operators and plain SQL. Yield after each step."""
 
     @app.task(retry=0, max_attempts=2, queue="mail")
     def work(how: str) -> Any:
@@ -426,14 +426,14 @@ def a_day(app: Holdfast, clock: FakeClock, sql: Sql) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("step", [None, 3, 20_000], ids=["nothing folded", "half folded", "all folded"])
-def test_the_counts_are_those_of_a_recount_however_much_is_folded(
+def test_the_counts_equal_a_recount_at_any_stage_of_folding(
     app: Holdfast, clock: FakeClock, sql: Sql, monkeypatch: pytest.MonkeyPatch, step: int | None
 ) -> None:
     monkeypatch.setattr("holdfast.store.statistics.FOLD_EVENTS", step or 1)
     fold = app.store.statistics.fold
     with monkeypatch.context() as here:
         here.setattr(app.store.statistics, "fold", lambda: 0)  # no worker folds meanwhile
-        for what in a_day(app, clock, sql):
+        for what in all_transitions(app, clock, sql):
             assert counted(app) == recounted(sql), what
             if step is not None:
                 fold()
@@ -443,34 +443,34 @@ def test_the_counts_are_those_of_a_recount_however_much_is_folded(
     assert sql("SELECT * FROM holdfast_counts") == [] and counted(app) == {}
 
 
-def test_no_answer_depends_on_how_much_is_folded(
+def test_statistics_do_not_depend_on_how_much_is_folded(
     app: Holdfast, clock: FakeClock, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fold = app.store.statistics.fold
     monkeypatch.setattr(app.store.statistics, "fold", lambda: 0)  # no worker folds meanwhile
-    for what in a_day(app, clock, sql):
+    for what in all_transitions(app, clock, sql):
         if what == "deleted by plain SQL":
             break
     monkeypatch.setattr("holdfast.store.statistics.FOLD_EVENTS", 1)
-    expected, steps = answers(app), 0
+    expected, steps = all_statistics(app), 0
     while fold():
-        assert answers(app) == expected
+        assert all_statistics(app) == expected
         steps += 1
     assert steps > 50 and len(expected[1]) > 30
 
 
-def test_nothing_is_counted_again_when_another_process_asks(open_app: Open, app: Holdfast, clock: FakeClock) -> None:
+def test_another_process_does_not_count_events_twice(open_app: Open, app: Holdfast, clock: FakeClock) -> None:
     app.queue("inbox").send_many(range(10))
     app.store.statistics.fold()
     app.queue("inbox").send_many(range(5))
     other = open_app(clock=clock)
-    assert answers(other) == answers(app)
+    assert all_statistics(other) == all_statistics(app)
     fold_all(other)
-    assert answers(other) == answers(app)
+    assert all_statistics(other) == all_statistics(app)
     assert app.store.statistics.fold() == other.store.statistics.fold() == 0
 
 
-def test_those_who_fold_at_once_neither_lose_nor_double(
+def test_concurrent_folds_neither_lose_nor_double_count_events(
     open_app: Open, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two apps, each with two threads that fold, while two more threads send, receive and delete."""
@@ -480,20 +480,20 @@ def test_those_who_fold_at_once_neither_lose_nor_double(
     left, errors = [2], list[BaseException]()
 
     @contextmanager
-    def told() -> Iterator[None]:
+    def collecting_errors() -> Iterator[None]:
         try:
             working.wait()
             yield
-        except BaseException as error:  # noqa: BLE001  told by the test
+        except BaseException as error:  # noqa: BLE001  the test checks them
             errors.append(error)
 
     def fold(app: Holdfast) -> None:
-        with told():
+        with collecting_errors():
             while left[0]:
                 app.store.statistics.fold()
 
     def work(app: Holdfast) -> None:
-        with told():
+        with collecting_errors():
             inbox = app.queue("inbox")
             for number in range(rounds):
                 inbox.send_many([number] * 3)
@@ -526,7 +526,7 @@ TABLES = ("fold", "counts", "minutes", "totals", "failures", "failure_minutes", 
 
 
 def test_no_transition_writes_a_counter(app: Holdfast, clock: FakeClock, sql: Sql, claim: Claim) -> None:
-    def kept() -> list[Any]:
+    def stored() -> list[Any]:
         return [sql(f"SELECT * FROM holdfast_{table} ORDER BY 1, 2, 3") for table in TABLES]  # noqa: S608
 
     work = app.task(name="work", max_attempts=2)(lambda: None)
@@ -535,7 +535,7 @@ def test_no_transition_writes_a_counter(app: Holdfast, clock: FakeClock, sql: Sq
     inbox.send(0)
     succeed(app.store, claim("work").lease)
     fold_all(app)
-    before = kept()
+    before = stored()
     assert all(before[:4])
 
     work.enqueue_many([{}] * 4)
@@ -553,13 +553,13 @@ def test_no_transition_writes_a_counter(app: Holdfast, clock: FakeClock, sql: Sq
     app.jobs.retry(status="failed")
     sql("UPDATE holdfast_jobs SET status = 'failed' WHERE status = 'succeeded'")
     sql("DELETE FROM holdfast_jobs WHERE status = 'cancelled'")
-    assert kept() == before
+    assert stored() == before
     fold_all(app)
-    assert all(now != then for now, then in zip(kept(), before, strict=True))
+    assert all(now != then for now, then in zip(stored(), before, strict=True))
 
 
-def test_an_edit_by_hand_is_no_failure(app: Holdfast, sql: Sql, claim: Claim) -> None:
-    """The row has the error of its last attempt still."""
+def test_an_edit_by_plain_sql_is_not_a_failure(app: Holdfast, sql: Sql, claim: Claim) -> None:
+    """The row still has the error of its last attempt."""
     app.task(name="work", max_attempts=3)(lambda: None).enqueue()
     retry(app.store, claim("work").lease, 60 * SECOND, Failure("TEST:AGAIN", "", "f00d", "Traceback"))
     sql("UPDATE holdfast_jobs SET status = 'ready'")
@@ -570,10 +570,10 @@ def test_an_edit_by_hand_is_no_failure(app: Holdfast, sql: Sql, claim: Claim) ->
     assert len(app.observe.failures(since=timedelta(hours=1))) == 2
 
 
-def test_a_failure_that_comes_back_after_it_was_pruned_is_counted_anew(
+def test_a_failure_that_recurs_after_it_was_pruned_is_counted_from_one(
     app: Holdfast, clock: FakeClock, sql: Sql, claim: Claim
 ) -> None:
-    """Its minutes may be kept for longer."""
+    """Its minutes may be retained longer."""
     work = app.task(name="work", max_attempts=1)(lambda: None)
 
     def found() -> list[list[int]]:
@@ -591,9 +591,7 @@ def test_a_failure_that_comes_back_after_it_was_pruned_is_counted_anew(
         assert found() == [[], []]
 
 
-def test_the_least_frequent_failures_are_seen_when_they_become_frequent(
-    app: Holdfast, claim: Claim, clock: FakeClock
-) -> None:
+def test_a_rare_failure_is_listed_when_it_becomes_frequent(app: Holdfast, claim: Claim, clock: FakeClock) -> None:
     work = app.task(name="work", max_attempts=1)(lambda: None)
 
     def fail_often(code: str, times: int) -> None:
@@ -609,8 +607,8 @@ def test_the_least_frequent_failures_are_seen_when_they_become_frequent(
         assert [(one.error_code, one.count) for one in found] == [("TEST:C", 4), ("TEST:A", 3)]
 
 
-def test_deleting_leaves_no_more_than_the_events_of_one_job(app: Holdfast, sql: Sql, clock: FakeClock) -> None:
-    """Of the one that has the newest event, however often it is done, by whomever."""
+def test_deleting_jobs_leaves_at_most_the_events_of_one_job(app: Holdfast, sql: Sql, clock: FakeClock) -> None:
+    """Only the job with the newest event keeps its events, whether Holdfast or plain SQL deletes the jobs."""
     inbox = app.queue("inbox")
     for _ in range(20):
         inbox.send_many(range(3))
@@ -625,13 +623,13 @@ def test_deleting_leaves_no_more_than_the_events_of_one_job(app: Holdfast, sql: 
     left = sql("SELECT id, event FROM holdfast_events WHERE event <> 'pruned' ORDER BY id")
     assert left == [(last - 1, "enqueued"), (last, "removed")]
     inbox.send(1)
-    assert sql("SELECT max(id) FROM holdfast_events") == [(last + 1,)], "no id is given twice"
+    assert sql("SELECT max(id) FROM holdfast_events") == [(last + 1,)], "no id is reused"
 
 
 # --- jobs without history -------------------------------------------------------------------------
 
 
-def test_jobs_without_history_are_counted_up_to_a_bound(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_without_history_are_counted_up_to_a_limit(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.statistics.MAX_UNLOGGED_JOBS", 10)
     app.queue("another").send_many(range(30))
     fast, few = app.queue("fast", history=False, max_attempts=1), app.queue("a few", history=False)
@@ -662,7 +660,7 @@ def test_jobs_without_history_are_counted_up_to_a_bound(app: Holdfast, monkeypat
     assert (overview["fast"].ready, overview["a few"].ready, overview["another"].ready) == (None, 2, 30)
 
 
-def test_a_place_behind_the_bound_is_not_taken_for_empty(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_beyond_the_limit_is_not_reported_as_empty(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.store.statistics.MAX_UNLOGGED_JOBS", 10)
     app.queue("a", history=False).send_many(range(20))
     app.queue("b", history=False).send(1)
