@@ -63,7 +63,8 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 -- name: ready_pairs
 -- The first row is what to sweep before a claim. Column 1 is a sum: 1 if a scheduled job is due, 2 if an ended job is
 -- not resolved or an external job has timed out. Column 2: whether a lease has expired.
--- The other rows are the pairs of queue and task with ready jobs after (:queue, :task), and whether the queue is paused.
+-- The other rows are the pairs of queue and task with ready jobs after (:queue, :task), and whether the queue is
+-- paused.
 -- Each step is one index lookup of a minimum: the comparison (queue, task) > (?, ?) would scan all jobs of a pair.
 -- The first step of a queue has no task and counts too, so that queues of messages are bounded as well.
 WITH RECURSIVE found (queue, task, step) AS (

@@ -9,8 +9,8 @@ SELECT cursor, folded_at, (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}f
 SELECT coalesce(max(id), :after) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
 
 -- name: event_groups
--- All events, grouped, with the waiting and running times of finished attempts. The casts are for rows that were changed
--- by plain SQL: they must not make folding fail.
+-- All events, grouped, with the waiting and running times of finished attempts. The casts are for rows that were
+-- changed by plain SQL: they must not make folding fail.
 SELECT CAST(minute AS INTEGER), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(event AS TEXT), CAST(old_status AS TEXT),
        CAST(new_status AS TEXT), CAST(attempt AS INTEGER), n, waited, ran
 FROM (SELECT at / 60000000 AS minute, queue, coalesce(task, '') AS task, event, old_status, new_status,
