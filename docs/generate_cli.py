@@ -19,7 +19,8 @@ TEMPLATE, PAGE = DOCS / "templates" / "cli.md.in", DOCS / "reference" / "cli.md"
 DATABASE = ("--db", "--app", "--prefix")
 FILTERS = ("--status", "--queue", "--task", "--tag", "--key", "--error-code", "--since")
 WITH_FILTERS = ("jobs", "retry", "cancel", "run-now", "delete")
-CONTEXT = click.Context(main, info_name="holdfast", max_content_width=1000)
+# With the settings of the command itself: click keeps the help option that it makes first.
+CONTEXT = click.Context(main, info_name="holdfast", max_content_width=1000, **main.context_settings)
 
 
 def page() -> str:

@@ -59,7 +59,7 @@ def test_no_command_creates_a_missing_file(run: Run, tmp_path: Path, args: list[
     path = tmp_path / "typo.db"
     result = run(*args, "--db", path)
     assert result.exit_code == 3
-    assert one_line(result).startswith(f"{path} does not exist: check the path, or make it with 'holdfast migrate")
+    assert one_line(result).startswith(f"{path} does not exist: check the path, or create it with 'holdfast migrate")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -120,7 +120,7 @@ def test_tables_with_another_prefix_are_reached_by_name(run: Run, url: str) -> N
     [
         ("{folder}", 3, "is a folder"),
         ("{folder}/none/app.db", 3, "does not exist: create it first"),
-        (":memory:", 2, "a durable queue needs a file"),
+        (":memory:", 2, "the database must be a file, got ':memory:'"),
         ("mysql://u:secret@h/d", 2, "mysql:// is not supported"),
         ("postgresql://u:secret@h/d", 2, "PostgreSQL is not supported"),
     ],
