@@ -31,7 +31,7 @@ PURE = [
     "clock",
     "codec",
     "failure",
-    "retry",
+    "backoff",
     "cron",
     "retention",
     "context",

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .. import validate
+from ..backoff import RetryPolicy
 from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock
 from ..codec import encode
@@ -20,7 +21,6 @@ from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.workflow import Links
 from ..retention import Retention
-from ..retry import RetryPolicy
 from ..store.protocol import Store
 from .context_backend import AppContextBackend
 from .job import Job

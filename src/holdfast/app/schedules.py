@@ -117,7 +117,7 @@ class Schedule:
 
 
 class Schedules:
-    """`app.schedules`. Workers that have the task enqueue one job for each occurrence."""
+    """`app.schedules`. For each occurrence, one of the workers that have the task enqueues one job."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -144,7 +144,7 @@ class Schedules:
         """
         timing = self.timing(cron, tz, missed, catch_up_limit)
         if validate.name(name, "schedule name") in self.declared:
-            raise InvalidInput(f"the schedule name {name!r} is taken by an @app.cron: choose another name")
+            raise InvalidInput(f"the schedule name {name!r} is used by an @app.cron in the code: choose another name")
         if args is not None and not isinstance(args, Mapping):
             raise InvalidArguments(f"args must be a mapping, such as {{'to': …}}, got {validate.shown(args)}")
         bound = self._bound(task)
@@ -184,7 +184,7 @@ class Schedules:
         return done
 
     def remove(self, name: str, *, actor: str | None = None, reason: str = "") -> None:
-        """Remove the schedule. Pause one of `@app.cron` instead: a worker adds it again when it starts."""
+        """Remove the schedule. A schedule of `@app.cron` comes back when a worker starts: pause it instead."""
         known, who = validate.name(name, "schedule name"), validate.actor(actor)
         if not self._app.store.schedules.change("remove", known, who, validate.reason(reason)):
             raise self._not_found(name)
@@ -211,13 +211,15 @@ class Schedules:
             raise InvalidTask(f"the task {task.name} belongs to another app")
         taken = self.declared.get(validate.name(name, "schedule name"))
         if taken is not None:
-            raise InvalidTask(f"the schedule name {name!r} is taken by that of {taken.task}: pass another name=")
+            raise InvalidTask(
+                f"the schedule name {name!r} is used by the schedule of {taken.task}: pass another name="
+            )
         try:
             with suppress(UndefinedAnnotation):  # the type may be defined later in the module
                 task.signature.encode((), {})
         except InvalidArguments as error:
             raise InvalidTask(
-                f"a task of @app.cron is called without arguments: {error}. Give its parameters defaults, or use "
+                f"@app.cron calls its task without arguments: {error}. Give every parameter a default, or use "
                 "app.schedules.add(…, args=…)"
             ) from None
         self.declared[name] = _new(name, BoundTask(task, {}), "{}", timing, "code")

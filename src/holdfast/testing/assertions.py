@@ -29,7 +29,7 @@ MAX_VALUE_LENGTH = 300
 Target = App | Task[..., Any] | BoundTask[..., Any]
 _plain = decoder(Any)
 
-# How to read each option that can be expected from a job.
+# How to read from a job each option that a test can expect.
 OPTION_VALUES: dict[str, Callable[[Job[Any]], Any]] = {
     "queue": lambda job: job.queue,
     "priority": lambda job: job.priority,
@@ -181,7 +181,7 @@ def _matches(name: str, expected: Any, found: Any) -> bool:
 
 
 def _is_same(expected: Any, found: Any) -> bool:
-    """Compare the values themselves, which serves objects such as `unittest.mock.ANY`, or else their JSON."""
+    """Return whether the values are equal (so that `unittest.mock.ANY` works), or else whether their JSON is."""
     if expected == found:
         return True
     try:
@@ -229,7 +229,10 @@ def assert_enqueued(what: Target, /, *args: Any, **match: Any) -> list[Job[Any]]
 
 
 def refute_enqueued(what: Target, /, *args: Any, **match: Any) -> None:
-    """Assert that no job with these arguments and options was enqueued. Takes the same as `assert_enqueued`."""
+    """Assert that no job with these arguments and options was enqueued.
+
+    Takes the same arguments as `assert_enqueued`, except `count`.
+    """
     __tracebackhide__ = True
     search = _Search(Expected(what, args, match))
     if search.matching:

@@ -271,6 +271,7 @@ class Housekeeping:
     # --- other workers ---
 
     def _recover_dead_workers(self, now: int) -> None:
+        """Look for dead workers (engine/worker_locks.py) and recover their jobs (store/sqlite/workers.py)."""
         every = IDLE_SECONDS * 1e9 if self._threads.is_waiting_for_commits() else DEAD_WORKERS_NS
         if self._is_due("dead workers", int(every), now):
             self._store.jobs.sweep(Sweep.WORKERS)

@@ -87,9 +87,9 @@ class WorkerReport(Struct, frozen=True):
     snoozed: int
     cancelled: int
     interrupted: int
-    """Attempts that were still running at the end of the grace period. Their jobs run again; these do not count."""
+    """Attempts that were still running at the end of the grace period. They do not count, and their jobs run again."""
     lost: int
-    """Attempts that finished after they had lost their lease, or after the job was cancelled."""
+    """Attempts whose outcome was discarded, because the lease was lost or the job was cancelled."""
     stuck: int
     """Handlers that exceeded their timeout and had not returned when the worker ended."""
 
@@ -193,7 +193,7 @@ class WorkerRun:
         return round(self.options.lease * SECOND)
 
     def held_attempts(self) -> Iterator[Attempt]:
-        """Yield all claimed attempts: running, and not started."""
+        """Yield every attempt that this worker has claimed, started or not."""
         yield from self.dispatcher.active.copy()
         for pool in self._pools.values():
             yield from list(pool.ready)
@@ -346,7 +346,7 @@ class WorkerRun:
 
 
 def _new_id() -> str:
-    """Return a random id. From the system: the state of `random` is copied by a fork, and would repeat ids."""
+    """Return a random id from the system: after a fork, both processes would draw the same ids from `random`."""
     return secrets.token_hex(8)
 
 
@@ -364,7 +364,7 @@ class Worker:
         return self._worker_run.id
 
     def run(self) -> WorkerReport:
-        """Run jobs until `stop()` or a stop signal, or with until_idle until there are none left. Once only."""
+        """Run jobs until `stop()` is called, a signal arrives or, with until_idle, no job is left. A worker runs once."""
         if self._has_run:
             raise InvalidInput("a worker can run only once: create another with app.worker()")
         self._has_run = True

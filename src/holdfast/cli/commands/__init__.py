@@ -1,1 +1,1 @@
-"""The commands, a file each or one for a family."""
+"""One module per command, or per family of commands."""

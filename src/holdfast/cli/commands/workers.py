@@ -28,9 +28,9 @@ STATE_STYLES = {"alive": "green", "halted": "yellow", "lost": "red", "stopped": 
 def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
     """List the workers with their state and running jobs.
 
-    A worker is alive while its process holds its lock, whatever its heartbeat. It is halted while its process is
-    suspended (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196 means that all 4
-    slots are taken and 196 jobs are prefetched.
+    A worker is alive as long as its process holds its lock, even if the last heartbeat is old. It is halted while
+    its process is suspended (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196 means
+    that all 4 slots are taken and 196 jobs are prefetched.
     """
     with database.open() as app:
         known = app.observe.workers()
@@ -40,7 +40,7 @@ def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
         return
     if not listed:
         ended = f" {plural(len(known), 'worker')} ended: add --all to list them." if known else ""
-        note(f"No workers are running. Start one: holdfast worker module:app.{ended}")
+        note(f"No workers are running. Start one: holdfast worker module:app{ended}")
         return
     now = datetime.now(UTC)
     uptimes = [age(worker.started_at, worker.ended_at or now) for worker in listed]

@@ -1,1 +1,1 @@
-"""The store on SQLite, with the standard library's `sqlite3`. `store` puts it together; some need but a part."""
+"""The store on SQLite, with the standard library's `sqlite3`. `store.py` assembles it from the other modules."""

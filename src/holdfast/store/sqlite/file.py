@@ -38,7 +38,7 @@ class File:
         def work(connection: sqlite3.Connection) -> tuple[int, float]:
             begun = perf_counter()
             for done in range(pages):
-                # One page per statement: Python steps a statement without columns once, and each step frees one page.
+                # One statement per page: a step frees one page, and sqlite3 steps a statement without columns once.
                 connection.execute("PRAGMA incremental_vacuum(1)")
                 if perf_counter() - begun > seconds:
                     return done + 1, perf_counter() - begun

@@ -1,7 +1,7 @@
 """The queue of group commit: one thread leads and commits for all, the others follow.
 
 A thread that wants to write enters the queue. If no thread leads, it becomes the leader. Otherwise it waits, until a
-leader has done its work or it is made the leader itself.
+leader has done its work or it is made the leader itself. The transaction of the leader is in writer.py.
 """
 
 import threading

@@ -1,4 +1,7 @@
-"""Retry policies: pure functions from the number of the failed attempt to a delay in seconds."""
+"""Retry policies: how long to wait before the next attempt, in seconds.
+
+Whether there is a next attempt is decided in worker/outcomes.py and by the statements of sql/settle.sql.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
