@@ -31,7 +31,7 @@ PURE = [
     "clock",
     "codec",
     "failure",
-    "backoff",
+    "retry_policies",
     "cron",
     "retention",
     "context",

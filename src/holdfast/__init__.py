@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from .app.queue import Message, Queue
     from .app.task import Task
     from .app.workflows import Batch, Chain, group
-    from .backoff import backoff, delays, fixed, linear
     from .context import Context
     from .errors import HoldfastError, JobError
     from .model.job import Page
     from .model.outcome import Cancel, Fail, Retry, Snooze, Then
     from .retention import Retention, Rule
+    from .retry_policies import backoff, delays, fixed, linear
     from .supervisor import Holdfast
 
 
@@ -65,10 +65,10 @@ if not TYPE_CHECKING:  # so that a name which is not there is still an error to 
             "Then": "model.outcome",
             "HoldfastError": "errors",
             "JobError": "errors",
-            "backoff": "backoff",
-            "linear": "backoff",
-            "fixed": "backoff",
-            "delays": "backoff",
+            "backoff": "retry_policies",
+            "linear": "retry_policies",
+            "fixed": "retry_policies",
+            "delays": "retry_policies",
             "Retention": "retention",
             "Rule": "retention",
         },

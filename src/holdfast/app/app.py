@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .. import validate
-from ..backoff import RetryPolicy
 from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock
 from ..codec import encode
@@ -21,6 +20,7 @@ from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.workflow import Links
 from ..retention import Retention
+from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
 from .context_backend import AppContextBackend
 from .job import Job

@@ -11,10 +11,10 @@ from typing import Any, Literal, TypedDict, cast
 from msgspec import Struct
 
 from .. import validate
-from ..backoff import RetryPolicy, backoff, retry_policy
 from ..errors import InvalidInput, InvalidTask
 from ..model.job import OnConflict
 from ..model.workflow import ON_BLOCKER_FAILURE, OnBlockerFailure
+from ..retry_policies import RetryPolicy, backoff, retry_policy
 from .job import Job
 from .workflows import Batch, Chain, batch_id
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from msgspec.structs import replace
 
 from .. import validate
-from ..backoff import RetryPolicy
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
 from ..model.job import NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..model.workflow import Links
+from ..retry_policies import RetryPolicy
 from .job import Job
 from .options import JOB_OPTIONS, LINK_OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions, checked
 from .waiting import finish_in_thread

@@ -6,11 +6,11 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from ..backoff import RetryPolicy
 from ..clock import SECOND, Clock
 from ..context import Complete, Context, ContextBackend, LastError
 from ..model.job import Claimed, NewJob, Settlement
 from ..model.outcome import Then
+from ..retry_policies import RetryPolicy
 
 Kind = Literal["thread", "async", "process"]
 Middleware = Callable[[Context], Any]

@@ -12,13 +12,13 @@ import logging
 from random import Random
 from typing import Any
 
-from ..backoff import MAX_DELAY_SECONDS, backoff
 from ..clock import SECOND
 from ..codec import encode_result
 from ..errors import BlobMissing, HoldfastError, InvalidInput, InvalidPayload, PayloadTooLarge
 from ..failure import ErrorTable, Failure, check_code, shorten
 from ..model.job import Settlement
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
+from ..retry_policies import MAX_DELAY_SECONDS, backoff
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")

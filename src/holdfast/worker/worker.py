@@ -87,7 +87,7 @@ class WorkerReport(Struct, frozen=True):
     snoozed: int
     cancelled: int
     interrupted: int
-    """Attempts that were still running at the end of the grace period. They do not count, and their jobs run again."""
+    """Attempts still running at the end of the grace period. They do not count, and their jobs run again."""
     lost: int
     """Attempts whose outcome was discarded, because the lease was lost or the job was cancelled."""
     stuck: int
@@ -364,7 +364,7 @@ class Worker:
         return self._worker_run.id
 
     def run(self) -> WorkerReport:
-        """Run jobs until `stop()` is called, a signal arrives or, with until_idle, no job is left. A worker runs once."""
+        """Run jobs until `stop()`, a signal or, with until_idle, until no job is left. A worker runs once."""
         if self._has_run:
             raise InvalidInput("a worker can run only once: create another with app.worker()")
         self._has_run = True

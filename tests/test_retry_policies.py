@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, backoff, delays, fixed, linear
-from holdfast.backoff import MAX_DELAY_SECONDS, RetryPolicy, retry_policy
 from holdfast.errors import InvalidInput
+from holdfast.retry_policies import MAX_DELAY_SECONDS, RetryPolicy, retry_policy
 
 
 class Chance(Random):
