@@ -40,7 +40,7 @@ def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
         return
     if not listed:
         ended = f" {plural(len(known), 'worker')} ended: add --all to list them." if known else ""
-        note(f"No workers are running. Start one: holdfast worker module:app{ended}")
+        note(f"No workers are running. Start one: holdfast worker module:app.{ended}")
         return
     now = datetime.now(UTC)
     uptimes = [age(worker.started_at, worker.ended_at or now) for worker in listed]
