@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from queue_machine import QueueMachine
+from support.queue_machine import QueueMachine
 
 MATTERS = """dead letter, failed task, fenced, fenced by a newer attempt, settled, recovered, rebooted, rolled back,
 deduplicated, replaced, not replaced: running, requeued, cancelled running, purged running, promoted, run_now,

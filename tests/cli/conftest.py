@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from launching import command
 
 from holdfast import Holdfast
 from holdfast.cli import main
 from holdfast.clock import SECOND
+from support.launching import command
 from support.running_worker import PATIENCE_SECONDS
 from support.transitions import claim_tasks, fail, succeed
 

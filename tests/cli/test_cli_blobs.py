@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from blobs import MemoryBlobs, blob_files, large
 from holdfast import Holdfast
+from support.blob_stores import MemoryBlobs, blob_files, large
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

@@ -11,12 +11,12 @@ from typing import Any
 import click
 import pytest
 from click.testing import Result
-from launching import command
 
 from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
 from holdfast.cli.errors import exit_code
 from holdfast.cli.options import DatabaseOption
+from support.launching import command
 from support.running_worker import PATIENCE_SECONDS
 
 Run = Callable[..., Result]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from launching import command
 
 from holdfast import Holdfast
 from holdfast.observe import Observe
 from holdfast.observe.results import Event
 from holdfast.store.sqlite.read import ReadJobs
+from support.launching import command
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 Run = Callable[..., Result]

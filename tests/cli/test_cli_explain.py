@@ -11,10 +11,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import Result
-from launching import command
 
 from holdfast import Holdfast
 from holdfast.cli import main
+from support.launching import command
 from support.running_worker import eventually
 
 Run = Callable[..., Result]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.fold import MINUTE
+from support.other_process import bystander, worker
 
 Run = Callable[..., Result]
 

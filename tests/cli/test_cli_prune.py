@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from ended import Ended
 from holdfast import Holdfast, Retention
+from support.finished_jobs import Ended
 
 Data = Callable[..., Any]
 

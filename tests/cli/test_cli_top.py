@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from windows import Window
 
 from holdfast import Context, Holdfast
 from holdfast.clock import SECOND
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, eventually
+from support.terminal_windows import Window
 from support.transitions import claim_tasks, succeed
 
 Run = Callable[..., Result]

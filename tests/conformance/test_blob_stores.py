@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from blobs import HOSTILE, MemoryBlobs, collect, large, missing, name_of, orphaned
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import BlobDamaged, BlobError, BlobMissing, InvalidInput, StoreError
 from holdfast.testing import drain
 from support.backend import Backend
+from support.blob_stores import HOSTILE, MemoryBlobs, collect, large, missing, name_of, orphaned
 
 Sql = Callable[..., list[Any]]
 

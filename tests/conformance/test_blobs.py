@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from blobs import LARGE, collect, large, name_of
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import BlobMissing, InvalidInput, PayloadTooLarge
 from holdfast.testing import drain
 from support.backend import Backend
+from support.blob_stores import LARGE, collect, large, name_of
 
 Sql = Callable[..., list[Any]]
 

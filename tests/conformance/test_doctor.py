@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bystander import bystander, worker
 from holdfast import Holdfast
 from holdfast.clock import SECOND, as_datetime
 from holdfast.errors import InvalidInput
@@ -17,6 +16,7 @@ from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.doctor.findings import Finding
 from support.doctor import finding_of, problems
+from support.other_process import bystander, worker
 from support.transitions import succeed
 
 Sql = Callable[..., list[Any]]

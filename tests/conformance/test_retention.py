@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
 from holdfast.clock import SECOND
 from holdfast.errors import AlreadyPruning, InvalidInput
 from holdfast.model.pruning import DeleteJobs, DeleteRows, RowScan
 from holdfast.testing import FakeClock
 from support.backend import Backend
+from support.finished_jobs import DAY, Ended
 
 Sql = Callable[..., list[Any]]
 

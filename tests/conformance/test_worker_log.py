@@ -6,10 +6,10 @@ import math
 import msgspec
 import pytest
 
-from bystander import bystander, worker
 from holdfast import Context, Holdfast, Snooze
 from holdfast.supervisor.logs import JsonLines, TextLines
 from holdfast.worker import job_log
+from support.other_process import bystander, worker
 from support.running_worker import RunningWorker, drain, eventually
 from support.transitions import recover_lost
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from ended import DAY, Ended
 from holdfast import Holdfast, Retention, Rule
 from holdfast.model.pruning import DeleteJobs
 from holdfast.testing import FakeClock
 from holdfast.upkeep import background, throttle
 from holdfast.upkeep.background import BackgroundPruner
+from support.finished_jobs import DAY, Ended
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually
 
 Open = Callable[..., Holdfast]

@@ -1,10 +1,10 @@
 """An app whose spans are exported to memory."""
 
 import pytest
-from spans import Spans
 
 from holdfast import Holdfast
 from holdfast.contrib.otel import Instrumentation, instrument
+from support.spans import Spans
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from scraping import fetch
 
 from holdfast import Holdfast
 from holdfast.contrib.otel import instrument
 from support.running_worker import PATIENCE_SECONDS, eventually
+from support.scraping import fetch
 
 TASKS = """
 import os

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scraping import scrape
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.contrib import otel, prometheus
 from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS, Metric
+from support.scraping import scrape
 from support.transitions import claim_tasks
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
-from spans import Spans, attributes, is_child, is_linked, kept, nothing
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then, group
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
 from support.running_worker import drain
+from support.spans import Spans, attributes, is_child, is_linked, kept, nothing
 
 # --- from the producer to the worker --------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from scraping import scrape
 
 from holdfast import Holdfast
 from holdfast.contrib.metrics import BOUNDS_SECONDS, METRICS
 from holdfast.contrib.otel import instrument
 from holdfast.testing import FakeClock
 from support.running_worker import drain
+from support.scraping import scrape
 
 
 class Metered:

@@ -8,13 +8,13 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from spans import Spans, attributes, is_child, kept, nothing
 
 from holdfast import Context, Holdfast
 from holdfast.contrib.otel import Instrumentation, instrument
 from holdfast.errors import InvalidInput
-from refusals import told
+from support.refusals import told
 from support.running_worker import drain
+from support.spans import Spans, attributes, is_child, kept, nothing
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE_ID = int(TRACEPARENT.split("-")[1], 16)

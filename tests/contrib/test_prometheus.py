@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
-from scraping import Scrape, fetch, scrape, served
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
@@ -17,6 +16,7 @@ from holdfast.histogram import BOUNDS
 from holdfast.testing import FakeClock
 from support.folding import fold_all
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually
+from support.scraping import Scrape, fetch, scrape, served
 
 Open = Callable[..., Holdfast]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from scraping import Scrape, fetch, served
 
 from holdfast import Holdfast
 from holdfast.contrib import prometheus
 from holdfast.contrib.prometheus import Collector, make_registry, make_wsgi_app, serve
 from holdfast.errors import InvalidInput
-from refusals import told
+from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS, eventually
+from support.scraping import Scrape, fetch, served
 
 Open = Callable[..., Holdfast]
 

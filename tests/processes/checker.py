@@ -8,7 +8,7 @@ from pathlib import Path
 
 from soundness import COUNTED
 
-from crew import Member
+from support.child_processes import Member
 
 OUTCOMES = {"ack": {"succeeded"}, "release": {"released", "failed"}}
 """How an attempt must have ended if it was settled so."""

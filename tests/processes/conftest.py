@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from yard import Yard
 
-from crew import Crew
 from holdfast import Holdfast
+from support.child_processes import Crew
 
 
 @pytest.fixture

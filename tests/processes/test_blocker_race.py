@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from soundness import unsound_however_folded
 
-from crew import Crew, Member
-from effort import a_part
 from holdfast import Holdfast
+from support.child_processes import Crew, Member
+from support.effort import a_part
 
 PAIRS = a_part(600, 2000)
 LATE_WAITERS = a_part(300, 500)

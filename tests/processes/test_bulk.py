@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from crew import Crew
 from holdfast import Holdfast
+from support.child_processes import Crew
 
 SIZE = 10_000
 

@@ -23,8 +23,8 @@ from soundness import count, unsound_however_folded
 from traps import Trap
 from zygote import Order
 
-from crew import Crew, Member, compile_shim
-from effort import a_part
+from support.child_processes import Crew, Member, compile_shim
+from support.effort import a_part
 
 WITHOUT_EFFECT = ("return_then",)
 STEPS_BEFORE_COMMIT = ("start", "before complete", "after the first write", "after an enqueue", "end of the block")

@@ -2,8 +2,8 @@
 
 from yard import Yard
 
-from blobs import blob_files
 from holdfast.model.job import NewJob
+from support.blob_stores import blob_files
 
 LARGE = "é" * 200_000
 

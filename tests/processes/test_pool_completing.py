@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from yard import Yard
 
-from crew import Member
 from holdfast import Holdfast, Job, Task
 from holdfast.clock import SECOND
+from support.child_processes import Member
 from support.running_worker import PATIENCE_SECONDS, eventually, outcomes
 
 

@@ -9,9 +9,9 @@ from checker import check
 from consumer import VISIBILITY
 from producer import MAX_ATTEMPTS, QUEUE
 
-from crew import Crew
-from effort import storm_seconds
 from holdfast import Holdfast
+from support.child_processes import Crew
+from support.effort import storm_seconds
 
 SECONDS = storm_seconds(5)
 PRODUCERS, CONSUMERS = 3, 4

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from crew import Crew
-from forking import Child, patient_forks
 from holdfast import Context, Holdfast
 from holdfast.testing import FakeClock
+from support.child_processes import Crew
+from support.disks import Disk, disk, fill
+from support.forking import Child, patient_forks
 from support.running_worker import RunningWorker, attempts, comes_true, drain, eventually, outcomes
 from support.transitions import claim_tasks, recover_lost
-from test_disks import Disk, disk, fill
 
 __all__ = ["disk", "patient_forks"]  # fixtures
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from soundness import LAST, count, unsound_however_folded
 from storm_worker import LEASE_SECONDS
 
-from crew import Crew, Member
-from effort import a_part, storm_seconds
 from holdfast import Holdfast
+from support.child_processes import Crew, Member
+from support.effort import a_part, storm_seconds
 
 SECONDS = storm_seconds(8)
 PRODUCERS, WORKERS = 2, 4

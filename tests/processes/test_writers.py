@@ -4,9 +4,9 @@ import json
 import sqlite3
 from pathlib import Path
 
-from crew import Crew
-from effort import a_part
 from holdfast import Holdfast
+from support.child_processes import Crew
+from support.effort import a_part
 
 WRITERS, SECONDS = 16, a_part(3, 10)
 

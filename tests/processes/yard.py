@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from crew import Crew, Member
 from holdfast import Holdfast
 from holdfast.app.job import Job
+from support.child_processes import Crew, Member
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ended import DAY, Ended
 from holdfast import Holdfast, Retention
 from holdfast.errors import ArchiveError
 from holdfast.testing import FakeClock
 from holdfast.upkeep.archive import Archive
+from support.finished_jobs import DAY, Ended
 from support.running_worker import RunningWorker, eventually
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from blobs import blob_files, collect, large, orphaned
 from holdfast import Holdfast
 from holdfast.errors import BlobError, DiskFull, ReadOnlyDatabase
 from holdfast.store import blob_store as module
 from holdfast.store.blob_store import FileBlobs
 from holdfast.store.sqlite.engine import files
 from holdfast.testing import drain
+from support.blob_stores import blob_files, collect, large, orphaned
 from support.running_worker import drain as at_work
 
 HOUR = 3600

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from blobs import blob_files, collect, large
 from holdfast import Holdfast
 from holdfast.upkeep.doctor.doctor import diagnose
 from holdfast.upkeep.doctor.findings import Finding
+from support.blob_stores import blob_files, collect, large
 from support.doctor import diagnosis_of
 
 

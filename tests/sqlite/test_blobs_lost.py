@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from blobs import HOSTILE, blob_files, collect, large, missing
 from holdfast import Context, Holdfast
 from holdfast.errors import BlobDamaged, BlobMissing
 from holdfast.testing import drain
+from support.blob_stores import HOSTILE, blob_files, collect, large, missing
 from support.running_worker import RunningWorker, eventually
 
 

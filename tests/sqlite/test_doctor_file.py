@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 import holdfast.store.sqlite.engine.file_users as file_users
-from bystander import bystander, sqlite
 from holdfast import Holdfast
 from holdfast.supervisor.offline_doctor import check_database
 from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
+from support.other_process import bystander, sqlite
 from support.running_worker import drain
 
 # --- no problems, and no changes -----------------------------------------------------

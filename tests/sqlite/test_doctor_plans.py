@@ -11,7 +11,7 @@ from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
-from machine_steps import machine_steps
+from support.sqlite_steps import machine_steps
 
 FOLDER = Path(holdfast.store.sqlite.__file__).parent / "sql"
 TEXT = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("doctor.sql", "doctor_samples.sql"))

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 import holdfast.store.sqlite.diagnose as diagnose_module
-from bystander import bystander, sqlite
 from holdfast import Holdfast
 from support.doctor import check, diagnosis_of, files, finding, run_sql, severities
+from support.other_process import bystander, sqlite
 
 # --- whether it can be read -----------------------------------------------------------------------
 

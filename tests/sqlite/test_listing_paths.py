@@ -8,15 +8,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from crowd import deletable, fill, fitting, read, some_criteria
 
-from effort import a_part
 from holdfast import Holdfast
 from holdfast.app.jobs import page_of
 from holdfast.model.job import Counted, Criteria
 from holdfast.store import statistics
 from holdfast.store.sqlite import listing, listing_plan
 from holdfast.store.sqlite.listing_plan import AccessPath, UnionScan
+from support.crowd import deletable, fill, fitting, read, some_criteria
+from support.effort import a_part
 
 # With some hundred jobs the usual bounds are never reached. With these, one way or another is taken.
 BOUNDS: dict[str, dict[str, int]] = {

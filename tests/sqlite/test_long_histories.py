@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ended import DAY
 from holdfast import Holdfast, Then
 from holdfast.testing import FakeClock
+from support.finished_jobs import DAY
 from support.running_worker import drain
 
 Sql = Callable[..., list[Any]]

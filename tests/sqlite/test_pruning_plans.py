@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 from test_query_plans import is_scan, plan, statement_of
 
-from ended import Ended
 from holdfast import Holdfast
+from support.finished_jobs import Ended
 
 NAMES = [
     "finished_after",

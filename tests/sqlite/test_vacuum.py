@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ended import DAY, Ended
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
 from holdfast.store.sqlite import file
@@ -18,6 +17,7 @@ from holdfast.store.sqlite.engine import checkpoint, file_users, files
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
 from holdfast.upkeep.doctor import checks_file
+from support.finished_jobs import DAY, Ended
 from support.running_worker import RunningWorker, eventually
 
 

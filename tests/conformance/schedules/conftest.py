@@ -6,7 +6,7 @@ from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
-from scheduling import NOON, scheduler_of
+from support.scheduling import NOON, scheduler_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from holdfast import Context, Holdfast, Task
 from holdfast.errors import InvalidInput, InvalidTask
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
-from refusals import told
-from scheduling import DAY, MINUTE, fired, scheduler_of
+from support.refusals import told
+from support.scheduling import DAY, MINUTE, fired, scheduler_of
 
 
 def start_tidy(open_app: Callable[..., Holdfast], clock: FakeClock, expression: str) -> tuple[Holdfast, Scheduler]:

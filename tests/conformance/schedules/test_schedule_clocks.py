@@ -11,8 +11,8 @@ from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
-from scheduling import DAY, HOUR, MINUTE, NOON, POLICIES, YEAR, Sql, fired, scheduler_of
 from support.running_worker import PATIENCE_SECONDS
+from support.scheduling import DAY, HOUR, MINUTE, NOON, POLICIES, YEAR, Sql, fired, scheduler_of
 
 # --- missed, and clocks that are set ---
 

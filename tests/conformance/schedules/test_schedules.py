@@ -13,9 +13,9 @@ from holdfast.cron import plan
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
-from refusals import told
-from scheduling import MINUTE, NOON, POLICIES, YEAR, Sql, fired, stored_fires
 from support.backend import Backend
+from support.refusals import told
+from support.scheduling import MINUTE, NOON, POLICIES, YEAR, Sql, fired, stored_fires
 
 # --- at run time ---
 

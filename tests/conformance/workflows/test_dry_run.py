@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
 from holdfast.upkeep.prune import PruneReport
 from support.backend import Backend
+from support.finished_jobs import DAY
 from support.flow import Sql
 from support.running_worker import drain
 

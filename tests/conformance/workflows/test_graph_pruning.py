@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ended import DAY
 from holdfast import Fail, Holdfast, Retention, Rule, Task, Then
 from holdfast.testing import FakeClock
 from support.backend import Backend
+from support.finished_jobs import DAY
 from support.flow import Flow, Sql
 from support.running_worker import drain
 from support.transitions import resolve

@@ -9,7 +9,7 @@ import pytest
 
 from support.running_worker import PATIENCE_SECONDS
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 TRIES: dict[str, list[list[str]]] = {"demo.py": [["--seconds", seconds] for seconds in ("6", "30", "120")]}
 """Arguments: if there is too little to see, as on a slow machine, it is tried with the next ones."""

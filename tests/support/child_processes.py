@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-SCRIPTS = Path(__file__).parent / "processes"
+SCRIPTS = Path(__file__).parents[1] / "processes"
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Member:
 def compile_shim(source: str, folder: Path) -> str:
     """A library to start a process with, as LD_PRELOAD, from a C file of this folder."""
     target = folder / f"{source}.so"
-    path = Path(__file__).parent / source
+    path = Path(__file__).parents[1] / "shims" / source
     subprocess.run(["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", target, path, "-ldl"], check=True)
     return str(target)
 

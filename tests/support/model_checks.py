@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast import Holdfast, Queue
 from holdfast.clock import SECOND
-from model_queue import Model
+from support.model_queue import Model
 
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 

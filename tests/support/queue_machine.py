@@ -14,7 +14,6 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-import model_checks
 from holdfast import Holdfast, Message, Queue
 from holdfast.clock import SECOND
 from holdfast.errors import JobNotFound
@@ -22,8 +21,9 @@ from holdfast.failure import Failure
 from holdfast.model.job import Lease
 from holdfast.store import statistics
 from holdfast.testing import FakeClock
-from model_queue import LIVE, RETRIABLE, Entry, Model
-from operations import (
+from support import model_checks
+from support.model_queue import LIVE, RETRIABLE, Entry, Model
+from support.operations import (
     QUEUES,
     TASKS,
     any_operation,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from crew import Crew, compile_shim
 from holdfast import Holdfast
 from holdfast.store.sqlite.engine import watcher as watcher_module
 from holdfast.store.sqlite.engine.connection import connect
 from holdfast.store.sqlite.engine.watcher import CommitWatcher
+from support.child_processes import Crew, compile_shim
 from support.running_worker import PATIENCE_SECONDS
 
 ROUNDS = 200

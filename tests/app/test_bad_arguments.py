@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidTask
-from refusals import refused, stored, told
+from support.refusals import refused, stored, told
 
 
 class Colour(Enum):

@@ -11,7 +11,7 @@ from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidInput
 from holdfast.failure import DETAIL_LIMIT, ErrorTable, Failure, shorten
-from refusals import refused, stored
+from support.refusals import refused, stored
 from support.transitions import claim_tasks, fail
 
 HOSTILE = [

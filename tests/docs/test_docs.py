@@ -33,7 +33,7 @@ from holdfast.upkeep.prune import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
 from holdfast.worker.worker import Worker, WorkerOptions, WorkerReport
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SQL = ROOT / "src" / "holdfast" / "store" / "sqlite"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreClosed
-from refusals import told
+from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 

@@ -15,8 +15,8 @@ import unicodedata
 from typing import Any
 
 import pytest
-from launching import command
 
+from support.launching import command
 from support.running_worker import PATIENCE_SECONDS
 
 LOOK_SECONDS = 0.02

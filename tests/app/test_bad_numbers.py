@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast, Job, Message, Queue, Task
 from holdfast.errors import InvalidInput
-from refusals import refused, told
+from support.refusals import refused, told
 from support.transitions import claim_tasks
 
 

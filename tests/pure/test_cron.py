@@ -13,7 +13,7 @@ from holdfast.clock import SECOND
 from holdfast.cron import ALIASES, GRACE, NEVER, Cron, checked, due, plan
 from holdfast.errors import InvalidInput
 from holdfast.model.schedule import ScheduleRecord
-from refusals import told
+from support.refusals import told
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = 60 * SECOND

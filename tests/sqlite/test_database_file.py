@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import CorruptDatabase, HoldfastError, NotADatabase
 from holdfast.testing import FakeClock
-from refusals import told
+from support.refusals import told
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> object:

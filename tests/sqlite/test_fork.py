@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from forking import (  # noqa: F401  two of them are fixtures
+from holdfast import Holdfast
+from holdfast.errors import StoreClosed, UsedAfterFork
+from support.forking import (  # noqa: F401  two of them are fixtures
     WATCHDOG_SECONDS,
     Child,
     Gate,
@@ -21,9 +23,7 @@ from forking import (  # noqa: F401  two of them are fixtures
     patient_forks,
     send,
 )
-from holdfast import Holdfast
-from holdfast.errors import StoreClosed, UsedAfterFork
-from refusals import told
+from support.refusals import told
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast, backoff, delays, fixed, linear
 from holdfast.errors import HoldfastError, InvalidInput, InvalidTask, JobNotFound
-from refusals import refused, told
+from support.refusals import refused, told
 
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
 

@@ -23,7 +23,7 @@ from holdfast.store.sqlite.engine.busy_retry import BusyRetry
 from holdfast.store.sqlite.engine.connection import connect
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.testing import FakeClock
-from refusals import told
+from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mypy import api
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 
 # A line that type checkers must refuse ends with "# refused"; every other line must pass. basedpyright stands for

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import ForeignConnection, HoldfastError, InvalidInput, ReadOnlyDatabase, TransactionError
-from refusals import refused, stored, told
+from support.refusals import refused, stored, told
 from support.running_worker import PATIENCE_SECONDS
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import CannotOpen, HoldfastError, InvalidInput, NotADatabase, StoreBusy
-from refusals import told
+from support.refusals import told
 
 
 def test_a_path_that_is_a_folder_is_refused(tmp_path: Path) -> None:

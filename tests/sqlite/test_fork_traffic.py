@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from forking import WATCHDOG_SECONDS, Child, ids_in, numbers, patient_forks, send  # noqa: F401  one is a fixture
 from holdfast import Holdfast
+from support.forking import WATCHDOG_SECONDS, Child, ids_in, numbers, patient_forks, send  # noqa: F401  one is a fixture
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),

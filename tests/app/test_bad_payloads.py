@@ -17,7 +17,7 @@ import pytest
 from holdfast import Holdfast, codec
 from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge
-from refusals import refused, stored
+from support.refusals import refused, stored
 from support.running_worker import PATIENCE_SECONDS
 
 MEBIBYTE = 1024 * 1024

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from crew import Crew, Member, compile_shim
 from holdfast import Holdfast
 from holdfast.errors import StoreError
+from support.child_processes import Crew, Member, compile_shim
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the shim reads /proc and needs LD_PRELOAD"
