@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from support.disks import disk
+
+__all__ = ["disk"]  # a fixture
 
 
 @pytest.fixture

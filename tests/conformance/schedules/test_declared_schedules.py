@@ -61,7 +61,7 @@ def test_a_declaration_that_cannot_work_is_refused_at_once(app: Holdfast) -> Non
     with told(InvalidInput, "did you mean 'queue'"):
         app.cron("@daily", queu="x")  # type: ignore[call-arg]
     task = app.cron("@daily")(fine)
-    with told(InvalidTask, "'fine' is taken", "name="):
+    with told(InvalidTask, "'fine' is used by", "name="):
         app.cron("@hourly")(task)
     with told(InvalidTask, "already a task", "queue"):
         app.cron("@hourly", name="second", queue="x")(task)
