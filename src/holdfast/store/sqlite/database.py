@@ -19,7 +19,7 @@ from .engine.engine import Engine, Options
 from .engine.fork import register_forkable
 from .engine.transaction import CompletingTransaction, Transaction, caller_transaction, run_in_caller_transaction
 from .engine.worker_locks import lock_path
-from .engine.writer import EngineClosedForFork, Work
+from .engine.writer import EngineClosedForFork, Work, Writer
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
@@ -32,6 +32,7 @@ class _ThisThread(threading.local):
 
     write_timeout: float | None = None  # None: busy_timeout
     reader: sqlite3.Connection | None = None  # inside reading()
+    is_folding: bool = False
 
 
 class Database:
@@ -64,10 +65,21 @@ class Database:
             except EngineClosedForFork:
                 continue
             if writer.changes_since_fold > CHANGES_PER_FOLD:
-                writer.changes_since_fold = 0
-                if not self.has_workers:  # a worker folds as housekeeping
-                    self.fold()
+                self._fold_once(writer)
             return result
+
+    def _fold_once(self, writer: Writer) -> None:
+        """Fold, unless this thread is folding already: a fold may itself make as many changes."""
+        thread = self._this_thread
+        if self.has_workers or thread.is_folding:  # a worker folds as housekeeping
+            writer.changes_since_fold = 0
+            return
+        thread.is_folding = True
+        try:
+            self.fold()
+        finally:
+            thread.is_folding = False
+            writer.changes_since_fold = 0
 
     def run_in_this_thread(self, work: Work[T]) -> T:
         """As `run` with durable, for work that must run in the calling thread."""
