@@ -13,7 +13,7 @@ from .engine.checkpoint import file_size
 from .read import EVENT_COLUMNS, event_record
 
 LAST_EVENT = 2**63 - 1
-MAX_RUNNING = 20_000
+MAX_RUNNING = 5_000
 
 # The longest waiting ready job is searched among the first jobs of each priority, in a limited number of priorities.
 LONGEST_READY = {"each": 100, "most": 1000}

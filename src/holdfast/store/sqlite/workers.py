@@ -22,7 +22,7 @@ from .workflow import Workflows
 log = logging.getLogger("holdfast.worker")
 RECOVERY_ROWS = 1000
 ENDED_WORKERS_KEPT = 100
-MAX_RUNNING_READ = 20_000
+MAX_RUNNING_READ = 5_000
 ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
 
 
