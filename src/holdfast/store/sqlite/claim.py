@@ -12,7 +12,7 @@ from .database import Database
 from .workers import Workers
 from .workflow import Workflows
 
-WINDOW_STEPS = 32  # each queue is a step, and each task in it
+WINDOW_STEPS = 128  # each queue is a step, and each task in it
 SWEEP_ROWS = 1000
 Times = dict[str, int]  # now and boot_now
 Pair = tuple[str, str]  # a queue and a task
