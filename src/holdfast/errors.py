@@ -386,6 +386,7 @@ OWN_CODES: dict[str, str] = {
     "RESOURCE:BLOB_STORE": "the large payload could not be read, or the large result not be stored; it is retried",
     "RESULT:TOO_LARGE": "the result has more than 64 MiB; more than 1 MiB with `blob_bytes=None`",
     "RESULT:NOT_JSON": "the result cannot be stored as JSON",
+    "RESULT:WRONG_TYPE": "the result does not have the type that the task is annotated to return",
     "RESULT:BAD_CONTINUATION": (
         "the task returned a `Then` with which the chain cannot continue: wrong arguments, an option that is not "
         "allowed, a circular wait"

@@ -131,6 +131,28 @@ def test_a_job_that_cannot_be_settled_fails_alone_and_is_counted(app: Holdfast, 
     assert (found.succeeded, found.failed, found.by_attempt) == (2, 1, {1: 3})
 
 
+def test_a_job_that_can_never_be_settled_keeps_no_other_from_it(
+    app: Holdfast, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settle_and_claim = app.store.jobs.settle_and_claim
+
+    @app.task
+    def work(number: int) -> int:
+        return number
+
+    jobs = [work.enqueue(number) for number in (12, 13, 14)]
+
+    def refuse(settlements: Any, wants: Any) -> Any:
+        if any(one.lease.id == jobs[1].id for one in settlements):
+            raise ValueError("thirteen")
+        return settle_and_claim(settlements, wants)
+
+    monkeypatch.setattr(app.store.jobs, "settle_and_claim", refuse)
+    app.worker(until_idle=True).run()
+    assert [job.refresh().status for job in (jobs[0], jobs[2])] == ["succeeded", "succeeded"]
+    assert f"job {jobs[1].id} cannot be settled" in caplog.text
+
+
 def test_releases_are_not_failures_and_jobs_that_never_ran_have_no_attempts(app: Holdfast) -> None:
     inbox = app.queue("inbox", max_attempts=9)
     inbox.send(1)

@@ -71,6 +71,23 @@ def test_a_result_has_the_annotated_type(app: Holdfast) -> None:
     assert sold.refresh().result == Receipt(8, ["cake"])
 
 
+def test_a_result_of_another_type_than_the_annotated_one_fails_the_job_at_once(app: Holdfast) -> None:
+    @app.task
+    def count() -> int:
+        return "twelve"  # type: ignore[return-value]
+
+    @app.task
+    def wait(ctx: Context) -> str:
+        return f"{ctx.blocker_results[0]}"
+
+    job = count.enqueue()
+    waits = wait.using(after=job, on_blocker_failure="run").enqueue()
+    drain(app)
+    assert (job.refresh().status, job.attempt, job.error_code) == ("failed", 1, "RESULT:WRONG_TYPE")
+    assert "Expected `int`, got `str`" in (job.error_detail or "")
+    assert "RESULT:WRONG_TYPE" in str(waits.refresh().result)
+
+
 NO_RESULTS = [
     ("x" * 70_000_000, "RESULT:TOO_LARGE"),
     (object(), "RESULT:NOT_JSON"),

@@ -171,13 +171,19 @@ class Dispatcher:
             except StoreError:
                 self.unsettled.append((attempt, settlement))
             except Exception as error:  # noqa: BLE001  one bad settlement must not block the others
-                failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
-                instead = Settlement(
-                    settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure
-                )
-                self._store.jobs.settle_and_claim(*_to_store([(attempt, instead)], []))
+                self._fail_instead(attempt, settlement, error)
             else:
                 self._job_log.settled([(attempt, settled.instead_of(settlement))], set(map(id, settled.lost)))
+
+    def _fail_instead(self, attempt: Attempt, settlement: Settlement, error: Exception) -> None:
+        failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
+        instead = Settlement(settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure)
+        try:
+            self._store.jobs.settle_and_claim(*_to_store([(attempt, instead)], []))
+        except StoreError:
+            self.unsettled.append((attempt, settlement))
+        except Exception:
+            log.exception("job %d cannot be settled; it is recovered when its lease expires", settlement.lease.id)
 
 
 def _to_store(

@@ -2,10 +2,11 @@
 
 - An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy.
 - `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
-- A payload that does not fit the function, and a result that is too large or not JSON, fail the job at once.
+- A payload that does not fit the function, and a result that is too large, not JSON or not of the annotated type,
+  fail the job at once.
 
 A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
-`attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry.py`) computes the delay.
+`attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry_policies.py`) computes the delay.
 """
 
 import logging
@@ -42,11 +43,16 @@ class OutcomeMapper:
         if isinstance(value, Outcome):
             return self.for_outcome(attempt, value)
         try:
-            result = encode_result(value).decode()
+            data = encode_result(value)
         except PayloadTooLarge as error:
             return self._failed(attempt, Failure("RESULT:TOO_LARGE", shorten(str(error))))
         except InvalidPayload as error:
             return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
+        try:
+            attempt.handler.check_result(data)
+        except InvalidInput as error:
+            return self._failed(attempt, Failure("RESULT:WRONG_TYPE", shorten(str(error))))
+        result = data.decode()
         return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
 
     def for_completion(self, attempt: Attempt, value: Any) -> Settlement:
