@@ -24,7 +24,7 @@ from .engine.writer import EngineClosedForFork, Work, Writer
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
 FORK_TIMEOUT_SECONDS = 1.0
-CHANGES_PER_FOLD = 32_000  # in a process without a worker
+CHANGES_PER_FOLD = 8_000  # in a process without a worker
 
 
 class _ThisThread(threading.local):
