@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput
 from holdfast.model.job import Claimed
 from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
-from holdfast.upkeep.doctor.findings import Finding
+from holdfast.upkeep.doctor.check import Finding
 from support.doctor import finding_of, problems
 from support.other_process import bystander, worker
 from support.transitions import succeed

@@ -14,11 +14,11 @@ import pytest
 import holdfast
 import holdfast.testing
 from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
+from holdfast.app.app import WorkerInfo
 from holdfast.app.explain import Explanation
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
 from holdfast.app.options import LINK_OPTIONS, OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions
 from holdfast.app.schedules import Schedule, Schedules
-from holdfast.app.workers import WorkerInfo
 from holdfast.app.workflows import Batches, BatchProgress, Chains, Group, Step
 from holdfast.context import LastError
 from holdfast.model.job import STATUSES, NewJob
@@ -28,7 +28,7 @@ from holdfast.retention import Retention, Rule
 from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
 from holdfast.store.sqlite.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.testing import Drained, FakeClock, Ran
-from holdfast.upkeep.doctor.findings import Checkup, Finding
+from holdfast.upkeep.doctor.check import Checkup, Finding
 from holdfast.upkeep.prune import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
 from holdfast.worker.worker import Worker, WorkerOptions, WorkerReport

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import Holdfast
+from holdfast.upkeep.doctor.check import Finding
 from holdfast.upkeep.doctor.doctor import diagnose
-from holdfast.upkeep.doctor.findings import Finding
 from support.blob_stores import blob_files, collect, large
 from support.doctor import diagnosis_of
 

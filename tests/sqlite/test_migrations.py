@@ -19,8 +19,8 @@ from holdfast.errors import (
     SchemaTooNew,
     SchemaUnsupported,
 )
-from holdfast.store.sqlite.engine.busy_retry import BusyRetry
 from holdfast.store.sqlite.engine.connection import connect
+from holdfast.store.sqlite.engine.errors import BusyRetry
 from holdfast.store.sqlite.migrate import FOLDER, Migrations
 from holdfast.testing import FakeClock
 from support.refusals import told

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Queue
-from holdfast.store.sqlite.engine.busy_retry import BusyRetry
 from holdfast.store.sqlite.engine.checkpoint import MAX_WAL_BYTES, Checkpointer
+from holdfast.store.sqlite.engine.errors import BusyRetry
 from support.running_worker import eventually
 
 BOUND = 5 * MAX_WAL_BYTES  # it may grow while a checkpoint waits for the lock

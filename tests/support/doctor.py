@@ -11,8 +11,8 @@ from holdfast.clock import SystemClock
 from holdfast.model.diagnosis import Diagnosis
 from holdfast.store.sqlite.diagnose import OfflineDatabase
 from holdfast.supervisor.offline_doctor import check_database
+from holdfast.upkeep.doctor.check import Checkup, Finding
 from holdfast.upkeep.doctor.doctor import diagnose
-from holdfast.upkeep.doctor.findings import Checkup, Finding
 
 MIB = 1024 * 1024
 

@@ -3,43 +3,124 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from msgspec import Struct
+
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
-from ..clock import SECOND, Clock, SystemClock
+from ..clock import SECOND, Clock, SystemClock, as_datetime
 from ..codec import encode
-from ..context import Context
+from ..context import Completion, Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
 from ..model.job import NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
+from ..model.worker import WorkerRecord
 from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
-from .context_backend import AppContextBackend
 from .job import Job
 from .jobs import Jobs
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
 from .queue import Queue
 from .schedules import Schedules
 from .task import BoundTask, Task, TaskDecorator, make_task
-from .workers import WorkerInfo
+from .waiting import finish_in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from random import Random
 
     from ..store.sqlite.engine.transaction import Transaction
     from .hooks import Inline, Tracing
 
     Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
+
+
+class AppContextBackend:
+    """Reads jobs, results and batches for a `Context`, and opens its transactions."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def job(self, job_id: int) -> Job[Any]:
+        return self._app.jobs.get(job_id)
+
+    def blocker_results(self, job_id: int) -> tuple[Any, ...]:
+        return tuple(self._result(one.id) for one in self._app.store.workflows.blockers(job_id).found)
+
+    def batch(self, job_id: int) -> Any:
+        record = self._app.store.jobs.get(job_id)
+        if record is not None and record.batch_id is not None:
+            return self._app.batches.get(record.batch_id)
+        batch = self._app.store.workflows.batch(callback=job_id)
+        return None if batch is None else Batch(self._app, batch.id)
+
+    def completion(self, result: Any) -> AbstractContextManager[Completion]:
+        return self._app._with_inline(self._completion(result))
+
+    @contextmanager
+    def _completion(self, result: Any) -> Iterator[Completion]:
+        with self._app.store.transaction(completes=True) as opened:
+            opened.result = result
+            yield opened
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        self._app.store.require_no_transaction()
+        return finish_in_thread(call)
+
+    def _result(self, last_id: int | None) -> Any:
+        record = None if last_id is None else self._app.store.jobs.get(last_id)
+        if record is None:  # deleted
+            return None
+        job: Job[Any] = Job(self._app, record)
+        return job.result if job.status == "succeeded" else job.failure()
+
+
+class WorkerInfo(Struct, frozen=True):
+    """A running worker, or one that ended lately."""
+
+    id: str
+    """Random at each start. `job.worker` has it."""
+    pid: int
+    host: str
+    queues: tuple[str, ...] | None
+    """None: all queues."""
+    tasks: tuple[str, ...]
+    """The tasks that it can run."""
+    concurrency: int
+    lease: float
+    """Seconds until its claims expire without a heartbeat."""
+    started_at: datetime
+    heartbeat_at: datetime
+    ended_at: datetime | None
+    ending: Literal["stopped", "lost"] | None
+    """How it ended. "lost": it died, and another worker noticed."""
+
+    @classmethod
+    def from_record(cls, record: WorkerRecord) -> WorkerInfo:
+        return cls(
+            id=record.id,
+            pid=record.pid,
+            host=record.host,
+            queues=record.queues,
+            tasks=record.tasks,
+            concurrency=record.concurrency,
+            lease=record.lease / SECOND,
+            started_at=as_datetime(record.started_at),
+            heartbeat_at=as_datetime(record.heartbeat_at),
+            ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
+            ending="stopped" if record.ending == "stopped" else None if record.ending is None else "lost",
+        )
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

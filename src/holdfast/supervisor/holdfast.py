@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..app.options import Seconds
     from ..observe import Observe
     from ..retention import Retention
-    from ..upkeep.doctor.findings import Checkup
+    from ..upkeep.doctor.check import Checkup
     from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
     from ..worker.claiming import Queues

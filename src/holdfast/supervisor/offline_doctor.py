@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model.diagnosis import HealthMetrics
-    from ..upkeep.doctor.findings import Checkup
+    from ..upkeep.doctor.check import Checkup
 
 
 MIN_FREE_BYTES = 16 * 1024 * 1024  # the default of an app
@@ -31,8 +31,8 @@ def check_database(
 ) -> Checkup:
     """Do what `app.check()` does. A repair opens the database as an app does."""
     from ..store.sqlite.diagnose import OfflineDatabase
+    from ..upkeep.doctor.check import Checkup, most_severe_first
     from ..upkeep.doctor.doctor import diagnose, not_repaired, refuse_repair
-    from ..upkeep.doctor.findings import Checkup, most_severe_first
 
     began, clock = time.monotonic(), clock or SystemClock()
     findings = diagnose(OfflineDatabase(url, validate.prefix(prefix), clock).diagnose(MIN_FREE_BYTES, deep))

@@ -1,4 +1,4 @@
-"""`holdfast show`: show one job with its chain, dependencies and history."""
+"""`holdfast show` and `explain`: one job with its chain, dependencies and history, and why it is in its state."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from ..output import (
     document,
     due,
     fields,
+    paragraph,
     say,
     say_lines,
     span,
@@ -408,3 +409,22 @@ def _node_branch(node: BlockerNode) -> Branch:
 
 def _more(count: int, words: str = "… and") -> list[Branch]:
     return [Branch([Cell(f"{words} {count:,} more", "dim")])] if count else []
+
+
+@click.command(epilog=example("holdfast explain 42 --db app.db"))
+@click.argument("id", type=job_id, shell_complete=complete_jobs)
+@read_options
+def explain(database: DatabaseOption, id: int, as_json: bool) -> None:
+    """Explain why a job is not running, and what to do about it.
+
+    Checks the job's state, schedule and blockers, whether its queue is paused, whether a live worker serves the queue
+    and has the task, whether that worker has a free slot, and how many jobs are ahead of it. For a finished job, says
+    how it finished.
+    """
+    with database.open() as app:
+        explanation = app.jobs.explain(id)
+    if as_json:
+        document(explanation)
+    else:
+        paragraph(explanation.reason)
+        paragraph(explanation.advice)

@@ -34,7 +34,7 @@ from ..output import (
 )
 from .failures import COLUMNS as FAILURE_COLUMNS
 from .failures import failure_row
-from .workers import STATE_STYLES
+from .worker import STATE_STYLES
 
 if TYPE_CHECKING:
     from ...model.stats import Count, Storage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...clock import as_datetime
 from ..commands.stats import STATUS_ORDER
-from ..commands.workers import queue_names, worker_cells
+from ..commands.worker import queue_names, worker_cells
 from ..output import Cell, Column, Row, age, clean, grid, share_lines, short, span, status_cell, task_cell
 from .state import Item, TopState, failure_name
 

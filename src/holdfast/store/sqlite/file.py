@@ -8,10 +8,9 @@ from typing import Any
 from ..protocol import Pages
 from ..statements import as_json
 from .database import Database
-from .diagnose import Diagnostics
+from .diagnose import TABLES_OF_JOBS, Diagnostics, Repairs
 from .engine.checkpoint import file_size
 from .engine.files import require_space_for_vacuum
-from .repair import TABLES_OF_JOBS, Repairs
 
 VACUUM_STEPS = 10_000  # of SQLite's virtual machine, between two calls of `tick`
 ORPHAN_SCAN = {"window": 250, "limit": 100}  # rows at either end of each table

@@ -11,8 +11,7 @@ from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
 from ...model.diagnosis import Schema, SchemaDifference
 from ..statements import Statements, with_prefix
-from .engine.busy_retry import BusyRetry
-from .engine.errors import is_busy
+from .engine.errors import BusyRetry, is_busy
 
 DEFAULT_PREFIX = "holdfast_"
 FOLDER = Path(__file__).parent / "migrations"

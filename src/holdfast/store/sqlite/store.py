@@ -13,7 +13,7 @@ from ..statistics import Statistics
 from .blobs import Blobs
 from .claim import Claim
 from .database import Database
-from .diagnose import Diagnostics
+from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
@@ -24,7 +24,6 @@ from .listing import Listing
 from .migrate import DEFAULT_PREFIX
 from .operate import Operate
 from .read import ReadJobs
-from .repair import Repairs
 from .schedules import SqliteSchedules
 from .settle import Settle
 from .settle_and_claim import SettleAndClaim

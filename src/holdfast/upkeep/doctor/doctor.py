@@ -14,8 +14,7 @@ from ...model.pruning import CollectBlobs
 from ...store.protocol import Store
 from ...text import listed, plural
 from . import checks_file, checks_jobs, checks_rows, checks_schema
-from .check import Check
-from .findings import Checkup, Finding, most_severe_first
+from .check import Check, Checkup, Finding, most_severe_first
 
 # The sections of docs/reference/doctor.md. check.py says how to add a check.
 SECTIONS: dict[str, tuple[Check, ...]] = {

@@ -16,10 +16,9 @@ from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ...statements import Statements
 from ..migrate import Migrations
-from .busy_retry import BusyRetry
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
 from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
-from .errors import translate
+from .errors import BusyRetry, translate
 from .file_users import LogAlarm
 from .files import FreeSpace, prepare_file
 from .fork import leak

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from ....errors import ForeignConnection, InvalidInput, TransactionError, UsedAfterFork
-from .busy_retry import BusyRetry
 from .checkpoint import MAX_WAL_BYTES
 from .connection import READ_TEXT
-from .errors import translate
+from .errors import BusyRetry, translate
 
 T = TypeVar("T")
 

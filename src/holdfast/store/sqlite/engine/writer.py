@@ -16,9 +16,8 @@ from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
-from .busy_retry import BusyRetry
 from .checkpoint import Checkpointer
-from .errors import is_busy, translate
+from .errors import BusyRetry, is_busy, translate
 from .group_commit import CommitQueue, QueueEntry
 
 T = TypeVar("T")
