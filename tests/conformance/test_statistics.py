@@ -498,7 +498,7 @@ def test_concurrent_folds_neither_lose_nor_double_count_events(
     """Two apps, each with two threads that fold, while two more threads send, receive and delete."""
     monkeypatch.setattr("holdfast.store.statistics.FOLD_EVENTS", 7)
     apps = open_app(), open_app()
-    working, rounds = threading.Barrier(6, timeout=30), 60
+    working, rounds = threading.Barrier(6, timeout=PATIENCE_SECONDS), 60
     left, errors = [2], list[BaseException]()
 
     @contextmanager
