@@ -76,9 +76,8 @@ class Yard:
             f"it is {job.refresh().status}, not {status}; {self.crew.complaints()}",
         )
 
-    def longer_and_longer(self) -> Iterator[float]:
-        """Times in seconds to try a thing with that takes its time on a slow machine."""
-        seconds = 1.0
+    def longer_and_longer(self, seconds: float = 1.0) -> Iterator[float]:
+        """Times in seconds to try a thing with: the first may be too short on a slow machine."""
         while seconds < PATIENCE_SECONDS:
             yield seconds
             seconds *= 3
