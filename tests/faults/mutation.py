@@ -60,9 +60,7 @@ NEAREST = {
     "settle.sql": CONDITIONS,
     "worker.sql": CONDITIONS,
     "statistics.sql": CONDITIONS,
-    "schema": """conformance/test_plain_sql.py conformance/test_history.py conformance/workflows/test_chain_keys.py
-        conformance/workflows/test_batches.py conformance/workflows/test_blockers.py conformance/test_statistics.py
-        conformance/test_blobs.py conformance/test_retention.py sqlite/test_listing_paths.py""",
+    "schema": "sqlite/test_trigger_conditions.py",
     "fold.py": "pure/test_fold.py conformance/test_statistics.py",
     "statistics.py": "conformance/test_statistics.py conformance/test_observe.py sqlite/test_listing_paths.py",
 }
@@ -287,9 +285,11 @@ class Collected:
 
     def __init__(self) -> None:
         self.items: list[Any] = []
+        self._sources: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         self.items += items
+        self._sources |= {one.nodeid: inspect.getsource(one.function) for one in items}
 
     def nearest(self, mutant: Mutant) -> list[str]:
         """The tests of a mutant. Of CONDITIONS, only those with the name of its statement in them."""
@@ -299,7 +299,7 @@ class Collected:
             if not any(file.startswith(wanted) for wanted in NEAREST[mutant.group].split()):
                 continue
             given = one.callspec.params.values() if hasattr(one, "callspec") else ()
-            if file != CONDITIONS or mutant.place in given or f'"{mutant.place}"' in inspect.getsource(one.function):
+            if file != CONDITIONS or mutant.place in given or f'"{mutant.place}"' in self._sources[one.nodeid]:
                 chosen.append(str(TESTS / file) + one.nodeid[one.nodeid.index("::") :])
         return chosen
 
