@@ -48,7 +48,7 @@ def on_bad_disk(tmp_path: Path, shim: str) -> Program:
             env={"LD_PRELOAD": shim, "FAULT_DIR": str(tmp_path / "disk"), "PATH": ""},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from ...statements import Statements
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
 from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
-from .errors import SQLITE_ERRORS, BusyRetry, translate
+from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
 from .file_users import LogAlarm
 from .files import FreeSpace, OpenFiles, prepare_file
@@ -164,12 +164,13 @@ class Engine:
                 if not connection.in_transaction:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
                 self._execute(connection, "COMMIT")
+            except sqlite3.Error as error:  # of the caller's own statements
+                if is_of_the_disk(error):
+                    self.writer.raise_for_leader(error)
+                raise
             finally:
-                if not self._abandoned:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    if not _is_clean(connection):
-                        self._dirty.add(connection)
+                if not self._abandoned and not _is_clean(connection):
+                    self._dirty.add(connection)
             self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)
         self.watcher.notify()
 
@@ -319,10 +320,15 @@ class Engine:
 
 
 def _is_clean(connection: sqlite3.Connection) -> bool:
-    """Return whether a transaction has left no state: no temporary table, no other isolation level."""
-    if connection.isolation_level is not None:
+    """Roll back what is open. Return whether no state is left: no temporary table, no other isolation level."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if connection.isolation_level is not None:
+            return False
+        return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
+    except sqlite3.Error:  # the disk: the connection is closed
         return False
-    return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

@@ -21,6 +21,14 @@ from ....errors import (
 )
 
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DISK_CODES = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_READONLY,
+}
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -43,6 +51,11 @@ def is_from_sqlite(error: sqlite3.Error | UnicodeDecodeError) -> bool:
         trace = trace.tb_next
     caller = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
     return isinstance(error, sqlite3.Error) or caller.startswith("holdfast.store.")
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Return whether the disk or the file is the cause, and not the statement."""
+    return code_of(error) in _DISK_CODES
 
 
 def is_failed_flush(error: BaseException | None) -> bool:
