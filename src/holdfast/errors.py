@@ -304,6 +304,23 @@ class CorruptDatabase(StoreError):
     """
 
 
+class FileReplaced(CorruptDatabase):
+    """The database file or its `-wal` was deleted, moved or replaced while this process had it open. What it wrote
+    since may be in a file without a name. This process does not use the file any more.
+
+    To do: Find out what replaced it, and start the program again. Stop all programs before you restore a backup.
+    """
+
+
+class FlushFailed(StoreError):
+    """The disk reported an error when the log was flushed, so what was written last may not survive a power cut.
+    Until the whole log is written and flushed again, which each call tries, nothing that must be on disk is accepted.
+    Jobs are still run and settled. See docs/guides/durability.md#when-a-flush-fails.
+
+    To do: Check the disk and the system log, and do it again, with the same `key`. Nothing needs to be restarted.
+    """
+
+
 class BlobError(StoreError):
     """The store for large payloads and results failed, or is of another kind than the one that has them.
 

@@ -48,6 +48,7 @@ class Dispatcher:
         self._last_claim_ns = 0
         self._oldest_unsettled_ns = 0  # when the first of `unsettled` finished
         self.fatal_error: StoreError | None = None  # the worker cannot continue
+        self.lasting_error: StoreError | None = None  # the store has failed for seconds
         self._lock = threading.Lock()
         self._backoff_seconds = 0.0
         self._retry_at = 0.0  # monotonic seconds: end of the backoff after a store error
@@ -158,11 +159,13 @@ class Dispatcher:
             log.warning("cannot write to the database, will retry; finished jobs are kept in memory (%s)", error)
         self._backoff_seconds = min(self._backoff_seconds * 2 or FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         self._retry_at = monotonic() + self._backoff_seconds
+        self.lasting_error = error if self._backoff_seconds >= MAX_BACKOFF_SECONDS else None
 
     def _reset_backoff(self) -> None:
         if self._backoff_seconds:
             log.warning("the database is writable again")
             self._backoff_seconds = self._retry_at = 0.0
+            self.lasting_error = None
 
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:

@@ -258,6 +258,8 @@ class WorkerRun:
             if self.dispatcher.fatal_error is not None:
                 raise self.dispatcher.fatal_error
             if self.options.until_idle:
+                if self.dispatcher.lasting_error is not None:  # it would never be idle
+                    raise self.dispatcher.lasting_error
                 idle_rounds = idle_rounds + 1 if self._is_idle() else 0
                 if idle_rounds > 1:
                     return

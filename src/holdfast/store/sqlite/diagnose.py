@@ -36,7 +36,7 @@ from ..statements import Statements, as_json
 from ..statistics import Statistics, StatisticsReader
 from .database import Database
 from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
-from .engine.errors import code_of, is_busy, translate
+from .engine.errors import SQLITE_ERRORS, code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
 from .migrate import Migrations, compare, expected
@@ -220,7 +220,7 @@ class DiagnosisReader:
             yield
         except _Skip as skip:
             diagnosis.skipped.append(SkippedPart(name, skip.reason, skip.detail))
-        except (sqlite3.Error, HoldfastError, msgspec.DecodeError) as error:
+        except (*SQLITE_ERRORS, HoldfastError, msgspec.DecodeError) as error:
             diagnosis.skipped.append(SkippedPart(name, _skip_reason(error), str(error)))
         else:
             diagnosis.examined.add(name)
@@ -258,6 +258,8 @@ class _Skip(Exception):
 
 
 def _skip_reason(error: Exception) -> SkipReason:
+    if isinstance(error, UnicodeDecodeError):
+        return "damaged"
     if not isinstance(error, sqlite3.Error):
         return "busy" if isinstance(error, StoreBusy) else "other"
     if is_busy(error):
@@ -317,7 +319,7 @@ class OfflineDatabase:
                     if code_of(error) == sqlite3.SQLITE_ERROR:  # most likely a missing table
                         Migrations(connection, self._prefix).require_current()
                     raise
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise translate(error, self.path) from error
 
 

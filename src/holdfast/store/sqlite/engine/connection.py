@@ -20,7 +20,12 @@ READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
     connection = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        f"{path.as_uri()}?mode=rw",  # never creates a file: the database may have been moved away
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
     )
     connection.text_factory = READ_TEXT
     try:

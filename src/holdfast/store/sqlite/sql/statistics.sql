@@ -2,7 +2,7 @@
 
 -- name: fold_position
 -- the last folded event, when it was folded, and the last event
-SELECT cursor, folded_at, (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
+SELECT CAST(cursor AS INTEGER), CAST(folded_at AS INTEGER), (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
 
 -- name: last_event_to_fold
 -- the last of the next :limit events
