@@ -192,8 +192,11 @@ class JobStore(Protocol):
         """
         ...
 
-    def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many."""
+    def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
+        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many.
+
+        limit: stop when at least so many of a kind were moved, so that the caller can do something else in between.
+        """
         ...
 
     # --- by an operator ---
@@ -356,6 +359,10 @@ class ScheduleStore(Protocol):
 
         Does nothing if the schedule has changed since it was read (optimistic lock).
         """
+        ...
+
+    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        """Do the same for several schedules in one transaction."""
         ...
 
 

@@ -7,16 +7,20 @@ second is summed up in one line per task.
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 
 from ..clock import SECOND
+from ..failure import describe
 from ..model.job import Settlement, Transition
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
+MAX_ERRORS = 1000  # remembered
 LINES_PER_SECOND = 20  # for successes of all tasks; after that, only the first of each task has a line
 SUM_SECONDS = 1.0
+ERROR_SECONDS = 60.0  # an error of the worker itself is logged once in this time, for each place
 EVENTS: dict[Transition, str] = {
     "succeed": "succeeded",
     "retry": "retry_scheduled",
@@ -49,6 +53,7 @@ class JobLog:
         self._window_start = 0.0  # of the second that is summed up
         self._lines = 0  # for successes in this second
         self._sums: dict[str, _Sum] = {}  # by task, for all tasks with a success in this second
+        self._errors: dict[str, float] = {}  # when each error of the worker itself was logged
 
     def settled(self, batch: list[tuple[Attempt, Settlement]], lost: set[int]) -> None:
         """Log settled attempts. lost: the `id()` of settlements that the store rejected, as the lease was lost."""
@@ -56,28 +61,49 @@ class JobLog:
             self._flush_if_due()
             logs_successes, succeeded = log.isEnabledFor(logging.INFO), 0
             for attempt, settlement in batch:
-                if id(settlement) in lost:
-                    self._record(attempt, settlement, "lost")
-                elif settlement.transition != "succeed":
-                    self._record(attempt, settlement, _outcome(attempt, settlement))
-                else:
-                    succeeded += 1
-                    if logs_successes and not self._sum_up(attempt, settlement):
-                        self._write(logging.INFO, attempt, settlement, "succeeded")
+                try:
+                    if id(settlement) in lost:
+                        self._record(attempt, settlement, "lost")
+                    elif settlement.transition != "succeed":
+                        self._record(attempt, settlement, _outcome(attempt, settlement))
+                    else:
+                        succeeded += 1
+                        if logs_successes and not self._sum_up(attempt, settlement):
+                            self._write(logging.INFO, attempt, settlement, "succeeded")
+                except Exception as error:  # noqa: BLE001  a log handler may raise, or the row hold a strange value
+                    self.error(f"logging {attempt.handler.name}", error)
             self.counts["succeeded"] += succeeded
+
+    def error(self, what: str, error: BaseException) -> None:
+        """Log an error of the worker itself, with its traceback, unless the same one was logged a short time ago.
+
+        Never raises: log handlers are user code, and the thread has other jobs to run.
+        """
+        with suppress(Exception):
+            key, now = f"{what} {type(error).__name__}", self._clock()
+            if now - self._errors.get(key, -ERROR_SECONDS) >= ERROR_SECONDS:
+                if len(self._errors) > MAX_ERRORS:
+                    self._errors.clear()
+                self._errors[key] = now
+                log.error("error while %s: %s; the worker continues", what, describe(error), exc_info=error)
 
     def flush_due(self) -> None:
         """Log the sums of a second that is over. Skipped while another thread settles, since that one does it."""
         if self._sums and self._lock.acquire(blocking=False):
             try:
                 self._flush_if_due()
+            except Exception as error:  # noqa: BLE001  a log handler may raise
+                self.error("logging successes", error)
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         """Log the remaining sums."""
         with self._lock:
-            self._flush()
+            try:
+                self._flush()
+            except Exception as error:  # noqa: BLE001  a log handler may raise
+                self.error("logging successes", error)
 
     def _sum_up(self, attempt: Attempt, settlement: Settlement) -> bool:
         """Add a success to its sum. Returns False if it gets its own line. Runs for every job: keep it cheap."""

@@ -134,12 +134,14 @@ class Workers:
         """Return the running workers and the last ones that ended, newest first."""
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 
-    def recover_lost(self) -> int:
-        """running -> ready or failed, for all jobs that dead workers held. Returns how many."""
+    def recover_lost(self, limit: int | None = None) -> int:
+        """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many."""
         recovered = 0
         for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
+            if limit is not None and recovered >= limit:
+                break
             if self.lock_file().is_free(Slot(*slot)):
-                recovered += self._recover_from(worker_id)
+                recovered += self._recover_from(worker_id, None if limit is None else limit - recovered)
         return recovered
 
     def renew_for_live_workers(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
@@ -158,7 +160,7 @@ class Workers:
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
         return presence(self._db.options.path, slot, pid, host) == "alive"
 
-    def _recover_from(self, worker_id: str) -> int:
+    def _recover_from(self, worker_id: str, limit: int | None) -> int:
         def work(connection: sqlite3.Connection) -> int:
             values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": RECOVERY_ROWS}
             # Both select the same rows, so each batch moves all of them: to failed or to ready.
@@ -169,10 +171,11 @@ class Workers:
                 self._end(connection, worker_id, "lost")
             return moved
 
-        recovered = 0
-        while batch := self._db.run(work, wakes=True):
-            recovered += batch
-        log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
+        recovered = self._db.in_batches(work, limit)
+        if limit is not None and recovered >= limit:  # the next sweep goes on
+            log.warning("worker %s died; recovered %s so far", worker_id, plural(recovered, "job"))
+        else:
+            log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
         return recovered
 
     def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:

@@ -254,10 +254,10 @@ class Workflows:
 
     # --- resolving ends ---
 
-    def resolve(self) -> int:
+    def resolve(self, limit: int | None = None) -> int:
         """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, and fail external
-        jobs after their timeout. Returns how many rows were processed."""
-        return self._db.in_batches(self._resolve_some)
+        jobs after their timeout, until so many rows were processed. Returns how many."""
+        return self._db.in_batches(self._resolve_some, limit)
 
     def _resolve_some(self, connection: sqlite3.Connection) -> int:
         times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
