@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Cursor,
         Inserted,
         JobRecord,
+        LastTransition,
         Lease,
         LeaseRenewal,
         Listed,
@@ -190,6 +191,10 @@ class JobStore(Protocol):
         lease: None renews nothing and only tells which are still held. In a transaction, they then stay held until it
             ends.
         """
+        ...
+
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        """Return the last transition of each of these jobs, by id. Jobs that were deleted are missing."""
         ...
 
     def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:

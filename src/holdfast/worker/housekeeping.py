@@ -242,19 +242,21 @@ class Housekeeping:
             self._discard_lost([attempt for attempt in old if attempt.claimed.id not in held])
 
     def _discard_lost(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            if (
-                not attempt.completing_since_ns
-                and attempt.completed is None
-                and self._dispatcher.discard_active(attempt)
-            ):
+        """Stop handlers whose job is not theirs any more, and log why, once for each."""
+        lost = [
+            attempt
+            for attempt in attempts
+            if not attempt.completing_since_ns
+            and attempt.completed is None
+            and self._dispatcher.discard_active(attempt)
+        ]
+        for attempt in lost:
+            self._worker_run.stop_handler(attempt)
+        ended = self._job_log.ended_by_others(lost) if lost else set()
+        for attempt in lost:
+            if attempt not in ended:
                 self._job_log.counts["lost"] += 1
-                log.warning(
-                    "%s %d was cancelled or lost its lease; stopping its handler",
-                    attempt.handler.name,
-                    attempt.claimed.id,
-                )
-                self._worker_run.stop_handler(attempt)
+                log.warning("%s %d lost its lease; its handler is stopped", attempt.handler.name, attempt.claimed.id)
 
     # --- claimed attempts that have not started ---
 

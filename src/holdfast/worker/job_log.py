@@ -6,14 +6,14 @@ second is summed up in one line per task.
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
 
 from ..clock import SECOND
 from ..failure import describe
-from ..model.job import Settlement, Transition
+from ..model.job import LastTransition, Settlement, Transition
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -37,6 +37,8 @@ DESCRIPTIONS = {
     "interrupted": "was interrupted",
     "lost": "lost its lease, outcome discarded",
 }
+ENDED_FROM_OUTSIDE = {"cancelled", "completed"}
+IDS_IN_LINE = 10
 EXPECTED = {"succeeded", "snoozed", "cancelled", "returned"}
 RESCHEDULED = {"retry_scheduled", "snoozed"}
 UNLOGGED = {"returned"}
@@ -45,8 +47,13 @@ UNLOGGED = {"returned"}
 class JobLog:
     """Counts and logs finished attempts."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """clock: returns monotonic seconds."""
+    def __init__(
+        self,
+        clock: Callable[[], float] = monotonic,
+        last_transitions: Callable[[Sequence[int]], Mapping[int, LastTransition]] = lambda _: {},
+    ) -> None:
+        """clock: returns monotonic seconds. last_transitions: reads those of the jobs with these ids."""
+        self._last_transitions = last_transitions
         self.counts: Counter[str] = Counter()
         self._clock = clock
         self._lock = Lock()  # a pool thread settles while housekeeping flushes
@@ -57,6 +64,9 @@ class JobLog:
 
     def settled(self, batch: list[tuple[Attempt, Settlement]], lost: set[int]) -> None:
         """Log settled attempts. lost: the `id()` of settlements that the store rejected, as the lease was lost."""
+        if lost:
+            ended = self.ended_by_others([attempt for attempt, settlement in batch if id(settlement) in lost])
+            batch = [one for one in batch if one[0] not in ended]
         with self._lock:
             self._flush_if_due()
             logs_successes, succeeded = log.isEnabledFor(logging.INFO), 0
@@ -73,6 +83,22 @@ class JobLog:
                 except Exception as error:  # noqa: BLE001  a log handler may raise, or the row hold a strange value
                     self.error(f"logging {attempt.handler.name}", error)
             self.counts["succeeded"] += succeeded
+
+    def ended_by_others(self, attempts: Sequence[Attempt]) -> set[Attempt]:
+        """Log those whose job was cancelled or completed from outside while they ran, one line for each action.
+
+        Returns them. The others have lost their lease.
+        """
+        last = self._last_transitions([attempt.claimed.id for attempt in attempts])
+        actions: dict[tuple[str, str | None, str | None, str], list[Attempt]] = {}
+        for attempt in attempts:
+            one = last.get(attempt.claimed.id)
+            if one is not None and one.name in ENDED_FROM_OUTSIDE and one.attempt == attempt.claimed.attempt:
+                actions.setdefault((one.name, one.actor, one.reason, attempt.handler.name), []).append(attempt)
+        for (event, actor, reason, task), ended in actions.items():
+            self.counts["lost"] += len(ended)
+            _write_ended(event, actor, reason, task, sorted(attempt.claimed.id for attempt in ended))
+        return {attempt for ended in actions.values() for attempt in ended}
 
     def error(self, what: str, error: BaseException) -> None:
         """Log an error of the worker itself, with its traceback, unless the same one was logged a short time ago.
@@ -189,6 +215,23 @@ def _write_sum(task: str, one: _Sum, seconds: float) -> None:
         "seconds": round(seconds, 3),
     }
     text = f"{task}: {count:,} more succeeded in {seconds:.1f} s (ran p50 {_duration(p50)}, p95 {_duration(p95)})"
+    log.info("%s", text, extra={"holdfast": fields})
+
+
+def _write_ended(event: str, actor: str | None, reason: str | None, task: str, ids: list[int]) -> None:
+    fields = {
+        "job": ids[0] if len(ids) == 1 else None,
+        "jobs": ids,
+        "task": task,
+        "outcome": "lost",
+        "because": event,
+        "actor": actor,
+        "reason": reason,
+    }
+    shown = ", ".join(map(str, ids[:IDS_IN_LINE])) + (", …" if len(ids) > IDS_IN_LINE else "")
+    text = f"{task} {shown} was" if len(ids) == 1 else f"{len(ids):,} jobs of {task} were"
+    text += f" {event} by {actor or 'an operator'} while running{f' ({reason})' if reason else ''}"
+    text += "" if len(ids) == 1 else f": {shown}"
     log.info("%s", text, extra={"holdfast": fields})
 
 

@@ -105,7 +105,8 @@ class WorkerRun:
         self.id = _new_id()
         self._parts, self._store = parts, parts.store
         self._wake_up = WakeUp()
-        self._job_log, self._run_times = JobLog(), RunTimes()
+        self._job_log = JobLog(last_transitions=parts.store.jobs.last_transitions)
+        self._run_times = RunTimes()
         self.outcome_mapper = outcome_mapper = OutcomeMapper(parts.errors, parts.random)
         executor = Executor(outcome_mapper, parts.clock, parts.middleware, parts.store, parts.backing)
         self.dispatcher = Dispatcher(

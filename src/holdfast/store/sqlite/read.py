@@ -2,14 +2,15 @@
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ...clock import SECOND
-from ...model.job import JobRecord, TimelineEntry
+from ...model.job import JobRecord, LastTransition, TimelineEntry
 from ...model.stats import EventRecord
-from ..statements import Statements
+from ..statements import Statements, as_json
 from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
@@ -88,6 +89,10 @@ class ReadJobs:
 
     def get(self, job_id: int) -> JobRecord | None:
         return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
+
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        rows = self._db.rows(self._sql.last_transitions, (as_json(ids),))
+        return {row[0]: LastTransition(*row[1:]) for row in rows}
 
     def history(self, job_id: int) -> list[TimelineEntry]:
         def work(connection: sqlite3.Connection) -> list[TimelineEntry]:

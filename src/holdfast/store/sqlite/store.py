@@ -135,6 +135,7 @@ class _Jobs:
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
+        self.last_transitions = reading.last_transitions
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
 
 
