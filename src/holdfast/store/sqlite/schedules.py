@@ -11,6 +11,7 @@ from ...blobs import PLACEHOLDER
 from ...errors import InvalidInput
 from ...model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
 from ..protocol import ScheduleAction
+from ..rows import fitting
 from ..statements import as_json
 from .blobs import Blobs
 from .database import Database
@@ -172,7 +173,7 @@ class SqliteSchedules:
 
 
 def _record(row: tuple[Any, ...]) -> ScheduleRecord:
-    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, row, strict=True)))
+    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, fitting(ScheduleRecord, row), strict=True)))
 
 
 def _next_after(schedule: NewSchedule, moment: int) -> int:

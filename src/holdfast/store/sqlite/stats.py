@@ -6,6 +6,7 @@ from shutil import disk_usage
 from typing import Any
 
 from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
+from ..rows import record
 from ..statements import as_json
 from ..statistics import Statistics
 from .database import Database
@@ -47,7 +48,7 @@ class SqliteStatistics:
                 places = as_json([(one.queue, one.task or "") for one in counts if one.status == status])
                 given = {"places": places, "limit": limit, "now": self._clock.now()}
                 rows = self._oldest(connection, status, given)
-                found += [WaitingJob(id, queue, task, since, status) for id, queue, task, since in rows]
+                found += [record(WaitingJob, (*row, status)) for row in rows]
             return found
 
         return self._statistics.read(work)

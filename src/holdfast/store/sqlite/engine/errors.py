@@ -8,9 +8,19 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from ....errors import CannotOpen, CorruptDatabase, DiskFull, NotADatabase, ReadOnlyDatabase, StoreBusy, StoreError
+from ....errors import (
+    CannotOpen,
+    CorruptDatabase,
+    DamagedRow,
+    DiskFull,
+    NotADatabase,
+    ReadOnlyDatabase,
+    StoreBusy,
+    StoreError,
+)
 
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_VALUE_CODES = {sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL}
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -31,6 +41,11 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreBusy(
             f"another connection keeps {path} locked: find the program with a long write transaction on it. If it is "
             "this program, pass its connection as conn="
+        )
+    if code == sqlite3.SQLITE_CONSTRAINT and error.sqlite_errorcode in _VALUE_CODES:
+        return DamagedRow(
+            f"a constraint of {path} does not allow this change ({error}): the row may hold a value that was written "
+            "with constraints switched off; run 'holdfast doctor'"
         )
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyDatabase(
