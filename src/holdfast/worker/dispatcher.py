@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic, monotonic_ns
 
 from ..clock import SECOND, Clock, boot_ns
-from ..errors import CorruptDatabase, StoreClosed, StoreError
+from ..errors import CorruptDatabase, DamagedRow, StoreClosed, StoreError
 from ..failure import Failure, describe
 from ..model.job import Claimed, ClaimRequest, SettledAndClaimed, Settlement
 from ..store.protocol import Store
@@ -155,6 +155,9 @@ class Dispatcher:
         try:
             settled = self._store.jobs.settle_and_claim(*_to_store(batch, self._claim_requests()))
         except StoreError as error:
+            if isinstance(error, DamagedRow) and len(batch) > 1:
+                self._settle_each(batch)
+                return None
             self.unsettled.extendleft(reversed(batch))
             self.back_off(error)
             return None

@@ -13,7 +13,7 @@ from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
 from ..clock import boot_ns
-from ..errors import StoreBusy, StoreError
+from ..errors import DamagedRow, StoreBusy, StoreError
 from ..failure import Failure
 from ..model.job import Lease, LeaseRenewal, Settlement, Sweep
 from ..text import plural
@@ -167,8 +167,11 @@ class Housekeeping:
         """
         try:
             delay = step()
-        except StoreError:
-            raise
+        except StoreError as error:
+            if not isinstance(error, DamagedRow):
+                raise
+            self._job_log.error(what, error)
+            return ERROR_SECONDS
         except Exception as error:  # noqa: BLE001  such as a value in a table that no constraint has refused
             self._dispatcher.note_error(what, error)
             return ERROR_SECONDS

@@ -2,7 +2,8 @@
 
 Constraints can be switched off (`PRAGMA ignore_check_constraints`), and a file can be damaged. SQLite then refuses
 every change of such a row, and with it the statement that would change others as well: one row could keep all workers
-from claiming. So a job whose row is damaged is set aside: it fails, with a code.
+from claiming. So a job whose row is damaged is set aside: it fails, with a code. Where it is a row of another table,
+as of a batch, the transaction runs once more without constraints: the damaged value stays, the others are stored.
 """
 
 import logging
@@ -79,17 +80,26 @@ class DamagedJobs:
         self._searched_at = -SEARCH_SECONDS  # without finding any
 
     def guarded(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that does the same, and if a damaged row prevents it, once more without that row."""
+        """Return a function that does the same whatever rows hold. It must not store values of users."""
 
         def guard(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return function(*args, **kwargs)
-            except DamagedRow:
-                if not self.set_aside():
-                    raise
+            except DamagedRow as error:
+                if self.set_aside():
+                    return function(*args, **kwargs)
+                log.error("a row is damaged, run 'holdfast doctor' (%s)", error)
+            self._check_constraints(False)
+            try:
                 return function(*args, **kwargs)
+            finally:
+                self._check_constraints(True)
 
         return guard
+
+    def _check_constraints(self, on: bool) -> None:
+        pragma = f"PRAGMA ignore_check_constraints = {'OFF' if on else 'ON'}"
+        self._db.run(lambda connection: connection.execute(pragma) and None)
 
     def set_aside(self) -> int:
         """unfinished -> failed, for jobs whose rows break a constraint. Return how many."""

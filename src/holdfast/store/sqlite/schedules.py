@@ -14,6 +14,7 @@ from ..protocol import ScheduleAction
 from ..rows import fitting
 from ..statements import as_json
 from .blobs import Blobs
+from .constraints import DamagedJobs
 from .database import Database
 from .enqueue import Enqueue
 
@@ -25,8 +26,9 @@ _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 class SqliteSchedules:
     """Implements ScheduleStore."""
 
-    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue) -> None:
+    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
+        self._fire_due = damaged.guarded(self._fire_each)
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
@@ -105,6 +107,9 @@ class SqliteSchedules:
         return self.fire_all([(schedule, plan)])
 
     def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        return self._fire_due(due)
+
+    def _fire_each(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
         def work(connection: sqlite3.Connection) -> builtins.list[int]:
             ids: builtins.list[int] = []
             for (schedule, plan), blob in zip(due, blobs, strict=True):

@@ -9,6 +9,7 @@ from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Sto
 from ..rows import record
 from ..statements import as_json
 from ..statistics import Statistics
+from .constraints import DamagedJobs
 from .database import Database
 from .engine.checkpoint import file_size
 from .read import EVENT_COLUMNS, event_record
@@ -23,11 +24,12 @@ WAITING = ("running", "ready", "scheduled", "blocked")
 
 
 class SqliteStatistics:
-    def __init__(self, db: Database, statistics: Statistics) -> None:
+    def __init__(self, db: Database, statistics: Statistics, damaged: DamagedJobs) -> None:
         self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
+        self._fold = damaged.guarded(statistics.fold)
 
     def fold(self) -> int:
-        return self._statistics.fold() + self._statistics.delete_removed()
+        return self._fold() + self._statistics.delete_removed()
 
     # --- counts ---
 

@@ -86,8 +86,8 @@ class SqliteStore:
         )
         self.workers = _Workers(workers, damaged)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = SqliteSchedules(db, blobs, enqueue)
-        self.statistics = SqliteStatistics(db, statistics)
+        self.schedules = SqliteSchedules(db, blobs, enqueue, damaged)
+        self.statistics = SqliteStatistics(db, statistics, damaged)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))
 
@@ -147,8 +147,8 @@ class _Workers:
     """Implements WorkerStore."""
 
     def __init__(self, workers: Workers, damaged: DamagedJobs) -> None:
-        self.register, self.unregister = workers.register, damaged.guarded(workers.unregister)
-        self.heartbeat, self.list = workers.heartbeat, workers.list
+        self.register, self.unregister = damaged.guarded(workers.register), damaged.guarded(workers.unregister)
+        self.heartbeat, self.list = damaged.guarded(workers.heartbeat), workers.list
 
 
 class _Workflows:
