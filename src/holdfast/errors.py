@@ -321,6 +321,14 @@ class FlushFailed(StoreError):
     """
 
 
+class DamagedRow(StoreError):
+    """A row holds a value that a constraint of its table does not allow, so SQLite refuses to change it. It was
+    written with constraints switched off, or the file was damaged.
+
+    To do: Run `holdfast doctor`, which names the table and the constraint.
+    """
+
+
 class BlobError(StoreError):
     """The store for large payloads and results failed, or is of another kind than the one that has them.
 
@@ -414,6 +422,7 @@ OWN_CODES: dict[str, str] = {
     "INVALID_INPUT:UNDECODABLE": "the body of a message is not JSON",
     "INTERNAL:BAD_CODE": "a `JobError` was raised with an invalid code",
     "INTERNAL:BAD_OUTCOME": "the task returned an outcome that is not one of Holdfast's",
+    "INTERNAL:DAMAGED_ROW": "the row of the job holds a value that the schema does not allow: see `holdfast doctor`",
     "INTERNAL:NOT_SETTLED": "the end of an attempt could not be stored, although the database works: report it",
 }
 """The error codes that Holdfast itself gives, and when."""

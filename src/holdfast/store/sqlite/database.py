@@ -109,10 +109,10 @@ class Database:
         connection, busy_retry = transaction.connection, self.engine().busy_retry
         return run_in_caller_transaction(connection, self.options.path, busy_retry, False, work)
 
-    def in_batches(self, work: Work[int]) -> int:
-        """Run the work in short transactions until it returns 0. Return the sum of what it returned."""
+    def in_batches(self, work: Work[int], limit: int | None = None) -> int:
+        """Run the work in short transactions until it returns 0, or the sum has reached the limit. Return the sum."""
         total = 0
-        while batch := self.run(work, wakes=True):
+        while (limit is None or total < limit) and (batch := self.run(work, wakes=True)):
             total += batch
         return total
 

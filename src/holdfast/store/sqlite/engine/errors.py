@@ -14,6 +14,8 @@ from ....errors import (
     DiskFull,
     FileReplaced,
     FlushFailed,
+    DamagedRow,
+    DiskFull,
     NotADatabase,
     ReadOnlyDatabase,
     StoreBusy,
@@ -29,6 +31,7 @@ _DISK_CODES = {
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_READONLY,
 }
+_VALUE_CODES = {sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL}
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -94,6 +97,11 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreErr
         return StoreBusy(
             f"another connection keeps {path} locked: find the program with a long write transaction on it. If it is "
             "this program, pass its connection as conn="
+        )
+    if code == sqlite3.SQLITE_CONSTRAINT and error.sqlite_errorcode in _VALUE_CODES:
+        return DamagedRow(
+            f"a constraint of {path} does not allow this change ({error}): the row may hold a value that was written "
+            "with constraints switched off; run 'holdfast doctor'"
         )
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyDatabase(

@@ -59,7 +59,7 @@ class LockFile:
 
     def is_free(self, slot: Slot) -> bool:
         """Return whether the process that locked the slot has ended. False if unknown: the file was replaced."""
-        if slot.number < 0:
+        if not 0 <= slot.number < HIGHEST_SLOT:  # after a restart of the machine, or not a number of ours
             return True
         with self._lock:
             if slot.number in self._held:
