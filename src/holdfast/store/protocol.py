@@ -66,6 +66,18 @@ if TYPE_CHECKING:
     from ..retention import Expiry, Position
 
 
+StatementKind = Literal["read", "write", "setting"]
+"""A write is also the end of a transaction. A setting is what changes nothing by itself, such as a savepoint."""
+
+
+class StatementObserver(Protocol):
+    """Sees what a store does with the database, for tests. What it raises is raised in place of the statement."""
+
+    def before_statement(self, connection: Any, statement: str, kind: StatementKind) -> None: ...
+
+    def after_commit(self, connection: Any) -> None: ...
+
+
 class Pages(Struct, frozen=True):
     """The pages of the database file."""
 

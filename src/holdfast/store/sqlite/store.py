@@ -8,6 +8,7 @@ from ...blobs import BlobStore
 from ...clock import Clock
 from ...errors import StoreError
 from ..blob_store import CheckedBlobs, FileBlobs
+from ..protocol import StatementObserver
 from ..prune import Prune
 from ..statistics import Statistics
 from .blobs import Blobs
@@ -175,6 +176,7 @@ def open_store(
     clock: Clock,
     random: Random,
     token: str,
+    observer: StatementObserver | None = None,
 ) -> SqliteStore:
     options = Options(
         path=database_path(url),
@@ -186,5 +188,6 @@ def open_store(
         guard_connections=guard_connections,
         blobs=blobs,
         blob_bytes=blob_bytes,
+        observer=observer,
     )
     return SqliteStore(options, clock, random, token)

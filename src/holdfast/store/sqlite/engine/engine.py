@@ -14,6 +14,7 @@ from msgspec import Struct
 from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
+from ...protocol import StatementObserver
 from ...statements import Statements
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
@@ -43,6 +44,7 @@ class Options(Struct, frozen=True):
     guard_connections: bool
     blobs: BlobStore | None = None  # None: files beside the database
     blob_bytes: int | None = LARGE_BYTES  # larger payloads are stored as blobs; None: none are
+    observer: StatementObserver | None = None  # for tests
 
 
 class Engine:
@@ -86,7 +88,9 @@ class Engine:
         self._files = OpenFiles(options.path)
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = CommitWatcher(
-            options.path, lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL")), self._notice_replaced
+            options.path,
+            lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL", observer=options.observer)),
+            self._notice_replaced,
         )
         lock_connection = self._connect()
         checkpointer = Checkpointer(
@@ -275,7 +279,9 @@ class Engine:
             leak(connection)
 
     def _connect(self, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
-        connection = self.busy_retry.run(lambda: connect(self.options.path, "NORMAL", cache_kib))
+        connection = self.busy_retry.run(
+            lambda: connect(self.options.path, "NORMAL", cache_kib, self.options.observer)
+        )
         self._connections.append(connection)
         return connection
 
