@@ -11,11 +11,10 @@ from typing import TypeVar
 from ....errors import (
     CannotOpen,
     CorruptDatabase,
+    DamagedRow,
     DiskFull,
     FileReplaced,
     FlushFailed,
-    DamagedRow,
-    DiskFull,
     NotADatabase,
     ReadOnlyDatabase,
     StoreBusy,
