@@ -14,6 +14,7 @@ from holdfast import Holdfast, Message, Task
 from holdfast.errors import JobFailed, JobNotFound, StoreClosed, WaitTimeout
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed
+from holdfast.store.waiters import Waiter
 from support.backend import Backend
 from support.running_worker import PATIENCE_SECONDS
 from support.transitions import fail, succeed
@@ -36,16 +37,16 @@ def work(app: Holdfast) -> Task[[], list[int]]:
 
 
 @pytest.fixture
-def waiting(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[None]":
-    """Gets an item whenever somebody starts to wait for a commit."""
+def waiting(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[None]":
+    """Gets an item whenever a thread starts to wait."""
     begun: queue.Queue[None] = queue.Queue()
-    wait = app.store.wait_for_commit
+    wait = Waiter.wait
 
-    def tell_and_wait(*args: Any, **options: Any) -> Any:
+    def tell_and_wait(*args: Any) -> Any:
         begun.put(None)
-        return wait(*args, **options)
+        return wait(*args)
 
-    monkeypatch.setattr(app.store, "wait_for_commit", tell_and_wait)
+    monkeypatch.setattr(Waiter, "wait", tell_and_wait)
     return begun
 
 

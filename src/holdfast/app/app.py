@@ -32,7 +32,7 @@ from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, ta
 from .queue import Queue
 from .schedules import Schedules
 from .task import BoundTask, Task, TaskDecorator, make_task
-from .waiting import finish_in_thread
+from .waiting import finish_in_thread, in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
@@ -389,6 +389,13 @@ class App:
     def workers(self) -> list[WorkerInfo]:
         """Return the running workers and the last hundred that ended, newest first."""
         return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
+
+    aexternal, apipeline = in_thread(external), in_thread(pipeline)
+    aqueues, aworkers = in_thread(queues), in_thread(workers)
+
+    @property
+    def _app(self) -> Self:  # for in_thread
+        return self
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a write transaction. It commits at the end of the block, or rolls back if the block raises.

@@ -14,7 +14,7 @@ from ..codec import decoder
 from ..errors import InvalidPayload, JobFailed, JobNotFound
 from ..failure import shorten
 from ..model.job import TERMINAL, JobRecord, Status
-from .waiting import wait_until
+from .waiting import WaitForEnd, finish_in_thread, in_thread
 
 if TYPE_CHECKING:
     from .app import App
@@ -186,12 +186,24 @@ class Job(Generic[R]):
 
     def wait(self, timeout: float | None = None) -> R:
         """Wait until the job has finished, and return its result. Raises JobFailed or WaitTimeout."""
-        wait_until(
+        self._end(timeout).run()
+        return self._outcome()
+
+    async def await_result(self, timeout: float | None = None) -> R:
+        """Do the same as `wait` in a coroutine. While it waits it holds no thread."""
+        await self._end(timeout).run_async()
+        return await finish_in_thread(self._outcome)
+
+    def _end(self, timeout: float | None) -> WaitForEnd:
+        return WaitForEnd(
             self._app.store,
+            ("job", self.id),
             lambda: self.refresh().is_finished,
             timeout,
             lambda: still(f"job {self.id}", self),
         )
+
+    def _outcome(self) -> R:
         if self.status != "succeeded":
             raise self.failure()
         return cast(R, self.result)
@@ -199,6 +211,12 @@ class Job(Generic[R]):
     def wait_chain(self, timeout: float | None = None) -> Any:
         """Wait until its chain has ended, and return the result of the last job. Raises as `wait`."""
         return self._app.chains.get(self.id).wait(timeout)
+
+    async def await_chain(self, timeout: float | None = None) -> Any:
+        """Do the same as `wait_chain` in a coroutine."""
+        return await (await self._app.chains.aget(self.id)).await_result(timeout)
+
+    arefresh = in_thread(refresh)
 
     def failure(self) -> JobFailed:
         """Return the exception that `wait` raises for a failed or cancelled job."""

@@ -121,6 +121,10 @@ class Task(Generic[P, R]):
         """Store one job for each mapping of arguments, all in one transaction, and return their ids."""
         return BoundTask(self, {}).enqueue_many(calls)
 
+    async def aenqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Do the same as `enqueue_many` without blocking the event loop."""
+        return await BoundTask(self, {}).aenqueue_many(calls)
+
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return a call that is not enqueued yet, for `app.pipeline`, `group` and the callbacks of a batch."""
         return BoundTask(self, {}).s(*args, **kwargs)
@@ -235,9 +239,7 @@ class BoundTask(Generic[P, R]):
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue without blocking the event loop."""
-        if "conn" in self._options:
-            raise InvalidInput("aenqueue runs in another thread, where conn cannot be used: call enqueue instead")
-        self._task._app.store.require_no_transaction()
+        self._require_no_conn("enqueue")
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -252,6 +254,16 @@ class BoundTask(Generic[P, R]):
         if app._inline is not None:
             app._inline.enqueued(app, ids, conn)
         return ids
+
+    async def aenqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Do the same as `enqueue_many` without blocking the event loop."""
+        self._require_no_conn("enqueue_many")
+        return await finish_in_thread(lambda: self.enqueue_many(calls))
+
+    def _require_no_conn(self, name: str) -> None:
+        if "conn" in self._options:
+            raise InvalidInput(f"a{name} runs in another thread, where conn cannot be used: call {name} instead")
+        self._task._app.store.require_no_transaction()
 
     @property
     def conn(self) -> Any:

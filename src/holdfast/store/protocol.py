@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Position
+    from .waiters import Awaited, Happened, Waiters
 
 
 StatementKind = Literal["read", "write", "setting"]
@@ -558,6 +559,15 @@ class Store(Protocol):
 
     def wake_waiters(self) -> None:
         """Make `wait_for_commit` return in all threads of this process."""
+        ...
+
+    def find_awaited(self, awaited: Awaited) -> Happened:
+        """Return which of the awaited queues, jobs, chains and batches have something, with one query."""
+        ...
+
+    @property
+    def waiters(self) -> Waiters:
+        """The threads and coroutines of this process that wait."""
         ...
 
     def close(self) -> None: ...

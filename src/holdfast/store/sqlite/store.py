@@ -11,6 +11,7 @@ from ..blob_store import CheckedBlobs, FileBlobs
 from ..protocol import StatementObserver
 from ..prune import Prune
 from ..statistics import Statistics
+from ..waiters import Waiters
 from .blobs import Blobs
 from .claim import Claim
 from .constraints import DamagedJobs
@@ -62,6 +63,7 @@ class SqliteStore:
 
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self.clock = clock
+        self.waiters = Waiters(self)
         self.database = db = Database(options, clock, random, token)
         checked_blobs = CheckedBlobs(
             options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
@@ -94,16 +96,17 @@ class SqliteStore:
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
+            self.waiters.forget()
 
         def fold() -> None:
             with suppress(StoreError):  # the next fold catches up
                 self.statistics.fold()
 
         db.fold, db.after_fork = fold, forget_workers
-        self.transaction, self.snapshot, self.close = db.transaction, db.reading, db.close
+        self.transaction, self.snapshot = db.transaction, db.reading
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
-        self.wake_waiters = reading.wake_waiters
+        self.wake_waiters, self.find_awaited = reading.wake_waiters, reading.find_awaited
 
     @property
     def actor(self) -> str:
@@ -117,6 +120,10 @@ class SqliteStore:
 
     def require_no_transaction(self) -> None:
         self.database.engine().writer.forbid_self_wait()
+
+    def close(self) -> None:
+        self.database.close()
+        self.waiters.close()
 
 
 class _Jobs:
