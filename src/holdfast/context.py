@@ -14,6 +14,9 @@ from .failure import shorten
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
+    from .app.job import Job
+    from .app.workflows import Batch
+
 
 T = TypeVar("T")
 
@@ -100,8 +103,8 @@ class Context:
         self._reporting, self._backend, self._complete = reporting, backend, complete
 
     @property
-    def job(self) -> Any:
-        """Read the job, a `Job`; None in a direct call."""
+    def job(self) -> Job[Any] | None:
+        """Read the job; None in a direct call."""
         return None if self.job_id is None or self._backend is None else self._backend.job(self.job_id)
 
     @property
@@ -114,8 +117,8 @@ class Context:
         return () if self.job_id is None or self._backend is None else self._backend.blocker_results(self.job_id)
 
     @property
-    def batch(self) -> Any:
-        """The `Batch` that the job is a member or a callback of, or None."""
+    def batch(self) -> Batch | None:
+        """The batch that the job is a member or a callback of, or None."""
         return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
     def complete(self, result: Any = None) -> AbstractContextManager[Completion]:

@@ -37,6 +37,7 @@ from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, 
 
 if TYPE_CHECKING:
     from random import Random
+    from types import UnionType
 
     from ..store.sqlite.engine.transaction import Transaction
     from .hooks import Inline, Tracing
@@ -124,7 +125,7 @@ class WorkerInfo(Struct, frozen=True):
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-M = TypeVar("M", bound=Callable[[Context], Any])
+M = TypeVar("M", bound=Callable[[Context], Iterator[None]])
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 
 
@@ -256,7 +257,8 @@ class App:
         """
         from inspect import isgeneratorfunction
 
-        if not isgeneratorfunction(layer):
+        checked: Callable[[Context], Any] = layer
+        if not isgeneratorfunction(checked):
             raise InvalidInput(f"middleware must be a generator function with one yield, got {validate.shown(layer)}")
         self.middlewares.append(layer)
         return layer
@@ -280,6 +282,16 @@ class App:
         max_attempts: int = 3,
         history: bool = True,
     ) -> Queue[T]: ...
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        type: UnionType,  # of `A | B`; only pyright knows that this is a type[A] | type[B]
+        visibility: Seconds = 30,
+        max_attempts: int = 3,
+        history: bool = True,
+    ) -> Queue[Any]: ...
     @overload
     def queue(
         self, name: str, *, visibility: Seconds = 30, max_attempts: int = 3, history: bool = True

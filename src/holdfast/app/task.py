@@ -88,13 +88,13 @@ class Task(Generic[P, R]):
 
     def go_on_with(self, then: Then) -> NewJob:
         """Return the job with which a chain continues after a job of this task."""
-        given = then.task
-        bound = BoundTask(given, {}) if isinstance(given, Task) else given
-        if not isinstance(bound, BoundTask):
-            raise InvalidInput(f"Then must be given a task or task.using(…), got {type(given).__qualname__}")
-        self._app._require_own(bound)
-        new, tracing = bound.continuation(then.arguments, then.named_arguments), self._app._tracing
+        self._app._require_own(then.task)
+        new, tracing = then.new_job, self._app._tracing
         return new if tracing is None else replace(new, trace=then.trace or tracing.current())
+
+    def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """Return the job with which a chain continues, for `Then`."""
+        return BoundTask(self, {}).continuation(args, kwargs)
 
     # --- for the program ---
 
@@ -284,7 +284,7 @@ class BoundTask(Generic[P, R]):
         return BoundTask(self._task, {**self._options, "conn": conn, **({"after": after} if after else {})})
 
     def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        """Return the job with which a chain continues."""
+        """Return the job with which a chain continues, for `Then`."""
         for name in _NOT_IN_THEN:
             if self._options.get(name) is not None:
                 raise InvalidInput(f"the task of a Then does not take {name}: {_NOT_IN_THEN[name]}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import validate
 from ..clock import as_datetime
-from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound
+from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound, NoResult
 from ..failure import shorten
 from ..model.job import STATUSES, JobRecord, NewJob, Page, Status
 from ..model.workflow import BatchRecord
@@ -23,7 +23,9 @@ from .waiting import WaitForEnd, finish_in_thread, in_thread
 
 if TYPE_CHECKING:
     from .app import App
-    from .task import BoundTask
+    from .task import BoundTask, Task
+
+T = TypeVar("T")
 
 
 class Step:
@@ -161,15 +163,26 @@ class Chain:
         self._last = _end_of(self._app, self.id)
         return self
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the chain has ended, and return the result of its last job. Raises JobFailed or WaitTimeout."""
-        self._end(timeout).run()
-        return self._outcome()
+    @overload
+    def wait(self, timeout: float | None = None) -> Any: ...
+    @overload
+    def wait(self, timeout: float | None = None, *, last: Task[..., T] | None) -> T: ...
+    def wait(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
+        """Wait until the chain has ended, and return the result of its last job. Raises JobFailed or WaitTimeout.
 
-    async def await_result(self, timeout: float | None = None) -> Any:
+        last: the task that it is expected to end with: see `Job.wait_chain`.
+        """
+        self._end(timeout).run()
+        return self._outcome(last)
+
+    @overload
+    async def await_result(self, timeout: float | None = None) -> Any: ...
+    @overload
+    async def await_result(self, timeout: float | None = None, *, last: Task[..., T] | None) -> T: ...
+    async def await_result(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
         """Do the same as `wait` in a coroutine. While it waits it holds no thread."""
         await self._end(timeout).run_async()
-        return await finish_in_thread(self._outcome)
+        return await finish_in_thread(lambda: self._outcome(last))
 
     def _end(self, timeout: float | None) -> WaitForEnd:
         return WaitForEnd(
@@ -180,10 +193,10 @@ class Chain:
             lambda: still(f"chain {self.id}", self.last),
         )
 
-    def _outcome(self) -> Any:
-        if self.status != "succeeded":
-            raise self.last.failure()
-        return self.result
+    def _outcome(self, last: Task[..., Any] | None) -> Any:
+        if last is not None and self.status == "succeeded" and self._last.task != last.name:
+            raise NoResult(f"chain {self.id} ended with {self._last.task}, not with {last.name}")
+        return self.last._outcome()
 
     arefresh, ajobs = in_thread(refresh), in_thread(jobs)
 
