@@ -192,6 +192,14 @@ assert_type(with_chain.enqueue(1).wait_chain(5, last=fetch), bytes)
 assert_type(app.chains.get(1).wait(last=leaf), float)
 with_chain.enqueue(1).wait_chain(last="leaf")  # refused
 
+@app.task
+async def completes(ctx: Context) -> None:
+    async with ctx.acomplete(result=1) as tx:
+        tx.execute("SELECT 1")
+    assert_type(await ctx.acomplete(lambda tx: 5), int)
+    async with ctx.acomplete(1) as tx:  # refused
+        pass
+
 async def await_chain() -> None:
     assert_type(await with_chain.enqueue(1).await_chain(), Any)
     assert_type(await with_chain.enqueue(1).await_chain(last=leaf), float)

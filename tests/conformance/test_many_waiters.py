@@ -24,7 +24,7 @@ class Calls:
         self.counts: Counter[str] = Counter()
         self._changed = threading.Condition()
         for owner, name in (
-            (app.store, "find_awaited"),
+            (app.store.waiters, "find"),
             (app.store, "wait_for_commit"),
             (app.store.jobs, "claim_messages"),
             (app.store.jobs, "get"),
@@ -98,7 +98,7 @@ def test_a_commit_costs_one_look_however_many_wait(
     calls.during(lambda: other.queue("elsewhere").send("x"))  # so that the leader sleeps
     asked = calls.during(lambda: other.queue("elsewhere").send("x"))
     assert asked["claim_messages"] == asked["get"] == 0, "none of them was concerned"
-    assert asked["find_awaited"] <= 2, "the commit, and one that was reported late"
+    assert asked["find"] <= 2, "the commit, and one that was reported late"
 
 
 def test_as_many_receivers_are_woken_as_there_are_messages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -72,6 +72,11 @@ class AppContextBackend:
         with self._app.store.transaction(completes=True) as opened:
             opened.result = result
             yield opened
+
+    def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
+        from .coroutines import TransactionInCoroutine
+
+        return TransactionInCoroutine(self._app.store, transaction)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         self._app.store.require_no_transaction()

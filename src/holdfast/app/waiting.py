@@ -15,6 +15,7 @@ from ..store.waiters import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from .app import App
 
@@ -91,15 +92,18 @@ class WaitForEnd:
             raise WaitTimeout(f"{self._describe()} after {self._timeout} seconds")
 
 
-async def finish_in_thread(call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+async def finish_in_thread(
+    call: Callable[[], T], undo: Callable[[T], object] | None = None, executor: "Executor | None" = None
+) -> T:
     """Run the call in a thread. A cancelled caller still waits for it, since a commit cannot be interrupted.
 
     undo: called in a thread with the result if the caller was cancelled, which never sees it.
+    executor: of the thread; by default the event loop's.
     """
     import asyncio
 
     # A future and not a task: asyncio.run cancels all tasks at its end.
-    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, call)
+    running = asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -100,8 +100,9 @@ class Waiter:
 class Waiters:
     """All that wait in this process for something in one database."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, find: Callable[[Awaited], Happened]) -> None:
+        """find: asks the database, with one query, what has happened of all that is awaited."""
+        self._store, self.find = store, find
         self.forget()
 
     def forget(self) -> None:
@@ -250,7 +251,7 @@ class Waiters:
         """Ask what has happened, and wake those whom it concerns. Return how many seconds to wait at most."""
         with self._lock:
             awaited = self._awaited()
-        happened = self._store.find_awaited(awaited)
+        happened = self.find(awaited)
         with self._lock:
             for subject, count in happened.ended:
                 promised = self._promised.get(subject[1], 0)

@@ -20,6 +20,7 @@ from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
+from .engine.writer import Owner
 from .enqueue import Enqueue
 from .explain import Explain
 from .file import File
@@ -63,7 +64,6 @@ class SqliteStore:
 
     def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
         self.clock = clock
-        self.waiters = Waiters(self)
         self.database = db = Database(options, clock, random, token)
         checked_blobs = CheckedBlobs(
             options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
@@ -76,6 +76,7 @@ class SqliteStore:
         claim = Claim(db, workers, workflows)
         damaged = DamagedJobs(db)
         reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), PruneRunLock(workers)
+        self.waiters = Waiters(self, reading.find_awaited)
         self.jobs = _Jobs(
             enqueue,
             claim,
@@ -106,7 +107,7 @@ class SqliteStore:
         self.transaction, self.snapshot = db.transaction, db.reading
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
-        self.wake_waiters, self.find_awaited = reading.wake_waiters, reading.find_awaited
+        self.wake_waiters = reading.wake_waiters
 
     @property
     def actor(self) -> str:
@@ -118,8 +119,9 @@ class SqliteStore:
         prefix = "" if options.prefix == DEFAULT_PREFIX else f" ({options.prefix})"
         return f"{options.path.resolve()}{prefix}"
 
-    def require_no_transaction(self) -> None:
+    def require_no_transaction(self) -> Owner:
         self.database.engine().writer.forbid_self_wait()
+        return Owner()
 
     def close(self) -> None:
         self.database.close()
