@@ -277,20 +277,30 @@ def test_a_message_that_a_cancelled_receive_has_claimed_is_given_back(
 
 
 def test_a_receive_that_is_cancelled_when_it_was_woken_leaves_the_message_to_another(
-    no_polling: None, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    no_polling: None, app: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other = open_app(durability="normal")  # its commit is noticed once
+
     async def main() -> None:
         first, second = (asyncio.ensure_future(app.queue("inbox").areceive(wait=LONG)) for _ in range(2))
         await waiters(app, 2)
-        looked, wait = threading.Event(), app.store.wait_for_commit
+        woken, find, wait = threading.Event(), app.store.waiters.find, app.store.wait_for_commit
+        found: list[Any] = []
+
+        def find_and_note(awaited: Any) -> Any:
+            happened = find(awaited)
+            found.extend(happened.ended)
+            return happened
 
         def tell_and_wait(*args: Any, **options: Any) -> Any:
-            looked.set()
+            if found:
+                woken.set()
             return wait(*args, **options)
 
+        monkeypatch.setattr(app.store.waiters, "find", find_and_note)
         monkeypatch.setattr(app.store, "wait_for_commit", tell_and_wait)
-        app.queue("inbox").send("x")
-        looked.wait(PATIENCE_SECONDS)  # blocks the loop: the first was woken and does not know it yet
+        other.queue("inbox").send("x")
+        woken.wait(PATIENCE_SECONDS)  # blocks the loop: the first was woken and does not know it yet
         first.cancel()
         message = await second
         assert message is not None and message.body == "x"
