@@ -232,7 +232,7 @@ def run(report: Report) -> None:
         counts += found.counts
     for what, number in sorted(counts.items()):
         report.count(what, number)
-    report.require(*HIT, *(RARE if len(seeds) >= SEEDS / 10 else ()))
+    report.require(*HIT, *(RARE if len(seeds) >= SEEDS else ()))
     for what in CONTROLS:
         report.control(what, caught=find(what) is not None)
 
