@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -331,37 +332,52 @@ class Collected:
 
 def serve(*groups: str) -> None:
     """Read mutants of these groups, one a line; for each, print what the tests said in a forked process."""
-    import hypothesis  # noqa: F401
     import pytest
+    from hypothesis import HealthCheck, Phase, settings
 
     import support.backend
     import support.running_worker
 
     support.running_worker.PATIENCE_SECONDS = PATIENCE_SECONDS
+    plain = [Phase.explicit, Phase.generate]  # a failure is enough: it need not be the smallest
+    settings.register_profile(
+        "plain", deadline=None, derandomize=True, database=None, phases=plain, suppress_health_check=list(HealthCheck)
+    )
+    usual = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=plain"]
     tests, collected = {one for group in groups for one in NEAREST[group].split()}, Collected()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # loads the modules of all tests
-        pytest.main(
-            ["--collect-only", "-q", "-p", "no:cacheprovider", *(str(TESTS / one) for one in tests)], [collected]
-        )
+        pytest.main(["--collect-only", *usual, *(str(TESTS / one) for one in tests)], [collected])
     for line in sys.stdin:
         mutant = msgspec.json.decode(line, type=Mutant)
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "output")
             if (pid := os.fork()) == 0:
-                os.setsid()
-                with output.open("w") as out:
-                    os.dup2(out.fileno(), 1)
-                    os.dup2(out.fileno(), 2)
-                    (Path(folder) / "schema").mkdir()
-                    apply(mutant, Path(folder) / "schema")
-                    given = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--basetemp={folder}/t"]
-                    code = pytest.main([*given, *collected.nearest(mutant)])
-                    out.flush()
-                    os._exit(int(code))
+                _run_in_child(mutant, output, ["-x", *usual, f"--basetemp={folder}/t", *collected.nearest(mutant)])
             said = _wait(pid)
             failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output.read_text(), re.MULTILINE)
             answer = {"code": said, "test": failed[1] if failed else "", "tail": output.read_text()[-2000:]}
         print(json.dumps(answer), flush=True)
+
+
+def _run_in_child(mutant: Mutant, output: Path, arguments: list[str]) -> None:
+    """Apply the mutant, run the tests and end this process with what they return; 70 if that was not possible."""
+    import pytest
+
+    code = 70
+    try:
+        os.setsid()
+        with output.open("w") as out:
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+            schema = output.with_name("schema")
+            schema.mkdir()
+            apply(mutant, schema)
+            code = int(pytest.main(arguments))
+    except BaseException:  # noqa: BLE001  must not go on as the server
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def _wait(pid: int) -> int:

@@ -278,3 +278,14 @@ def test_a_zone_has_jobs_of_a_time_unless_all_are_older_or_newer() -> None:
 
 def test_sums_of_nothing_are_not_stored() -> None:
     assert _rows(Counter({("a", "b"): 2, ("c", "d"): 0, ("e", "f"): -1})) == [("a", "b", 2), ("e", "f", -1)]
+
+
+@pytest.mark.parametrize(("waited", "ran"), [(None, "5"), ("5", None)])
+def test_an_attempt_with_one_of_two_times_has_no_durations(waited: str | None, ran: str | None) -> None:
+    sums = fold([(0, "q", "t", "succeeded", "running", "succeeded", 1, 1, waited, ran)], [])
+    assert {measure for _, _, measure, _ in sums.totals} == {"succeeded"}
+
+
+def test_failures_are_counted_by_fingerprint() -> None:
+    sums = fold([], [(0, "q", "t", "E", "F", 1, 5), (0, "q", "t", "E", None, 2, 6), (0, "q", "t", "E", "F", 3, 7)])
+    assert {key: one.n for key, one in sums.failures.items()} == {("E", "q", "t", "F"): 2, ("E", "q", "t", ""): 1}
