@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from holdfast.fold import (
 )
 from holdfast.histogram import BOUNDS, BUCKETS, bucket_of, cumulative, lower_bound, percentile
 from holdfast.model.job import STATUSES
+from holdfast.store.statistics import Zone, _rows
 
 
 class Event(NamedTuple):
@@ -265,3 +266,26 @@ def test_a_percentile_is_within_the_bucket_of_the_exact_one(durations: list[int]
 def test_an_empty_histogram_has_no_percentile() -> None:
     assert percentile({}, 0.5) is None
     assert percentile({bucket_of(1000): 10}, 1.0) == lower_bound(bucket_of(1000) + 1)
+
+
+def test_a_zone_has_jobs_of_a_time_unless_all_are_older_or_newer() -> None:
+    times = [None, 1, 2, 3]
+    for since, before, first, last in product(times, repeat=4):
+        too_old = since is not None and last is not None and last < since
+        too_new = before is not None and first is not None and first >= before
+        assert Zone(0, first, last, 0, 0).has(since, before) is not (too_old or too_new)
+
+
+def test_sums_of_nothing_are_not_stored() -> None:
+    assert _rows(Counter({("a", "b"): 2, ("c", "d"): 0, ("e", "f"): -1})) == [("a", "b", 2), ("e", "f", -1)]
+
+
+@pytest.mark.parametrize(("waited", "ran"), [(None, "5"), ("5", None)])
+def test_an_attempt_with_one_of_two_times_has_no_durations(waited: str | None, ran: str | None) -> None:
+    sums = fold([(0, "q", "t", "succeeded", "running", "succeeded", 1, 1, waited, ran)], [])
+    assert {measure for _, _, measure, _ in sums.totals} == {"succeeded"}
+
+
+def test_failures_are_counted_by_fingerprint() -> None:
+    sums = fold([], [(0, "q", "t", "E", "F", 1, 5), (0, "q", "t", "E", None, 2, 6), (0, "q", "t", "E", "F", 3, 7)])
+    assert {key: one.n for key, one in sums.failures.items()} == {("E", "q", "t", "F"): 2, ("E", "q", "t", ""): 1}

@@ -39,7 +39,7 @@ def more_jobs(random: Random, count: int) -> list[Row]:
             "error_code": random.choice([None, "OLD"]),
             "args_blob": random.choice([None, None, BLOBS[0]]),
             "result_blob": random.choice([None, None, BLOBS[1]]),
-            "chain_id": random.choice([None, 1]) if job["chain_id"] else None,
+            "chain_id": random.choice([None, 1]),
             "chain_index": number + 1,
             "batch_id": random.choice([None, None, 3]),
         }
@@ -62,12 +62,14 @@ def root(bench: Bench) -> int:
 @pytest.mark.parametrize("status", ["new", "ready", "blocked"])
 @pytest.mark.parametrize("history", [0, 1])
 @pytest.mark.parametrize("tags", [None, '["x", "x", "y"]'])
+@pytest.mark.parametrize("batch", [None, 3])
 def test_an_insert_is_completed_and_logged(
-    bench: Bench, late: int, status: str, history: int, tags: str | None
+    bench: Bench, late: int, status: str, history: int, tags: str | None, batch: int | None
 ) -> None:
     bench.insert("jobs", [{"task": "other", "status": "failed", "run_at": NOW, "created_at": NOW}])
     before = last_event(bench)
-    job = {
+    job: Row = {
+        "batch_id": batch,
         "task": "work",
         "status": status,
         "history": history,
@@ -152,6 +154,8 @@ def a_change(random: Random, job: Row) -> Row:
     status = random.choice(["ready", "scheduled", "running", "blocked", *ENDED, job["status"]])
     change = {"status": status, "max_attempts": 9}
     if random.random() < 0.6:
+        if random.random() < 0.2:
+            change["queue"] = random.choice(["a", "b"])  # no transition does, but only plain SQL is logged as such
         return change | {
             "revision": job["revision"] + 1,
             "transition": random.choice(["failed", "retry_scheduled", "recovered", "snoozed"]),
@@ -163,6 +167,8 @@ def a_change(random: Random, job: Row) -> Row:
             "error_detail": "detail",
             "fingerprint": random.choice([None, "F"]),
         }
+    if random.random() < 0.3:
+        change["revision"] = job["revision"]  # sets it, and does not change it
     if random.random() < 0.5:
         change |= {"queue": random.choice(["a", "b"]), "task": random.choice([None, "one", "two"])}
     if random.random() < 0.3:

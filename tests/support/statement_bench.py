@@ -1,5 +1,6 @@
 """Rows in all kinds of states, and a database on which a statement is tried and undone."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ PAUSED = "paused"
 STATES = ["running"] * 3 + ["ready"] * 2 + ["scheduled", "blocked", "succeeded", "failed", "cancelled"]
 
 Row = dict[str, Any]
+
+
+class _OrNull(dict[str, Any]):
+    def __missing__(self, name: str) -> None:
+        return None
 
 
 class Bench:
@@ -48,10 +54,15 @@ class Bench:
         question = f"SELECT * FROM holdfast_jobs WHERE {where} ORDER BY id"  # noqa: S608
         return [dict(row) for row in self.connection.execute(question)]
 
-    def returned(self, name: str, given: Any) -> list[Any]:
-        return [tuple(row) for row in self.connection.execute(getattr(self.sql, name), given).fetchall()]
+    def returned(self, name: str, given: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
+        """Run a statement, and return its rows. Parameters that are not given are NULL."""
+        statement: str = getattr(self.sql, name)
+        if isinstance(given, tuple):
+            wanted = max(map(int, re.findall(r"\?(\d+)", statement)), default=len(given))
+            return [tuple(row) for row in self.connection.execute(statement, given + (None,) * (wanted - len(given)))]
+        return [tuple(row) for row in self.connection.execute(statement, _OrNull(given))]
 
-    def changed(self, name: str, given: Any) -> dict[int, Row]:
+    def changed(self, name: str, given: dict[str, Any] | tuple[Any, ...]) -> dict[int, Row]:
         """Run a transition. Return the jobs that it changed, by id."""
         with self.undone():
             self.returned(name, given)
