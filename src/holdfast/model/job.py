@@ -36,6 +36,7 @@ class Status(StrEnum):
 
 STATUSES: frozenset[str] = frozenset(Status)
 TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in the schema are the same
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
@@ -63,7 +64,7 @@ class NewJob(Redacted, frozen=True):
     delay: int = 0
     run_at: int | None = None  # takes precedence over delay
     priority: int = 0
-    max_attempts: int = 5
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: int | None = None
     key: str | None = None
     key_window: int | None = None
@@ -242,6 +243,8 @@ class Settlement(Redacted, frozen=True, gc=False):
     reason: str = ""
     then: NewJob | None = None  # the next job of the chain, after a success
     result_blob: str | None = None  # the blob that `result` refers to
+    progress: float | None = None  # None: as it is stored
+    progress_text: str | None = None
 
 
 class SettledAndClaimed(Struct, frozen=True):

@@ -32,6 +32,7 @@ class _PipedAttempt(Attempt, eq=False):
     pipe: Any = None
 
     def report_progress(self, fraction: float | None, text: str | None) -> None:
+        super().report_progress(fraction, text)
         self.pipe.send_bytes(encode(Progress(fraction, text)))
 
     def set_completing(self, completing: bool) -> None:

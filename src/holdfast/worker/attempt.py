@@ -5,6 +5,7 @@ from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..clock import SECOND, Clock
 from ..context import Complete, Context, ContextBackend, LastError
@@ -99,6 +100,12 @@ class Attempt(Struct, eq=False):
     def set_completing(self, completing: bool) -> None:
         """Mark the start or end of ctx.complete(). In between, housekeeping does not treat the lease as lost."""
         self.completing_since_ns = monotonic_ns() if completing else 0
+
+    def with_progress(self, settlement: Settlement) -> Settlement:
+        """Return the settlement with the last progress, which may not be stored yet."""
+        if self.progress is None:
+            return settlement
+        return replace(settlement, progress=self.progress, progress_text=self.progress_text)
 
     # --- called by the Context ---
 
