@@ -18,7 +18,7 @@ from ..codec import encode
 from ..context import Completion, Context
 from ..errors import InvalidInput, InvalidTask
 from ..failure import ErrorTable
-from ..model.job import NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerRecord
@@ -277,12 +277,12 @@ class App:
         *,
         type: type[T],
         visibility: Seconds = 30,
-        max_attempts: int = 3,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
     ) -> Queue[T]: ...
     @overload
     def queue(
-        self, name: str, *, visibility: Seconds = 30, max_attempts: int = 3, history: bool = True
+        self, name: str, *, visibility: Seconds = 30, max_attempts: int = DEFAULT_MAX_ATTEMPTS, history: bool = True
     ) -> Queue[Any]: ...
     def queue(
         self,
@@ -290,7 +290,7 @@ class App:
         *,
         type: Any = Any,
         visibility: Seconds = 30,
-        max_attempts: int = 3,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
     ) -> Queue[Any]:
         """Return a queue of messages.

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from .. import validate
 from ..errors import InvalidInput, InvalidTask
-from ..model.job import OnConflict
+from ..model.job import DEFAULT_MAX_ATTEMPTS, OnConflict
 from ..model.workflow import ON_BLOCKER_FAILURE, OnBlockerFailure
 from ..retry_policies import RetryPolicy, backoff, retry_policy
 from .job import Job
@@ -71,7 +71,7 @@ class TaskOptions(Struct, frozen=True):
     name: str
     queue: str = "default"
     priority: int = 0
-    max_attempts: int = 5
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
     retry: RetryPolicy = backoff()
     timeout: int | None = None
     pool: Pool = "thread"

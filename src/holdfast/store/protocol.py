@@ -205,13 +205,14 @@ class JobStore(Protocol):
         actor: str,
         *,
         delay: int = 0,
-        attempts: int = 1,
+        attempts: int | None = None,
         reason: str = "",
         result: str | None = None,
         failure: Failure = ...,
     ) -> int:
         """Apply the action to every matching job in a state that allows it. Returns how many were changed.
 
+        attempts: of a requeued job; None: as many as it had at first.
         pause, resume: apply to the queues of the criteria.
         """
         ...

@@ -11,12 +11,11 @@ from ...app.options import EnqueueOptions, checked
 from ...codec import MAX_BYTES, decoder, encode
 from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadTooLarge
 from ...failure import shorten
-from ...model.job import NewJob
+from ...model.job import DEFAULT_MAX_ATTEMPTS, NewJob
 from ...supervisor import Holdfast
 from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, read_options
 from ..output import document, note, say
 
-MESSAGE_ATTEMPTS = 3
 _decode = decoder(Any)
 
 
@@ -36,7 +35,10 @@ _decode = decoder(Any)
 @click.option("--priority", type=int, metavar="N", help="Higher priorities run first.  [default: 0]")
 @click.option("--key", metavar="TEXT", help="If an unfinished job has this key, store nothing and print its id.")
 @click.option(
-    "--max-attempts", type=int, metavar="N", help="Attempts before it fails for good.  [default: 3, with --task 5]"
+    "--max-attempts",
+    type=int,
+    metavar="N",
+    help=f"Attempts before it fails for good.  [default: {DEFAULT_MAX_ATTEMPTS}]",
 )
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
 @read_options
@@ -93,8 +95,6 @@ def _new_job(app: Holdfast, queue: str, task: str | None, value: Any, given: dic
     options = checked({"queue": queue, **given}, EnqueueOptions.__annotations__)
     if known is not None:
         options = known.job_options | options
-    elif task is None:
-        options.setdefault("max_attempts", MESSAGE_ATTEMPTS)
     name = None if task is None else validate.name(task, "task name")
     return NewJob(task=name, args=_encoded(app, task, value), **options)
 

@@ -50,7 +50,7 @@ CREATE TABLE {p}jobs (
             CHECK (typeof(attempt) = 'integer' AND attempt >= 0 AND attempt <= max_attempts)
         CONSTRAINT ready_has_attempts_left           -- so that a claim need not check
             CHECK (status <> 'ready' OR attempt < max_attempts),
-    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, returned
+    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, before a retry by hand
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
     worker        TEXT                               -- the worker that runs it, or ran it last
         CONSTRAINT worker_is_text CHECK (worker IS NULL OR typeof(worker) = 'text'),
