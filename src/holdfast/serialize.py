@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "Job": Shape(
         ("id", "task", "queue", "status", "priority", "attempt", "max_attempts", "created_at", "run_at", "started_at",
-         "finished_at", "timeout", "key", "tags", "worker", "error_code", "error_detail", "progress",
+         "finished_at", "timeout", "expires_at", "key", "tags", "worker", "error_code", "error_detail", "progress",
          "progress_text"),
     ),
     "Schedule": Shape(

@@ -337,7 +337,8 @@ class App:
             max_attempts=1,
             key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
             tags=validate.tags(tags) if tags else None,
-            links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
+            expires_at=deadline,
+            links=Links(external=True, batch_id=batch_id(batch)),
         )
         inserted = (self._tracing or self.store.jobs).insert(new, conn)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)

@@ -77,6 +77,11 @@ class Job(Generic[R]):
         return None if self._record.timeout is None else self._record.timeout / SECOND
 
     @property
+    def expires_at(self) -> datetime | None:
+        """When the job is cancelled if it still waits then."""
+        return None if self.is_external else _optional(self._record.expires_at)
+
+    @property
     def key(self) -> str | None:
         return self._record.key
 
@@ -169,7 +174,7 @@ class Job(Generic[R]):
     @property
     def timeout_at(self) -> datetime | None:
         """When an external job fails unless it is settled before."""
-        return _optional(self._record.timeout_at)
+        return _optional(self._record.expires_at) if self.is_external else None
 
     @property
     def is_finished(self) -> bool:

@@ -73,6 +73,11 @@ class Schedule:
         return None if self._record.timeout is None else self._record.timeout / SECOND
 
     @property
+    def expires(self) -> float | None:
+        """Seconds after its occurrence was enqueued in which a job must start."""
+        return None if self._record.expires is None else self._record.expires / SECOND
+
+    @property
     def key(self) -> str | None:
         return self._record.key
 
@@ -243,6 +248,8 @@ class Schedules:
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
         if unusable:
             raise InvalidInput(f"a schedule does not take {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
+        if isinstance(moment := bound._options.get("expires"), datetime):
+            raise InvalidInput(f"expires must be seconds or a timedelta for a schedule, got {moment}")
         return bound
 
     def _not_found(self, name: str) -> ScheduleNotFound:

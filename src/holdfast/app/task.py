@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
@@ -61,6 +62,10 @@ class Task(Generic[P, R]):
     @property
     def retry_policy(self) -> RetryPolicy:
         return self.options.retry
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this is retried."""
+        return isinstance(error, self.options.retry_on) and not isinstance(error, self.options.give_up_on)
 
     @functools.cached_property
     def wants_context(self) -> bool:
@@ -286,7 +291,21 @@ class BoundTask(Generic[P, R]):
         if "key" not in options and options.keys() & {"key_window", "on_conflict"}:
             raise InvalidInput("key_window and on_conflict need a key: pass key= with them")
         fields = {name: value for name, value in options.items() if name not in LINK_OPTIONS}
-        return NewJob(task=task.name, args=args, links=self._links(), **(task.job_options | fields))
+        if isinstance(moment := fields.get("expires"), datetime):
+            fields |= {"expires": None, "expires_at": validate.moment(moment, "expires")}
+        new = NewJob(task=task.name, args=args, links=self._links(), **(task.job_options | fields))
+        if "delay" in options or "run_at" in options:
+            self._require_time_to_start(new)
+        return new
+
+    def _require_time_to_start(self, new: NewJob) -> None:
+        now = self._task._app.clock.now()
+        expiry = new.expiry(now)
+        if expiry is not None and expiry <= new.due(now):
+            raise InvalidInput(
+                f"the job would expire before it is due: expires, counted from the enqueue, must be later than "
+                f"{'delay' if new.run_at is None else 'run_at'}"
+            )
 
     def _links(self) -> Links | None:
         options = self._options

@@ -63,6 +63,8 @@ class NewJob(Redacted, frozen=True):
     args: str  # JSON
     delay: int = 0
     run_at: int | None = None  # takes precedence over delay
+    expires: int | None = None  # after the enqueue; a job that waits until then is cancelled
+    expires_at: int | None = None  # the same as a time; of an external job: when it fails
     priority: int = 0
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: int | None = None
@@ -79,6 +81,10 @@ class NewJob(Redacted, frozen=True):
     def due(self, now: int) -> int:
         """Return when the job is due. The database rejects times in early 1970, as a wrong unit: they are raised."""
         return now + self.delay if self.run_at is None else max(self.run_at, now // 100)
+
+    def expiry(self, now: int) -> int | None:
+        """Return when the job expires."""
+        return self.expires_at if self.expires is None else now + self.expires
 
     def first_status(self, now: int) -> Status:
         if self.links is not None and self.links.holds:
@@ -119,7 +125,7 @@ class JobRecord(Redacted, frozen=True):
     on_blocker_failure: str | None = None
     batch_id: int | None = None
     external: int = 0
-    timeout_at: int | None = None
+    expires_at: int | None = None  # of an external job: when it fails
     args_blob: str | None = None  # see blobs.py
     result_blob: str | None = None
 
@@ -169,6 +175,7 @@ class Inserted(Struct, frozen=True):
             progress=None,
             progress_text=None,
             history=int(job.history),
+            expires_at=job.expiry(self.now),
         )
 
 

@@ -24,6 +24,7 @@ class NewSchedule(Redacted, frozen=True):
     priority: int
     max_attempts: int
     timeout: int | None
+    expires: int | None = None
     key: str | None = None
     tags: str | None = None  # a JSON array
     missed: Missed = "coalesce"

@@ -187,9 +187,9 @@ def _next_due(app: App) -> float:
 
 
 def _due_at(record: JobRecord) -> float:
-    if record.status == "scheduled":
-        return record.run_at
-    return math.inf if record.timeout_at is None else record.timeout_at
+    """Return when the job changes: it is due, or it expires."""
+    due = record.run_at if record.status == "scheduled" else math.inf
+    return due if record.expires_at is None else min(due, record.expires_at)
 
 
 def _move_to(clock: Any, moment: int) -> None:

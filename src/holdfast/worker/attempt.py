@@ -35,6 +35,10 @@ class Handler(Protocol):
     @property
     def wants_context(self) -> bool: ...
 
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this is retried, as far as its type decides about it."""
+        ...
+
     def check_result(self, data: bytes) -> None:
         """Raise InvalidInput if the result does not have the annotated return type of the task."""
         ...

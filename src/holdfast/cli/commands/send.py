@@ -13,7 +13,7 @@ from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadToo
 from ...failure import shorten
 from ...model.job import DEFAULT_MAX_ATTEMPTS, NewJob
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, read_options
+from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, duration, example, read_options
 from ..output import document, note, say
 
 _decode = decoder(Any)
@@ -40,6 +40,12 @@ _decode = decoder(Any)
     metavar="N",
     help=f"Attempts before it fails for good.  [default: {DEFAULT_MAX_ATTEMPTS}]",
 )
+@click.option(
+    "--expires",
+    type=duration,
+    metavar="DURATION",
+    help="Cancel the job if it has not started 10s, 5m, 1h, … from now.",
+)
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
 @read_options
 def send(
@@ -51,6 +57,7 @@ def send(
     priority: int | None,
     key: str | None,
     max_attempts: int | None,
+    expires: float | None,
     create: bool,
     as_json: bool,
 ) -> None:
@@ -63,7 +70,7 @@ def send(
     data = sys.stdin.buffer.read() if json == "-" else json.encode("utf-8", "surrogateescape")
     value = parse(data)
     with database.open(migrate=create) as app:
-        given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts}
+        given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts, "expires": expires}
         new = _new_job(app, queue, task, value, {name: one for name, one in given.items() if one is not None})
         inserted = app.store.jobs.insert(new)
     if as_json:

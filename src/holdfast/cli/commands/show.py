@@ -296,6 +296,7 @@ def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
         ("finished", _ago(job.finished_at, now)),
         ("progress", f"{progress}{job.progress_text or ''}".rstrip()),
         ("timeout", "" if job.timeout is None else span(job.timeout)),
+        ("expires", _expires(job, now)),
         ("key", job.key or ""),
         ("tags", ", ".join(job.tags)),
         ("worker", job.worker or ""),
@@ -313,6 +314,12 @@ def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
         ("created", _ago(job.created_at, now)),
         *((name, value) for name, value in optional if value),
     ]
+
+
+def _expires(job: Job[Any], now: datetime) -> str:
+    if job.expires_at is None or job.is_finished:
+        return ""
+    return f"{utc_text(job.expires_at)} UTC, {due(job.expires_at, now)}"
 
 
 def _ago(moment: datetime | None, now: datetime) -> str:

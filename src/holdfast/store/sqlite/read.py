@@ -118,11 +118,11 @@ class ReadJobs:
         self._db.engine().watcher.notify()
 
     def _seconds_until_due(self) -> float:
-        run_at, timeout_at, lease = self._db.read(
+        run_at, expires_at, lease = self._db.read(
             lambda connection: connection.execute(self._sql.next_due).fetchone()
         )
         seconds = [math.inf]
-        seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
+        seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, expires_at) if moment is not None]
         if lease is not None:
             seconds.append((lease - self._clock.boot_now()) / SECOND)
         return min(seconds)

@@ -255,14 +255,14 @@ class Workflows:
     # --- resolving ends ---
 
     def resolve(self) -> int:
-        """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, and fail external
-        jobs after their timeout. Returns how many rows were processed."""
+        """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, fail
+        external jobs after their timeout, and cancel jobs that have expired. Returns how many rows were processed."""
         return self._db.in_batches(self._resolve_some)
 
     def _resolve_some(self, connection: sqlite3.Connection) -> int:
         times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
-        timed_out = connection.execute(self._sql.time_out_external, times).rowcount
-        return timed_out + self.resolve_here(connection)
+        ended = (self._sql.time_out_external, self._sql.expire)
+        return sum(connection.execute(one, times).rowcount for one in ended) + self.resolve_here(connection)
 
     def has_endings(self, connection: sqlite3.Connection) -> bool:
         return connection.execute(self._sql.any_ending).fetchone() is not None

@@ -204,6 +204,12 @@ CHECKS = (
             "No worker makes them ready.",
             START),
     )),
+    Check("Are jobs cancelled when they expire?", cases=(
+        Case("EXPIRED_JOBS", "warning", "expired_jobs",
+            "Expired more than a minute ago, and still waiting: {jobs}.",
+            "No worker cancels them, or fails them if they are external.",
+            START),
+    )),
     Check("Are queues paused?", needs=("paused_queues",), cases=(
         Case("PAUSED_QUEUE", "warning", _long_pauses,
             "The queue {queue} has been paused for {time}, and jobs wait in it.",

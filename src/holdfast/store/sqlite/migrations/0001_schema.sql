@@ -35,6 +35,10 @@ CREATE TABLE {p}jobs (
     run_at        INTEGER NOT NULL DEFAULT {now}
         CONSTRAINT run_at_is_in_microseconds         -- rejects seconds, milliseconds and nanoseconds
             CHECK (typeof(run_at) = 'integer' AND run_at >= created_at / 100 AND run_at < 253500000000000000),
+    expires_at    INTEGER                            -- when a waiting job is cancelled, and an external one fails
+        CONSTRAINT expires_at_is_in_microseconds
+            CHECK (expires_at IS NULL OR (typeof(expires_at) = 'integer' AND expires_at >= created_at / 100
+                                          AND expires_at < 253500000000000000)),
     timeout       INTEGER                            -- of one attempt, in microseconds
         CONSTRAINT timeout_is_not_negative CHECK (timeout IS NULL OR (typeof(timeout) = 'integer' AND timeout >= 0)),
     max_attempts  INTEGER NOT NULL DEFAULT 5
@@ -100,8 +104,6 @@ CREATE TABLE {p}jobs (
         CONSTRAINT batch_id_is_an_integer CHECK (batch_id IS NULL OR typeof(batch_id) = 'integer'),
     external           INTEGER NOT NULL DEFAULT 0    -- 1: no worker runs it; a caller completes it
         CONSTRAINT external_is_0_or_1 CHECK (external = 0 OR external = 1),
-    timeout_at         INTEGER                       -- when an external job fails
-        CONSTRAINT timeout_at_is_an_integer CHECK (timeout_at IS NULL OR typeof(timeout_at) = 'integer'),
 
     -- The last transition, which the trigger jobs_changed copies into the log. Holdfast increments `revision` with
     -- each transition; if it stays the same, plain SQL has changed the row.
@@ -121,7 +123,8 @@ CREATE INDEX {p}jobs_blocked   ON {p}jobs (queue, task) WHERE status = 'blocked'
 CREATE INDEX {p}jobs_failed    ON {p}jobs (queue, task) WHERE status = 'failed';
 CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at)
     WHERE finished_at IS NOT NULL OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled';
-CREATE INDEX {p}jobs_timeout   ON {p}jobs (timeout_at) WHERE status = 'blocked' AND timeout_at IS NOT NULL;
+CREATE INDEX {p}jobs_expires   ON {p}jobs (expires_at)
+    WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready');
 
 -- For listing. None contains the status, so claims and settlements do not update them.
 CREATE INDEX {p}jobs_place     ON {p}jobs (queue, task);
@@ -492,6 +495,7 @@ CREATE TABLE {p}schedules (
     max_attempts   INTEGER NOT NULL DEFAULT 5
         CONSTRAINT schedules_max_attempts_is_positive CHECK (typeof(max_attempts) = 'integer' AND max_attempts > 0),
     timeout        INTEGER,
+    expires        INTEGER,                          -- microseconds after the enqueue
     key            TEXT,
     tags           TEXT,                             -- JSON array
     missed         TEXT    NOT NULL DEFAULT 'coalesce'
