@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock, as_datetime
-from ..codec import encode
+from ..codec import encode, encode_state
 from ..context import Completion, Context
-from ..errors import InvalidInput, InvalidTask
+from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation
 from ..failure import ErrorTable
-from ..model.job import DEFAULT_MAX_ATTEMPTS, NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerRecord
@@ -26,12 +26,13 @@ from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
+from .hooks import Hooks
 from .job import Job
 from .jobs import Jobs
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
 from .queue import Queue
 from .schedules import Schedules
-from .task import BoundTask, Task, TaskDecorator, make_task
+from .task import BoundTask, FailureHook, Task, TaskDecorator, make_task
 from .waiting import finish_in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from ..store.sqlite.engine.transaction import Transaction
-    from .hooks import Inline, Tracing
+    from .hooks import Inline, Process, Tracing
 
     Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
 
@@ -71,6 +72,13 @@ class AppContextBackend:
         with self._app.store.transaction(completes=True) as opened:
             opened.result = result
             yield opened
+
+    def state(self, job_id: int) -> dict[str, Any]:
+        return self._app.jobs.get(job_id).state or {}
+
+    def save_state(self, job_id: int, attempt: int, state: dict[str, Any]) -> None:
+        if not self._app.store.jobs.save_state(Lease(job_id, attempt), encode_state(state).decode()):
+            raise LeaseLost(f"attempt {attempt} of job {job_id} has lost its lease: the state was not stored")
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         self._app.store.require_no_transaction()
@@ -125,6 +133,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Any])
+F = TypeVar("F", bound=Callable[[], Any])
+HOOK_PREFIX = "on_failure:"  # of the names of hooks; failures of these tasks are not reported (failures.sql)
+HOOK_TIMEOUT_SECONDS = 60
+EXAMPLE_FAILURE = FailedJob(1, "task", "default", 1, 1, "INTERNAL:ERROR", "", as_datetime(0))
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 
 
@@ -172,6 +184,8 @@ class App:
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.task = TaskDecorator(self._register, {}, TaskDecoratorOptions.__annotations__)
+        self.on_failure = TaskDecorator(self._register_hook, {}, TaskDecoratorOptions.__annotations__)
+        self._hooks = Hooks()
         self.jobs = Jobs(self)
         self.chains = Chains(self)
         self.batches = Batches(self)
@@ -201,7 +215,9 @@ class App:
         settings = self._settings | other_settings
         return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
 
-    def _register(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+    def _register(
+        self, function: Callable[..., Any], given: Mapping[str, Any], *, is_hook: bool = False
+    ) -> Task[..., Any]:
         options = task_options(function, given)
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
@@ -209,10 +225,61 @@ class App:
                 f"the task name {options.name!r} is taken by {_place(known.function)}: pass another name, such as "
                 f"@app.task(name='{function.__module__}.{options.name}')"
             )
-        task = make_task(self, function, options)
+        task = make_task(self, function, options, is_hook=is_hook)
         self.tasks[options.name] = task
         self.schedules.forget(task)
         return task
+
+    def _register_hook(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+        """Make a task of a function that is called with a FailedJob."""
+        name = f"{HOOK_PREFIX}{given.get('name') or getattr(function, '__name__', '')}"
+        task = self._register(function, {"timeout": HOOK_TIMEOUT_SECONDS, **given, "name": name}, is_hook=True)
+        try:
+            with suppress(UndefinedAnnotation):
+                task.signature.encode((EXAMPLE_FAILURE,), {})
+        except InvalidArguments as error:
+            del self.tasks[name]
+            raise InvalidTask(f"@app.on_failure calls its function with one argument, a FailedJob: {error}") from None
+        return task
+
+    def failure_hooks(self) -> list[FailureHook[..., Any]]:
+        """Return the tasks of `@app.on_failure`."""
+        return [task for task in self.tasks.values() if isinstance(task, FailureHook)]
+
+    @overload
+    def on_worker_start(self, function: F, /) -> F: ...
+    @overload
+    def on_worker_start(self, /, *, process: Process | None) -> Callable[[F], F]: ...
+    def on_worker_start(self, /, *function: Any, process: Process | None = None) -> Any:
+        """Call a function without arguments when a worker starts, before it takes jobs.
+
+        It is called in each process that runs jobs: that of the worker, and those of `pool="process"`.
+        process: "worker" or "pool", to call it only there.
+        If it raises, the worker does not start.
+        """
+        return self._hooks.add("on_worker_start", function, process)
+
+    @overload
+    def on_worker_stop(self, function: F, /) -> F: ...
+    @overload
+    def on_worker_stop(self, /, *, process: Process | None) -> Callable[[F], F]: ...
+    def on_worker_stop(self, /, *function: Any, process: Process | None = None) -> Any:
+        """Call a function without arguments when a worker has stopped, after its last job.
+
+        process: as for `on_worker_start`. If it raises, that is logged. A process that is killed does not call it.
+        """
+        return self._hooks.add("on_worker_stop", function, process)
+
+    def before_job(self, function: F, /) -> F:
+        """Call a function without arguments before each attempt, in its thread. If it raises, that is only logged."""
+        return cast(F, self._hooks.add("before_job", (function,)))
+
+    def after_job(self, function: F, /) -> F:
+        """Call a function without arguments after each attempt, whatever its outcome, in its thread.
+
+        It is for clean-up, such as closing connections. If it raises, that is only logged.
+        """
+        return cast(F, self._hooks.add("after_job", (function,)))
 
     def cron(
         self,
@@ -262,9 +329,10 @@ class App:
         return layer
 
     def _layers(self) -> list[Callable[[Context], Any]]:
-        """Return the middleware for a worker that starts now: tracing first, if it is on."""
-        tracing = None if self._tracing is None else self._tracing.middleware()
-        return self.middlewares if tracing is None else [tracing, *self.middlewares]
+        """Return the middleware for a worker that starts now: hooks and tracing first, if there are any."""
+        outermost = [self._hooks.middleware(), None if self._tracing is None else self._tracing.middleware()]
+        found = [layer for layer in outermost if layer is not None]
+        return [*found, *self.middlewares] if found else self.middlewares
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         """Give an error code to exceptions of this type that tasks raise."""

@@ -131,6 +131,11 @@ class Job(Generic[R]):
         return self._record.progress_text
 
     @property
+    def state(self) -> dict[str, Any] | None:
+        """What an attempt saved last with `ctx.save_state`; None if there is nothing."""
+        return None if self._record.state is None else cast(dict[str, Any], _plain(self._record.state, "state"))
+
+    @property
     def run_at(self) -> datetime:
         return as_datetime(self._record.run_at)
 

@@ -6,12 +6,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from .. import validate
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..model.job import NewJob
+from ..model.job import FailedJob, NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..model.workflow import Links
 from ..retry_policies import RetryPolicy
@@ -145,10 +146,40 @@ class AsyncTask(Task[P, R]):
         return "async"
 
 
-def make_task(app: "App", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+class FailureHook(Task[P, R]):
+    """A task of `@app.on_failure`: it is called with a FailedJob."""
+
+    def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decode the payload, and read the traceback, which is stored once for all jobs that fail alike."""
+        args, kwargs = super().bind(data, context)
+        return tuple(map(self._with_traceback, args)), {
+            name: self._with_traceback(one) for name, one in kwargs.items()
+        }
+
+    def _with_traceback(self, value: Any) -> Any:
+        if isinstance(value, dict):  # a parameter without annotation
+            value = convert(value, FailedJob)
+        if not isinstance(value, FailedJob) or value.fingerprint is None:
+            return value
+        return replace(value, traceback=self._app.store.jobs.traceback(value.fingerprint))
+
+    def report(self, failed: FailedJob) -> NewJob:
+        """Return the job that calls the hook."""
+        return BoundTask(self, {}).new_job(self.signature.encode((failed,), {}))
+
+
+class AsyncFailureHook(FailureHook[P, R], AsyncTask[P, R]):
+    """The same for a coroutine function."""
+
+
+def make_task(
+    app: "App", function: Callable[..., Any], options: TaskOptions, *, is_hook: bool = False
+) -> Task[..., Any]:
     from inspect import iscoroutinefunction  # here, since it is slow to import and not all programs have tasks
 
-    task: Task[..., Any] = (AsyncTask if iscoroutinefunction(function) else Task)(app, function, options)
+    kinds: tuple[type[Task[..., Any]], type[Task[..., Any]]]
+    kinds = (FailureHook, AsyncFailureHook) if is_hook else (Task, AsyncTask)
+    task: Task[..., Any] = kinds[iscoroutinefunction(function)](app, function, options)
     task.check_early()
     return task
 

@@ -10,6 +10,7 @@ States, and how a job moves between them:
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from enum import Flag, StrEnum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -40,7 +41,7 @@ DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in th
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
-_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
+_PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments"})
 
 
 class Redacted(Struct, frozen=True):
@@ -128,6 +129,7 @@ class JobRecord(Redacted, frozen=True):
     expires_at: int | None = None  # of an external job: when it fails
     args_blob: str | None = None  # see blobs.py
     result_blob: str | None = None
+    state: bytes | None = None  # JSON, saved by an attempt for the next one
 
     @property
     def chain(self) -> int:
@@ -273,6 +275,34 @@ class LeaseRenewal(Struct, frozen=True):
     started_at: int | None = None
     progress: float | None = None
     progress_text: str | None = None
+
+
+class FailedJob(Struct, frozen=True, omit_defaults=True):
+    """A job or message that failed for good, as `@app.on_failure` hands it to a hook."""
+
+    id: int
+    task: str | None
+    """None for a message."""
+    queue: str
+    attempt: int
+    max_attempts: int
+    error_code: str
+    error_detail: str
+    failed_at: datetime
+    worker: str | None = None
+    """The worker of the last attempt; None if the job was not running when it failed."""
+    fingerprint: str | None = None
+    traceback: str | None = None
+    """Of the exception that the last attempt raised, if it raised one."""
+
+
+class UnreportedFailures(Struct, frozen=True):
+    """Failures that a hook was not told about. The numbers are ids of events."""
+
+    cursor: int | None  # as it is stored; None: the hook is new
+    until: int  # what was read
+    failed: list[FailedJob]
+    more: bool
 
 
 class Criteria(Struct, frozen=True):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SettledAndClaimed,
         Settlement,
         TimelineEntry,
+        UnreportedFailures,
     )
     from ..model.pruning import (
         Deleted,
@@ -192,6 +193,10 @@ class JobStore(Protocol):
         """
         ...
 
+    def save_state(self, lease: Lease, state: str) -> bool:
+        """Store what an attempt saves for the next one, durably. Returns False if its lease was lost."""
+        ...
+
     def sweep(self, what: Sweep = Sweep.ALL) -> int:
         """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many."""
         ...
@@ -236,6 +241,19 @@ class JobStore(Protocol):
     def history(self, job_id: int) -> builtins.list[TimelineEntry]: ...
 
     def traceback(self, fingerprint: str) -> str | None: ...
+
+    # --- hooks that are told about failures ---
+
+    def unreported_failures(self, hook: str, after: int) -> UnreportedFailures:
+        """Read jobs that have failed for good, after the cursor of the hook and after this event. Bounded."""
+        ...
+
+    def report_failures(self, hook: str, found: UnreportedFailures, jobs: Sequence[NewJob]) -> builtins.list[int]:
+        """Enqueue the jobs that tell the hook, and move its cursor, in one transaction. Returns their ids.
+
+        Returns none if another process has moved the cursor.
+        """
+        ...
 
     # --- large payloads ---
 

@@ -13,6 +13,7 @@ from ..app.jobs import all_records
 from ..clock import SECOND
 from ..errors import InvalidInput
 from ..model.job import ClaimRequest, Criteria, JobRecord, Settlement
+from ..worker.failure_reporter import FailureReporter
 from .clock import FakeClock
 from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
@@ -128,10 +129,14 @@ def drain(
     ran: list[Ran] = []
     store_declared(app)
     occurrence = fire(app)
+    reporter = FailureReporter(app.store, app.failure_hooks())
+    reporter.report()
     while True:
         for one in _run_due(app, most, ran):
             if raise_errors:
                 raise_first_error([one])
+        if reporter.report():
+            continue
         moment = _next_moment(app, end, occurrence)
         if moment is None:
             break

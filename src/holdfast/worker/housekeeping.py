@@ -41,6 +41,7 @@ DEAD_WORKERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
+REPORT_NS = 1000 * MILLISECOND
 FOLD_JOBS = 4000
 FOLD_BATCH = 10_000  # events; after a step of as many, fold again at once (a step has at most 20,000)
 BLOCKED_SECONDS = 0.05  # a transaction that is open for longer blocks other writers
@@ -69,7 +70,7 @@ class Housekeeping:
         self._started_count = -1  # in the last round
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
         self._unknown_claims: set[int] = set()  # job ids, at the last heartbeat
-        self._settled_at_fold = 0
+        self._settled_at_fold = self._failed_at_report = 0
 
     def run_round(self, draining: bool = False) -> float:
         """Do everything that is due. Returns the seconds until the next round."""
@@ -148,6 +149,7 @@ class Housekeeping:
         if self._is_due("heartbeat", HEARTBEAT_NS, now):
             self._heartbeat()
         self._fold(now)
+        self._report_failures(now)
         if not draining:
             delay = min(delay, self._parts.scheduler.fire_due(), self._parts.upkeep.do_some())
             self._give_back_unstarted(now)
@@ -267,6 +269,13 @@ class Housekeeping:
             self._settled_at_fold = settled
             while self._store.statistics.fold() >= FOLD_BATCH:
                 pass
+
+    def _report_failures(self, now: int) -> None:
+        """Tell the hooks about failures: once a second, and after a failure of this worker."""
+        failed = self._job_log.counts["failed"]
+        if failed != self._failed_at_report or self._is_due("failures", REPORT_NS, now):
+            self._failed_at_report = failed
+            self._parts.reporter.report()
 
     # --- other workers ---
 

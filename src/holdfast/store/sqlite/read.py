@@ -14,7 +14,7 @@ from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
 COLUMNS = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+    f"CAST({name} AS BLOB)" if name in ("args", "result", "state") else name for name in JobRecord.__struct_fields__
 )
 EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ...errors import HoldfastError
 from ...failure import Failure, shorten
-from ...model.job import NewJob, Settlement, Transition
+from ...model.job import Lease, NewJob, Settlement, Transition
 from ..statements import Statements, as_json
 from .blobs import Blobs
 from .database import Database
@@ -49,6 +49,13 @@ class Settle:
             return settled
 
         return self._db.run(work, wakes=True)
+
+    def save_state(self, lease: Lease, state: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            return connection.execute(self._sql.save_state, (state, lease.id, lease.attempt)).rowcount == 1
+
+        self._db.require_space(len(state))
+        return self._db.run(work, durable=True, atomic=True)
 
     def _settle_in(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         """Settle in the caller's transaction. A continuation that cannot be inserted raises."""

@@ -19,6 +19,7 @@ from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
 from .enqueue import Enqueue
 from .explain import Explain
+from .failures import Failures
 from .file import File
 from .listing import Listing
 from .migrate import DEFAULT_PREFIX
@@ -80,6 +81,7 @@ class SqliteStore:
             reading,
             listing,
             blobs,
+            Failures(db, enqueue),
         )
         self.workers = _Workers(workers)
         self.workflows = _Workflows(workflows, Explain(db))
@@ -128,14 +130,17 @@ class _Jobs:
         reading: ReadJobs,
         listing: Listing,
         blobs: Blobs,
+        failures: Failures,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
         self.claim_messages, self.sweep = claim.claim_messages, claim.sweep
         self.settle_and_claim = settle_and_claim.settle_and_claim
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
+        self.save_state = settle.save_state
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
+        self.unreported_failures, self.report_failures = failures.unreported_failures, failures.report_failures
 
 
 class _Workers:

@@ -74,6 +74,7 @@ CREATE TABLE {p}jobs (
     progress      REAL
         CONSTRAINT progress_is_a_number CHECK (progress IS NULL OR typeof(progress) = 'real'),
     progress_text TEXT,
+    state         TEXT,                              -- JSON object, saved by an attempt for the next one
 
     -- Result, or last error
     result        TEXT,                              -- JSON

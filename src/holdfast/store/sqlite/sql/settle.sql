@@ -134,6 +134,10 @@ WHERE {p}jobs.id = renewal.id AND +status = 'running' AND {p}jobs.attempt = rene
   AND (renewal.queue IS NULL OR ({p}jobs.queue = renewal.queue AND task IS NULL))
 RETURNING id
 
+-- name: save_state
+-- running -> running, with the state that the attempt saves for the next one
+UPDATE {p}jobs SET state = ?1 WHERE id = ?2 AND status = 'running' AND attempt = ?3
+
 -- name: held
 -- which of these rows of id, attempt and queue still hold their lease
 SELECT job.id FROM json_each(?1) AS mine CROSS JOIN {p}jobs AS job ON job.id = json_extract(mine.value, '$[0]')
