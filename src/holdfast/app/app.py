@@ -289,6 +289,7 @@ class App:
         tz: str = "UTC",
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
+        jitter: Seconds = 0,
         name: str | None = None,
         **options: Unpack[CronTaskOptions],
     ) -> TaskDecorator:
@@ -298,10 +299,11 @@ class App:
         the schedule when it starts.
         missed: what to do about occurrences during which no worker was running. "coalesce" enqueues one job, for the
             newest; "skip" none; "catch_up" one for each, up to `catch_up_limit` (100).
+        jitter: each job is due up to this many seconds later, at random, so that not all schedules start at once.
         name: the name of the schedule, by default that of the task, and of the task if this makes it one.
         """
         checked(options, CronTaskOptions.__annotations__)
-        timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
+        timing = self.schedules.timing(expression, tz, missed, catch_up_limit, jitter)
 
         def make(function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
             if not isinstance(function, Task):
@@ -314,6 +316,25 @@ class App:
             return task
 
         return TaskDecorator(make, options, {})
+
+    def every(
+        self,
+        interval: Seconds,
+        /,
+        *,
+        missed: Missed = "coalesce",
+        catch_up_limit: int | None = None,
+        jitter: Seconds = 0,
+        name: str | None = None,
+        **options: Unpack[CronTaskOptions],
+    ) -> TaskDecorator:
+        """Enqueue a task every so many seconds: `@app.every(30)`, or a timedelta. The rest is as for `@app.cron`.
+
+        It fires at multiples of the interval since 1970 UTC, such as every half minute, and so does not drift.
+        """
+        seconds = validate.interval(interval)
+        timing = {"missed": missed, "catch_up_limit": catch_up_limit, "jitter": jitter, "name": name}
+        return self.cron(f"@every {seconds}s", **timing, **options)  # type: ignore[arg-type]
 
     def middleware(self, layer: M, /) -> M:
         """Wrap every task in a generator function, which is called with the Context and yields once.

@@ -47,6 +47,7 @@ EVENTS = (
     *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
     *("retention_changed", "removed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
+    "schedule_run",
 )
 
 

@@ -343,6 +343,13 @@ class WorkflowStore(Protocol):
 class ScheduleStore(Protocol):
     """Cron schedules."""
 
+    def run_now(self, name: str, actor: str, reason: str = "") -> Inserted | None:
+        """Enqueue a job of the schedule now, paused or not. Its occurrences stay as they are.
+
+        Returns None if there is no such schedule.
+        """
+        ...
+
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         """Add a schedule, or change the one of that name. A new expression counts from now.
 

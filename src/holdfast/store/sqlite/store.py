@@ -85,7 +85,7 @@ class SqliteStore:
         )
         self.workers = _Workers(workers)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = SqliteSchedules(db, blobs, enqueue)
+        self.schedules = SqliteSchedules(db, blobs, enqueue, random)
         self.statistics = SqliteStatistics(db, statistics)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))

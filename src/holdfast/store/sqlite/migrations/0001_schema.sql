@@ -486,7 +486,7 @@ CREATE TABLE {p}workers (
 
 CREATE TABLE {p}schedules (
     name           TEXT    NOT NULL CONSTRAINT one_row_per_schedule PRIMARY KEY,
-    cron           TEXT    NOT NULL,                 -- five fields, or a nickname such as @daily
+    cron           TEXT    NOT NULL,                 -- five fields, a nickname such as @daily, or @every 30s
     tz             TEXT    NOT NULL DEFAULT 'UTC',
     task           TEXT    NOT NULL,
     args           TEXT    NOT NULL DEFAULT '{}',
@@ -504,6 +504,8 @@ CREATE TABLE {p}schedules (
     catch_up_limit INTEGER NOT NULL DEFAULT 100
         CONSTRAINT catch_up_limit_is_1_to_1000
             CHECK (typeof(catch_up_limit) = 'integer' AND catch_up_limit BETWEEN 1 AND 1000),
+    jitter         INTEGER NOT NULL DEFAULT 0        -- microseconds by which a job is due later, at most
+        CONSTRAINT jitter_is_not_negative CHECK (typeof(jitter) = 'integer' AND jitter >= 0),
     source         TEXT    NOT NULL DEFAULT 'runtime'
         CONSTRAINT source_is_known CHECK (source IN ('code', 'runtime')),
     paused_at      INTEGER,
