@@ -38,8 +38,7 @@ SHAPES = {
     "Blocker": Shape(("id", "task", "status", "chain_id", "holds", "error_code")),
     "BatchProgress": Shape(extra=("finished",)),
     "Explanation": Shape(rename={"job_id": "id"}),
-    "WorkerHealth": Shape(extra=("state",), rename={"stopped": "halted"}),
-    "TaskAttempts": Shape(extra=("jobs", "failure_rate", "keeps_failing"), rename={"keeps_failing": "over_and_over"}),
+    "TaskAttempts": Shape(extra=("jobs", "failure_rate", "keeps_failing")),
     "Checkup": Shape(("severity", "summary", "seconds", "repaired", "findings")),
     "PruneReport": Shape(extra=("jobs",)),
 }  # fmt: skip

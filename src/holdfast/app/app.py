@@ -21,7 +21,7 @@ from ..failure import ErrorTable
 from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
-from ..model.worker import WorkerRecord
+from ..model.worker import WorkerStatus
 from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
@@ -111,9 +111,12 @@ class WorkerInfo(Struct, frozen=True):
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
     """How it ended. "lost": it died, and another worker noticed."""
+    state: Literal["alive", "suspended", "stopped", "lost"]
+    """alive, suspended by a signal, stopped (shut down), or lost (its process died)."""
 
     @classmethod
-    def from_record(cls, record: WorkerRecord) -> WorkerInfo:
+    def from_status(cls, worker: WorkerStatus) -> WorkerInfo:
+        record = worker.record
         return cls(
             id=record.id,
             pid=record.pid,
@@ -126,6 +129,7 @@ class WorkerInfo(Struct, frozen=True):
             heartbeat_at=as_datetime(record.heartbeat_at),
             ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
             ending="stopped" if record.ending == "stopped" else None if record.ending is None else "lost",
+            state="alive" if worker.state == "unknown" else worker.state,
         )
 
 
@@ -219,6 +223,8 @@ class App:
         self, function: Callable[..., Any], given: Mapping[str, Any], *, is_hook: bool = False
     ) -> Task[..., Any]:
         options = task_options(function, given)
+        if isinstance(function, staticmethod):
+            function = function.__func__
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
             raise InvalidTask(
@@ -478,7 +484,7 @@ class App:
 
     def workers(self) -> list[WorkerInfo]:
         """Return the running workers and the last hundred that ended, newest first."""
-        return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
+        return [WorkerInfo.from_status(one) for one in self.store.workers.list()]
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a write transaction. It commits at the end of the block, or rolls back if the block raises.

@@ -44,7 +44,7 @@ def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndA
     if job.task is None:
         return _message(store, job, it)
     workers = [worker for worker in store.workers.list() if worker.is_present]
-    candidates = [worker for worker in workers if worker.presence != "stopped" and _serves(worker.record, job)]
+    candidates = [worker for worker in workers if worker.state != "suspended" and _serves(worker.record, job)]
     if not candidates:
         return _no_worker(workers, job, it)
     return _queued(store, job, candidates, it)
@@ -373,7 +373,7 @@ class _JobExplainer:
         if not found.is_present:
             fact = f"was running, {self._attempt}, in a worker that died ({place})"
             return self._about_to_change(fact, "recover it")
-        if found.presence == "stopped":
+        if found.state == "suspended":
             return (
                 f"{self._it} is running, but its worker is suspended by a signal ({place}).",
                 f"Resume it: kill -CONT {worker.pid}",

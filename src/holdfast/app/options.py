@@ -6,6 +6,7 @@ says how to add an option.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
+from types import MethodType
 from typing import Any, Literal, TypedDict, cast
 
 from msgspec import Struct, json
@@ -304,6 +305,7 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     """Return the options of a new task."""
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidTask(f"task must be a function, got {validate.shown(function)}")
+    _refuse_method(function)
     named = dict(given)
     if named.get("name") is None:
         named["name"] = function.__name__
@@ -313,6 +315,19 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     if options.pool == "process":
         _require_importable(function)
     return options
+
+
+def _refuse_method(function: Callable[..., Any]) -> None:
+    """A worker has no object to call a method on. What is inside a class must be a staticmethod."""
+    name, code = getattr(function, "__qualname__", ""), getattr(function, "__code__", None)
+    first = code.co_varnames[0] if code is not None and code.co_argcount else ""
+    scope = name.rpartition(".")[0]
+    in_class = bool(scope) and not scope.endswith("<locals>") and not isinstance(function, staticmethod)
+    if in_class or first in ("self", "cls") or isinstance(function, MethodType):
+        raise InvalidTask(
+            f"task must be a function, and {name} is a method, for which a worker has no object: define it outside "
+            "of the class, or put @app.task above @staticmethod"
+        )
 
 
 def _require_importable(function: Callable[..., Any]) -> None:

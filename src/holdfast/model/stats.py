@@ -161,6 +161,8 @@ class EventRecord(Struct, frozen=True):
     attempt: int | None
     actor: str | None
     detail: dict[str, Any]
+    queue: str | None = None  # of its job
+    task: str | None = None
 
 
 OVERVIEW = ("ready", "scheduled", "blocked", "running", "failed")

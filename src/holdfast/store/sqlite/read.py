@@ -16,16 +16,26 @@ MAX_WAIT_SECONDS = 1.0
 COLUMNS = ", ".join(
     f"CAST({name} AS BLOB)" if name in ("args", "result", "state") else name for name in JobRecord.__struct_fields__
 )
-EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
+EVENT_COLUMNS = (
+    "id, job_id, at, event, attempt, actor, queue, task, old_status, new_status, run_at, error_code, reason, detail"
+)
 
 # Events whose old and new status are always the same, and are therefore not shown.
 OBVIOUS_EVENTS = frozenset({"enqueued", "claimed", "succeeded", "removed"})
 
 
 def event_record(
-    id: int, job_id: int | None, at: int, event: str, attempt: int | None, actor: str | None, *rest: Any
+    id: int,
+    job_id: int | None,
+    at: int,
+    event: str,
+    attempt: int | None,
+    actor: str | None,
+    queue: str | None,
+    task: str | None,
+    *rest: Any,
 ) -> EventRecord:
-    return EventRecord(id, job_id, at, event, attempt, actor, _detail(event, *rest))
+    return EventRecord(id, job_id, at, event, attempt, actor, _detail(event, *rest), queue, task)
 
 
 def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:

@@ -16,7 +16,7 @@ from ...retention import from_json as retention_from_json
 from ...text import plural
 from ..statements import Statements, as_json
 from .database import Database
-from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, presence
+from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, state_of_worker
 from .workflow import Workflows
 
 log = logging.getLogger("holdfast.worker")
@@ -36,7 +36,7 @@ def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> 
 
 def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Return the workers that have not ended, without the jobs that they have claimed."""
-    return [one for one in _attendance(connection, sql, path, {}) if one.presence != "ended"]
+    return [one for one in _attendance(connection, sql, path, {}) if one.record.ended_at is None]
 
 
 def _attendance(
@@ -45,8 +45,10 @@ def _attendance(
     found = []
     for number, inode, *row in connection.execute(sql.workers).fetchall():
         worker = _as_worker(*row)
-        has_ended = worker.ended_at is not None
-        state = "ended" if has_ended else presence(path, Slot(number, inode), worker.pid, worker.host)
+        if worker.ended_at is None:
+            state = state_of_worker(path, Slot(number, inode), worker.pid, worker.host)
+        else:
+            state = "lost" if worker.ending == "lost" else "stopped"
         found.append(WorkerStatus(worker, state, claimed.get(worker.id, [])))
     return found
 
@@ -156,7 +158,7 @@ class Workers:
                 connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": lease})
 
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
-        return presence(self._db.options.path, slot, pid, host) == "alive"
+        return state_of_worker(self._db.options.path, slot, pid, host) == "alive"
 
     def _recover_from(self, worker_id: str) -> int:
         def work(connection: sqlite3.Connection) -> int:
