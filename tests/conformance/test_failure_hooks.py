@@ -8,7 +8,9 @@ import pytest
 
 from holdfast import Cancel, Context, Fail, FailedJob, Holdfast, Retry
 from holdfast import testing as holdfast_testing
+from holdfast.clock import SECOND
 from holdfast.errors import InvalidTask
+from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.worker.failure_reporter import FailureReporter
 from support.backend import Backend
@@ -109,6 +111,19 @@ def test_every_kind_of_final_failure_is_told(app: Holdfast, clock: FakeClock, ba
     expected[waiting.id] = "DEPENDENCY:BLOCKER"
     drain(app)
     assert {one.id: one.error_code for one in told} == expected
+
+
+def test_a_job_whose_worker_died_in_its_last_attempt_is_told(app: Holdfast, backend: Backend, claim: Any) -> None:
+    told = listen(app)
+    work = app.task(name="work", max_attempts=1)(lambda: None)
+    begin(app)
+    job = work.enqueue()
+    now = app.clock.now()
+    app.store.workers.register(WorkerRecord("w1", 1, "host", None, ("work",), 1, 60 * SECOND, now, now))
+    claim("work", worker="w1", lease=60)
+    backend.bury_workers()
+    drain(app)
+    assert [(one.id, one.error_code, one.worker) for one in told] == [(job.id, "INTERNAL:WORKER_LOST", "w1")]
 
 
 def test_retries_cancellations_and_successes_are_not_told(app: Holdfast) -> None:
