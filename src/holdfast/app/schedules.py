@@ -22,6 +22,7 @@ from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, Sc
 from .job import Job, _plain
 from .options import EnqueueOptions, Seconds
 from .task import BoundTask, Task
+from .waiting import in_thread
 
 if TYPE_CHECKING:
     from .app import App
@@ -224,6 +225,11 @@ class Schedules:
         return Job(self._app, record, deduplicated=inserted.existing is not None)
 
     # --- for @app.cron ---
+
+    aadd, aget, alist = in_thread(add), in_thread(get), in_thread(list)
+    apause, aresume, aremove = in_thread(pause), in_thread(resume), in_thread(remove)
+
+    arun_now = in_thread(run_now)
 
     def timing(
         self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None, jitter: Seconds = 0

@@ -41,7 +41,7 @@ DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in th
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
-_PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments"})
+_PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments", "new_job"})
 
 
 class Redacted(Struct, frozen=True):
@@ -266,6 +266,15 @@ class SettledAndClaimed(Struct, frozen=True):
     def instead_of(self, requested: Settlement) -> Settlement:
         """Return the settlement that was recorded for the requested one."""
         return next((recorded for one, recorded in self.otherwise if one is requested), requested)
+
+
+class LastTransition(Struct, frozen=True):
+    """The last transition of a job: why an attempt that ran meanwhile does not hold it any more."""
+
+    name: str  # of the event
+    attempt: int
+    actor: str | None
+    reason: str | None
 
 
 class LeaseRenewal(Struct, frozen=True):

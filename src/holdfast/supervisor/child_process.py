@@ -15,7 +15,6 @@ from typing import Any
 from ..app.task import Task
 from ..clock import SystemClock
 from ..failure import shorten
-from ..model.job import Claimed
 from ..worker.attempt import Attempt
 from ..worker.executor import Executor
 from ..worker.outcomes import OutcomeMapper
@@ -25,8 +24,9 @@ from ..worker.process_pool import (
     Completing,
     Progress,
     Ready,
+    StartAttempt,
     TaskNotLoaded,
-    decode_claimed,
+    decode_start,
     encode,
 )
 from .load import load_task
@@ -73,7 +73,7 @@ def main(pipe: Connection, locations: TaskLocations) -> None:
             os._exit(1)
         pipe.send_bytes(encode(Ready()))
         while (request := requests.next()) is not None:
-            answer = _run(decode_claimed(request), locations, tasks, pipe)
+            answer = _run(decode_start(request), locations, tasks, pipe)
             requests.unanswered -= 1
             pipe.send_bytes(encode(answer))
         for one in hooks:
@@ -107,9 +107,9 @@ class _Requests:
 
 
 def _run(
-    claimed: Claimed, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
+    start: StartAttempt, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
 ) -> AttemptFinished | TaskNotLoaded:
-    name = claimed.task or ""
+    name = start.claimed.task or ""
     try:
         if name not in tasks:
             tasks[name] = load_task(*locations[name])
@@ -117,7 +117,7 @@ def _run(
         return TaskNotLoaded(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]
     app = task.app
-    attempt = _PipedAttempt(claimed, task, 0, pipe=pipe)
+    attempt = _PipedAttempt(start.claimed, task, 0, start.start_until_ns, pipe=pipe)
     executor = Executor(
         OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
     )
