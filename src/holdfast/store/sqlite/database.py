@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
@@ -49,6 +51,7 @@ class Database:
         self._this_thread = _ThisThread()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
+        self._is_new = True
         self._engine: Engine | None = self._open_engine()
         register_forkable(self)
 
@@ -238,7 +241,10 @@ class Database:
             self._stranded = True
 
     def _open_engine(self) -> Engine:
-        engine = Engine(self.options, self.clock, self._random, self.sql)
+        # Only the first engine creates the file: it may have been moved away before one is opened after a fork.
+        options = self.options if self._is_new else replace(self.options, migrate=False)
+        engine = Engine(options, self.clock, self._random, self.sql)
+        self._is_new = False
         if self.has_workers:  # after a fork
             engine.watcher.watch_lock_file(lock_path(self.options.path))
         return engine
