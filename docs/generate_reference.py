@@ -4,11 +4,12 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast import errors, failure
-from holdfast.app.options import OPTIONS, EnqueueOptions, JobOptions, TaskDecoratorOptions, TaskOptions
+from holdfast.app.options import JOB_OPTIONS, OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions
 
 DOCS = Path(__file__).parent
 
@@ -76,7 +77,8 @@ def task_options() -> str:
     defaults = dict(
         zip(reversed(TaskOptions.__struct_fields__), reversed(TaskOptions.__struct_defaults__), strict=False)
     )
-    special = {"name": "the function's name", "retry": "`backoff()`", "timeout": "none"}
+    special = {"name": "the function's name", "retry": "`backoff()`", "timeout": "none", "expires": "none"}
+    special |= {"retry_on": "all exceptions", "give_up_on": "none"}
     rows = [
         f"| `{name}` | {special.get(name) or _code(defaults[name])} | {OPTIONS[name].meaning} |"
         for name in TaskOptions.__struct_fields__
@@ -91,14 +93,34 @@ def _code(value: object) -> str:
 
 def using_options() -> str:
     """Return the options of `task.using`."""
-    names = ", ".join(f"`{name}`" for name in JobOptions.__annotations__)
-    others = [name for name in EnqueueOptions.__annotations__ if name not in JobOptions.__annotations__]
+    names = ", ".join(f"`{name}`" for name in JOB_OPTIONS)
+    others = [name for name in EnqueueOptions.__annotations__ if name not in JOB_OPTIONS]
     rows = [f"| {names} | instead of the task's |"]
     rows += [f"| `{name}` | {OPTIONS[name].meaning} |" for name in others]
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 
+def options_of_a_task() -> str:
+    """Return the names of the options of `@app.task`."""
+    return _wrapped(f"Options: {_listed(TaskOptions.__struct_fields__)}: see [settings](settings.md#of-a-task).")
+
+
+def options_of_using() -> str:
+    """Return the names of the options of `task.using`."""
+    names = [*JOB_OPTIONS, *(name for name in EnqueueOptions.__annotations__ if name not in JOB_OPTIONS)]
+    return _wrapped(f"`using` takes {_listed(names)}: see [settings](settings.md#options-of-using).")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False))
+
+
 PARTS = {
+    "reference/api.md": [options_of_a_task, options_of_using],
     "reference/errors.md": [tree, exceptions, built_in_codes, own_codes],
     "reference/settings.md": [task_options, using_options],
 }

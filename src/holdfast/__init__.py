@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .app.workflows import Batch, Chain, group
     from .context import Context
     from .errors import HoldfastError, JobError
-    from .model.job import Page
+    from .model.job import FailedJob, Page
     from .model.outcome import Cancel, Fail, Retry, Snooze, Then
     from .retention import Retention, Rule
     from .retry_policies import backoff, delays, fixed, linear
@@ -29,6 +29,7 @@ __all__ = [
     "Queue",
     "Message",
     "Page",
+    "FailedJob",
     "Retry",
     "Snooze",
     "Cancel",
@@ -58,6 +59,7 @@ if not TYPE_CHECKING:  # so that a name which is not there is still an error to 
             "Queue": "app.queue",
             "Message": "app.queue",
             "Page": "model.job",
+            "FailedJob": "model.job",
             "Retry": "model.outcome",
             "Snooze": "model.outcome",
             "Cancel": "model.outcome",

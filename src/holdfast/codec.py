@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_BYTES = 64 * 1024 * 1024
+MAX_STATE_BYTES = 64 * 1024
 MAX_DEPTH = 64
 PIECE_BYTES = 256 * 1024
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -70,6 +71,19 @@ def _check_hook(wanted: type, value: Any) -> Any:
 
 
 _encode_any = msgspec.json.Encoder(enc_hook=_encode_hook).encode
+
+
+def encode_state(value: Any) -> bytes:
+    """Return the state of a job as JSON. Raises InvalidPayload or PayloadTooLarge."""
+    if not isinstance(value, dict):
+        raise InvalidPayload(f"state must be a dict, got {type(value).__qualname__}")
+    data = encode(value)
+    if len(data) > MAX_STATE_BYTES:
+        raise PayloadTooLarge(
+            f"state must have at most {MAX_STATE_BYTES:,} bytes of JSON, got {len(data):,}: store the data elsewhere "
+            "and save a reference"
+        )
+    return data
 
 
 def encode(value: Any) -> bytes:

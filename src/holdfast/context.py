@@ -60,6 +60,10 @@ class ContextBackend(Protocol):
         """Open a transaction that settles no job, for a task that was called directly."""
         ...
 
+    def state(self, job_id: int) -> dict[str, Any]: ...
+
+    def save_state(self, job_id: int, attempt: int, state: dict[str, Any]) -> None: ...
+
     def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
         """Return the transaction for `async with`."""
         ...
@@ -77,6 +81,7 @@ class Context:
         "_backend",
         "_complete",
         "_reporting",
+        "_state",
         "attempt",
         "job_id",
         "last_error",
@@ -105,6 +110,7 @@ class Context:
         self.task, self.queue, self.last_error = task, queue, last_error
         self.trace, self.waited = trace, waited
         self._reporting, self._backend, self._complete = reporting, backend, complete
+        self._state: dict[str, Any] | None = None
 
     @property
     def job(self) -> Job[Any] | None:
@@ -137,6 +143,28 @@ class Context:
         if self._complete is not None:
             return self._complete(result)
         return self._require_backend().completion(result)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state that an attempt of this job saved last, or an empty dict. Change it, and call `save_state`."""
+        if self._state is None:
+            self._state = {} if self.job_id is None else self._require_backend().state(self.job_id)
+        return self._state
+
+    def save_state(self, state: dict[str, Any] | None = None) -> None:
+        """Store `ctx.state`, or this dict in its place, for the attempts after this one: JSON, at most 64 KiB.
+
+        It is on disk when this returns. If this attempt does not hold the job any more, LeaseLost is raised and
+        nothing is stored.
+        """
+        new = self.state if state is None else state
+        if self.job_id is not None:
+            self._require_backend().save_state(self.job_id, self.attempt, new)
+        self._state = new
+
+    async def asave_state(self, state: dict[str, Any] | None = None) -> None:
+        """Do the same as `save_state` from a coroutine, without blocking the event loop."""
+        await self._require_backend().in_thread(lambda: self.save_state(state))
 
     def progress(self, fraction: float, text: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, and a short text. It is stored within a second."""

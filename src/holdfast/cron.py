@@ -4,6 +4,7 @@ Calendar and daylight saving rules are cronsim's: a fixed time that a clock chan
 fixed time that occurs twice fires once, and a wildcard (`*/10`) follows elapsed time.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -32,6 +33,9 @@ ALIASES = {
     "@hourly": "0 * * * *",
 }
 MAX_EXPRESSION = 200
+EVERY = "@every"
+_INTERVAL = re.compile(r"@every\s+(\d{1,9})([smhd])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EXAMPLE = (
     "five fields are minute, hour, day of month, month and day of week, such as '*/5 * * * *' or '30 6 * * MON-FRI'"
 )
@@ -43,6 +47,36 @@ _DAY = 24 * 3600 * SECOND
 # Two days from the ends of the calendar, so that the time can be converted to every time zone.
 _FIRST, _LAST = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // _MICROSECOND, NEVER - 2 * _DAY
 _YEAR_2000 = 946_684_800 * SECOND
+
+
+class Interval:
+    """Occurrences at every multiple of a number of seconds since 1970, so that they do not drift."""
+
+    def __init__(self, seconds: int) -> None:
+        self._step = seconds * SECOND
+
+    def after(self, moment: int) -> int:
+        found = (moment // self._step + 1) * self._step
+        return found if found < NEVER else NEVER
+
+    def newest(self, after: int, until: int, limit: int) -> list[int]:
+        last = until // self._step
+        first = max(after // self._step + 1, last - limit + 1)
+        return [number * self._step for number in range(first, last + 1)]
+
+
+def occurrences(expression: str, tz: str = "UTC") -> "Cron | Interval":
+    """Return when a schedule fires: an interval for `@every 30s`, otherwise a cron expression."""
+    if not isinstance(expression, str) or not expression.strip().lower().startswith(EVERY):
+        return Cron(expression, tz)
+    _zone(tz)
+    found = _INTERVAL.fullmatch(expression.strip().lower())
+    if found is None or not int(found[1]):
+        raise InvalidInput(
+            "an interval must be a whole number of seconds, minutes, hours or days, such as '@every 30s', "
+            f"got {_shown(expression)}"
+        )
+    return Interval(int(found[1]) * _UNIT_SECONDS[found[2]])
 
 
 class Cron:
@@ -107,9 +141,9 @@ class Cron:
         return (_EPOCH + timedelta(microseconds=bounded)).astimezone(self._zone)
 
 
-def checked(expression: Any, tz: Any) -> Cron:
-    """Return the Cron. Raises InvalidInput if it never fires."""
-    cron = Cron(expression, tz)
+def checked(expression: Any, tz: Any) -> Cron | Interval:
+    """Return when it fires. Raises InvalidInput if that is never."""
+    cron = occurrences(expression, tz)
     if cron.after(_YEAR_2000) == NEVER:
         raise InvalidInput(f"cron expression {_shown(expression)} never fires: there is no such day; {_EXAMPLE}")
     return cron
@@ -117,18 +151,19 @@ def checked(expression: Any, tz: Any) -> Cron:
 
 def due(schedule: ScheduleRecord, now: int) -> list[int]:
     """Return the occurrences to enqueue now, oldest first: those since `handled_at` that `missed` allows."""
-    cron = Cron(schedule.cron, schedule.tz)
+    cron = occurrences(schedule.cron, schedule.tz)
     if schedule.missed == "catch_up":
         return cron.newest(schedule.handled_at, now, schedule.catch_up_limit)
     if schedule.missed == "skip":
-        # The finest step is a minute, so at most two occurrences lie within the grace period, one at each end.
-        return cron.newest(max(schedule.handled_at, now - GRACE - 1), now, 2)
+        # At most two of a cron expression lie within the grace period, one at each end, since its finest step is a
+        # minute. Of a shorter interval only the newest is not late.
+        return cron.newest(max(schedule.handled_at, now - GRACE - 1), now, 2 if isinstance(cron, Cron) else 1)
     return cron.newest(schedule.handled_at, now, 1)
 
 
 def plan(schedule: ScheduleRecord, now: int) -> DueOccurrences:
     """Return the occurrences to enqueue now, and the state of the schedule after that."""
-    cron = Cron(schedule.cron, schedule.tz)
+    cron = occurrences(schedule.cron, schedule.tz)
     if schedule.handled_at > now:
         # The clock was set back. Occurrences that have fired are recorded by their time and do not fire again.
         # Continue from now: otherwise a clock that was years ahead would silence the schedule for years.
@@ -145,7 +180,8 @@ def _fields(expression: Any) -> str:
     alias = expression.strip().lower()
     if alias.startswith("@") and alias not in ALIASES:
         raise InvalidInput(
-            f"unknown cron alias {_shown(expression)}: use one of {', '.join(ALIASES)}, or five fields; {_EXAMPLE}"
+            f"unknown cron alias {_shown(expression)}: use one of {', '.join(ALIASES)}, '@every 30s', or "
+            f"five fields; {_EXAMPLE}"
         )
     fields = ALIASES.get(alias, expression).split()
     if len(fields) != 5:

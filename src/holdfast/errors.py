@@ -414,6 +414,7 @@ OWN_CODES: dict[str, str] = {
     "TIMEOUT:VISIBILITY": "a message was not settled before its visibility ended",
     "TIMEOUT:LEASE": "the worker of a job was suspended for longer than its lease",
     "TIMEOUT:HANDLER": "an attempt took longer than its `timeout`",
+    "TIMEOUT:EXPIRED": "a job was not started before it [expired](../guides/jobs.md#jobs-that-expire)",
     "TIMEOUT:EXTERNAL": "an [external](api.md#appexternal) job was not settled by its `timeout_at`",
     "DEPENDENCY:BLOCKER": 'a blocker failed or was cancelled, and the job has `on_blocker_failure="fail"`',
     "INTERNAL:WORKER_LOST": "the worker died",

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "Job": Shape(
         ("id", "task", "queue", "status", "priority", "attempt", "max_attempts", "created_at", "run_at", "started_at",
-         "finished_at", "timeout", "key", "tags", "worker", "error_code", "error_detail", "progress",
+         "finished_at", "timeout", "expires_at", "key", "tags", "worker", "error_code", "error_detail", "progress",
          "progress_text"),
     ),
     "Schedule": Shape(
@@ -38,8 +38,7 @@ SHAPES = {
     "Blocker": Shape(("id", "task", "status", "chain_id", "holds", "error_code")),
     "BatchProgress": Shape(extra=("finished",)),
     "Explanation": Shape(rename={"job_id": "id"}),
-    "WorkerHealth": Shape(extra=("state",), rename={"stopped": "halted"}),
-    "TaskAttempts": Shape(extra=("jobs", "failure_rate", "keeps_failing"), rename={"keeps_failing": "over_and_over"}),
+    "TaskAttempts": Shape(extra=("jobs", "failure_rate", "keeps_failing")),
     "Checkup": Shape(("severity", "summary", "seconds", "repaired", "findings")),
     "PruneReport": Shape(extra=("jobs",)),
 }  # fmt: skip

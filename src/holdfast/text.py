@@ -48,11 +48,13 @@ def error(code: str | None, detail: str | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """Format a duration with its two largest units: `0.25s`, `12s`, `3m 20s`, `2h 5m`, `4d 1h`."""
+    """Format a duration: `3ms`, `0.25s`, `12s`, `3m 20s`, `2h 5m`, `4d 1h`. Two digits or two units are enough."""
     if seconds < 0:
         return f"-{span(-seconds)}"
-    if seconds < 10:
-        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    if 0 < seconds < 0.0995:
+        return f"{seconds * 1000:.2g}ms" if seconds >= 0.00005 else "<0.1ms"
+    if seconds < 9.95:
+        return f"{seconds:.2g}s"
     left, parts = int(seconds), list[str]()
     for unit, size in _UNITS:
         count, left = divmod(left, size)

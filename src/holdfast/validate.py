@@ -167,6 +167,15 @@ def duration(value: Any, what: str) -> int:
     return round(seconds * SECOND)
 
 
+def interval(value: Any) -> int:
+    """Return an interval of a schedule as a whole number of seconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not 1 <= seconds < 10**9 or seconds != int(seconds):
+        raise InvalidInput(f"every must be a whole number of seconds, at least 1, got {shown(value)}")
+    return int(seconds)
+
+
 def moment(value: Any, what: str) -> int:
     """Return an aware datetime as microseconds since 1970 UTC."""
     if not isinstance(value, datetime):

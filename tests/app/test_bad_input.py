@@ -278,3 +278,41 @@ def test_every_refusal_is_a_holdfast_error_and_of_the_kind_python_programs_expec
     assert issubclass(InvalidInput, (HoldfastError, ValueError))
     assert issubclass(InvalidTask, (HoldfastError, TypeError))
     assert issubclass(JobNotFound, (HoldfastError, LookupError))
+
+
+class Mailer:
+    """What people try with a class."""
+
+    def by_name(self, to: str) -> None: ...
+
+    def by_place(this, to: str) -> None: ...
+
+    def without_arguments() -> None: ...  # type: ignore[misc]
+
+    @classmethod
+    def of_class(cls, to: str) -> None: ...
+
+    @staticmethod
+    def static(to: str) -> str:
+        return to
+
+
+@pytest.mark.parametrize(
+    "method", [Mailer.by_name, Mailer.by_place, Mailer.without_arguments, Mailer.of_class, Mailer().by_name]
+)
+def test_a_method_is_refused_when_it_is_decorated(app: Holdfast, method: Any) -> None:
+    with refused(app, InvalidTask, "is a method", "@staticmethod", method.__name__):
+        app.task(method)
+
+
+def test_a_function_whose_first_parameter_is_self_is_refused(app: Holdfast) -> None:
+    def send(self: Any, to: str) -> None: ...
+
+    with refused(app, InvalidTask, "is a method"):
+        app.task(send)
+
+
+def test_a_static_method_can_be_a_task(app: Holdfast) -> None:
+    task = app.task(Mailer.__dict__["static"])
+    assert task("ada") == "ada"
+    assert task.enqueue("ada").args == {"to": "ada"}

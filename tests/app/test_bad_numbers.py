@@ -63,6 +63,8 @@ OPTIONAL_SECONDS: dict[str, Call] = {
     "wait, timeout": lambda on, bad: on.job.wait(timeout=bad),
     "task, timeout": lambda on, bad: on.app.task(timeout=bad)(lambda: None),
     "using, timeout": lambda on, bad: on.work.using(timeout=bad).enqueue(),
+    "task, expires": lambda on, bad: on.app.task(expires=bad)(lambda: None),
+    "using, expires": lambda on, bad: on.work.using(expires=bad).enqueue(),
 }
 NO_SECONDS: list[Any] = [-1, -0.001, math.nan, math.inf, 10**400, "5", "", True, False, 1j, b"1", []]
 NO_SECONDS += [timedelta(seconds=-1), timedelta.max]
@@ -78,7 +80,7 @@ TAKES_A_WHOLE_NUMBER: dict[str, tuple[Call, list[Any]]] = {
     "receive_many, limit": (lambda on, bad: on.inbox.receive_many(bad), [0, -1, 1001]),
     "dead_letters, limit": (lambda on, bad: on.inbox.dead_letters(bad), [0, 1001]),
     "list, limit": (lambda on, bad: on.app.jobs.list(limit=bad), [0, -1, 1001]),
-    "retry, attempts": (lambda on, bad: on.app.jobs.retry(status="failed", attempts=bad), [0, -1, 10**9]),
+    "retry, attempts": (lambda on, bad: on.app.jobs.retry(status="failed", attempts=_not_none(bad)), [0, -1, 10**9]),
     "get, id": (lambda on, bad: on.app.jobs.get(bad), [0, -1, 2**63]),
     "history, id": (lambda on, bad: on.app.jobs.history(bad), [0, -1, 2**63]),
     "ack, id": (lambda on, bad: on.inbox.ack(bad, 1), [0, -1, 2**63]),
@@ -87,6 +89,11 @@ TAKES_A_WHOLE_NUMBER: dict[str, tuple[Call, list[Any]]] = {
     "min_free_bytes": (lambda _, bad: Holdfast("never.db", min_free_bytes=bad), [-1]),
 }
 NO_WHOLE_NUMBERS: list[Any] = [1.5, 1.0, "1", "", True, False, None, math.nan, b"1", [1]]
+
+
+def _not_none(value: Any) -> Any:
+    """None means as many attempts as before."""
+    return 0 if value is None else value
 
 
 def refuse_each(on: Setting, call: Call, bad_values: list[Any], *words: str) -> None:

@@ -17,11 +17,45 @@ PACKAGE = ROOT / "src" / "holdfast"
 SNIPPET = """
 from collections.abc import Generator, Iterator
 from typing import Any, Coroutine, NoReturn, assert_type
-from holdfast import Batch, Context, Fail, Holdfast, Job, Message, Queue, Retry, Snooze, Then
+from holdfast import Batch, Context, Fail, FailedJob, Holdfast, Job, Message, Queue, Retry, Snooze, Then
 from holdfast.app.schedules import Schedule
 import msgspec
 
 app = Holdfast("app.db")
+
+
+# --- hooks and options ---
+
+@app.on_failure
+def notify(job: FailedJob) -> None: ...
+
+@app.on_failure(queue="alerts", timeout=5)
+async def page(ctx: Context, job: FailedJob) -> None: ...
+
+@app.on_worker_start
+def connect() -> None: ...
+
+@app.on_worker_stop(process="pool")
+def unload() -> None: ...
+
+@app.before_job
+@app.after_job
+def clean_up() -> None: ...
+
+@app.every(30, jitter=3, expires=9)
+def tick() -> int:
+    return 1
+
+@app.task(retry_on=(OSError, ValueError), give_up_on=KeyError, expires=60)
+def resume(ctx: Context) -> None:
+    ctx.save_state({"page": ctx.state.get("page", 0) + 1})
+
+assert_type(connect(), None)
+assert_type(tick.enqueue(), Job[int])
+resume.using(expires=None).enqueue()
+app.on_worker_stop(process="thread")  # refused
+app.task(retry_on="OSError")  # refused
+resume.using(expires="soon")  # refused
 
 
 # --- a plain task ---

@@ -27,8 +27,11 @@ def schedules(app: Holdfast) -> None:
 def test_the_list_shows_next_and_last_runs(schedules: None, on: Run) -> None:
     header, nightly, often = on("cron").stdout.splitlines()
     assert header.split() == ["NAME", "CRON", "ZONE", "TASK", "QUEUE", "NEXT", "LAST"]
-    assert re.match(r"nightly +30 2 \* \* \* +Europe/Zurich +report +reports +in \d", nightly)
-    assert re.match(r"often +\*/5 \* \* \* \* +UTC +report +reports +in \d", often)
+    local = r"\d{4}-\d\d-\d\d 02:30:00 CES?T, in \d+[hm]"
+    assert re.match(rf"nightly +30 2 \* \* \* +Europe/Zurich +report +reports +{local}", nightly)
+    assert re.match(
+        r"often +\*/5 \* \* \* \* +UTC +report +reports +\d{4}-\d\d-\d\d \d\d:\d[05]:00 UTC, in \d", often
+    )
 
 
 def test_json_has_the_times_but_not_the_arguments(schedules: None, on: Run, data: Data) -> None:
@@ -63,7 +66,16 @@ def test_remove(app: Holdfast, schedules: None, on: Run, data: Data) -> None:
     assert app.schedules.list() == []
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
+def test_run_enqueues_a_job_now(app: Holdfast, schedules: None, on: Run, data: Data) -> None:
+    result = on("cron", "run", "nightly", "--actor", "kim", "--reason", "again")
+    (job,) = app.jobs.list()
+    assert (result.exit_code, result.stdout) == (0, f"{job.id}\n")
+    assert (job.task, job.queue, job.status) == ("report", "reports", "ready")
+    assert data("cron", "run", "often") == {"schedule": "often", "id": job.id + 1, "deduplicated": False}
+    assert re.search(r" UTC, \d+s ago$", on("cron").stdout.splitlines()[2])
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "remove", "run"])
 def test_a_missing_schedule_exits_with_4(schedules: None, on: Run, verb: str) -> None:
     result = on("cron", verb, "ofen")
     assert result.exit_code == 4 and result.stderr.startswith("Error: ") and "'ofen'" in result.stderr

@@ -69,7 +69,7 @@ def examples() -> list[tuple[str, str]]:
 DIFFERS = {
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?": "TIME",
     r"^\d\d:\d\d:\d\d": "TIME",
-    r"\b\d+(\.\d+)? m?s\b": "SPAN",
+    r"<?\b\d+(\.\d+)? ?ms\b|\b\d+(\.\d+)? s\b": "SPAN",
     r"\b(\d+[hm] )?\d+(\.\d+)?[hms]\b": "SPAN",
     r'(?<=_age":)[\d.]+': "SPAN",
     r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",

@@ -49,7 +49,7 @@ def test_json_has_all_checks(app: Holdfast, on: Run) -> None:
     result = on("doctor", "--json", "--deep")
     found = json.loads(result.stdout)
     assert list(found) == ["severity", "summary", "seconds", "repaired", "findings"]
-    assert list(found["findings"][0]) == ["severity", "code", "meaning", "mend", "detail"]
+    assert list(found["findings"][0]) == ["severity", "code", "meaning", "fix", "detail"]
     assert found["severity"] in ("ok", "note") and codes(result)["INTEGRITY"] == "ok"
 
 

@@ -113,6 +113,19 @@ def test_filter_by_event_and_actor(app: Holdfast, jobs: dict[str, int], on: Run)
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "No matching events.\n")
 
 
+def test_filter_by_task_and_queue(app: Holdfast, jobs: dict[str, int], on: Run) -> None:
+    of_task = parsed(on("events", "--task", "send_mail", "--json"))
+    assert {one["task"] for one in of_task} == {"send_mail"}
+    assert len(of_task) == len([one for one in parsed(on("events", "--json")) if one["task"] == "send_mail"])
+    failed = parsed(on("events", "--task", "send_mail", "--task", "other", "--event", "failed", "--json"))
+    assert [one["job_id"] for one in failed] == [jobs["failed"]]
+    app.queue("inbox").pause()
+    app.queue("mail").pause()
+    of_queue = parsed(on("events", "--queue", "inbox", "--json"))
+    assert [one["event"] for one in of_queue] == ["enqueued", "paused"]
+    assert on("events", "--queue", "nowhere").stderr == "No matching events.\n"
+
+
 def test_an_unknown_event_is_refused_with_a_suggestion(app: Holdfast, on: Run) -> None:
     result = on("events", "--event", "faild")
     assert (result.exit_code, result.stderr) == (2, "Error: unknown event 'faild'; did you mean 'failed'?\n")

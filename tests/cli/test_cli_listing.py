@@ -16,7 +16,8 @@ Data = Callable[..., Any]
 
 FIELDS = [
     "id", "task", "queue", "status", "priority", "attempt", "max_attempts", "created_at", "run_at", "started_at",
-    "finished_at", "timeout", "key", "tags", "worker", "error_code", "error_detail", "progress", "progress_text",
+    "finished_at", "timeout", "expires_at", "key", "tags", "worker", "error_code", "error_detail", "progress",
+    "progress_text",
 ]  # fmt: skip
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -27,7 +28,7 @@ def test_the_list_has_one_line_per_job_newest_first(jobs: dict[str, int], on: Ru
     assert [int(line.split()[0]) for line in lines] == sorted(jobs.values(), reverse=True)
     by_id = {int(line.split()[0]): line for line in lines}
     assert by_id[jobs["failed"]].split() == ["2", "send_mail", "mail", "failed", "1/3", "0s", "INVALID_INPUT:VALUE"]
-    assert by_id[jobs["ready"]].split() == ["6", "message", "inbox", "ready", "0/3", "0s"]
+    assert by_id[jobs["ready"]].split() == ["6", "message", "inbox", "ready", "0/5", "0s"]
     assert "in 1h" in by_id[jobs["scheduled"]] or "in 59m" in by_id[jobs["scheduled"]]
 
 

@@ -44,9 +44,9 @@ def test_the_options_reach_the_job(app: Holdfast, data: Callable[..., Any]) -> N
     assert 3590 < (job.run_at - job.created_at).total_seconds() <= 3600
 
 
-def test_a_message_has_three_attempts_and_a_task_five(app: Holdfast, data: Callable[..., Any]) -> None:
+def test_a_message_and_a_job_have_five_attempts(app: Holdfast, data: Callable[..., Any]) -> None:
     message, job = data("send", "q", "{}")["id"], data("send", "q", "{}", "--task", "work")["id"]
-    assert app.jobs.get(message).max_attempts == 3
+    assert app.jobs.get(message).max_attempts == 5
     assert app.jobs.get(job).max_attempts == 5
     assert (app.jobs.get(job).task, app.jobs.get(job).queue) == ("work", "q")
 

@@ -118,7 +118,7 @@ def test_json_has_all_sections(troubled: Holdfast, data: Data) -> None:
     assert found["by_status"] == {"failed": 4, "succeeded": 40} and found["total"] == 44
     assert {"status": "failed", "queue": "media", "task": "poll", "count": 4} in found["counts"]
     worst = found["attempts"][0]
-    assert (worst["task"], worst["over_and_over"], worst["by_attempt"]) == ("poll", True, {"3": 4})
+    assert (worst["task"], worst["keeps_failing"], worst["by_attempt"]) == ("poll", True, {"3": 4})
     assert "TimeoutError: no answer" in found["failures"][0]["traceback"]
     assert found["storage"]["database_bytes"] > 0
     assert {one["task"] for one in found["latency"]} == {"poll", "send_mail"}

@@ -17,7 +17,7 @@ Run = Callable[..., Result]
 Data = Callable[..., Any]
 
 KEYS = [
-    "id", "state", "alive", "halted", "running", "concurrency", "pid", "host", "queues", "started_at", "heartbeat_at",
+    "id", "state", "alive", "running", "concurrency", "pid", "host", "queues", "started_at", "heartbeat_at",
     "ended_at", "ending",
 ]  # fmt: skip
 

@@ -129,7 +129,7 @@ def test_a_blocked_job_that_waits_for_nothing(app: Holdfast, sql: Sql, found: An
     assert found("BLOCKED_JOBS", "ok")
     sql("DELETE FROM holdfast_blockers")
     one = found("STUCK_BLOCKED", "error")
-    assert one.detail["ids"] == (waits.id,) and one.mend is not None and f"holdfast cancel {waits.id}" in one.mend
+    assert one.detail["ids"] == (waits.id,) and one.fix is not None and f"holdfast cancel {waits.id}" in one.fix
 
 
 def test_an_external_job_is_not_stuck(app: Holdfast) -> None:
@@ -159,7 +159,7 @@ def test_a_job_that_waits_for_a_failed_one_is_a_note(app: Holdfast, found: Any, 
     app.jobs.cancel(first.id)
     one = found("BLOCKED_BY_FAILED", "note")
     assert one.detail == {"jobs": 1, "ids": [waits.id], "causes": [first.id]}
-    assert one.mend is not None and one.mend.startswith(f"holdfast retry {first.id} ")
+    assert one.fix is not None and one.fix.startswith(f"holdfast retry {first.id} ")
 
 
 def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_job_that_waits_for_a_deleted_one(app: Holdfast, sql: Sql, found: Any)
     sql("DELETE FROM holdfast_jobs WHERE id = ?", (first.id,))
     sql("DELETE FROM holdfast_endings")
     one = found("BLOCKED_BY_DELETED", "warning")
-    assert one.mend is not None and one.mend.startswith(f"holdfast cancel {waits.id} ")
+    assert one.fix is not None and one.fix.startswith(f"holdfast cancel {waits.id} ")
 
 
 def test_a_due_job_that_stays_scheduled(app: Holdfast, clock: FakeClock, found: Any) -> None:
@@ -186,7 +186,7 @@ def test_a_due_job_that_stays_scheduled(app: Holdfast, clock: FakeClock, found: 
 def test_ready_jobs_without_any_worker(app: Holdfast, found: Any) -> None:
     app.task(name="known")(lambda: None).enqueue_many([{}, {}])
     one = found("NO_WORKERS", "warning")
-    assert one.meaning == "Ready, and no worker is running: 2 jobs." and one.mend == "holdfast worker module:app"
+    assert one.meaning == "Ready, and no worker is running: 2 jobs." and one.fix == "holdfast worker module:app"
 
 
 def test_messages_need_no_worker(app: Holdfast) -> None:
@@ -208,7 +208,7 @@ def test_a_queue_that_no_worker_with_the_task_serves(app: Holdfast, found: Any, 
     enlist(queues=("mail",))
     app.task(name="known", queue="slow")(lambda: None).enqueue()
     one = found("UNSERVED_QUEUES", "warning")
-    assert one.mend == "holdfast worker module:app --queues slow"
+    assert one.fix == "holdfast worker module:app --queues slow"
 
 
 def test_a_dead_worker_and_the_jobs_it_held(open_app: Callable[..., Holdfast], url: str) -> None:
@@ -230,8 +230,8 @@ def test_a_worker_that_was_stopped_by_a_signal(open_app: Callable[..., Holdfast]
     with bystander(worker(url)) as process:
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        one = app.check().of("STOPPED_WORKERS")
-        assert one is not None and one.severity == "warning" and one.mend == f"kill -CONT {process.pid}"
+        one = app.check().of("SUSPENDED_WORKERS")
+        assert one is not None and one.severity == "warning" and one.fix == f"kill -CONT {process.pid}"
 
 
 def test_a_worker_without_a_heartbeat(app: Holdfast, clock: FakeClock, found: Any, enlist: Any) -> None:
@@ -252,7 +252,7 @@ def test_a_queue_that_has_been_paused_for_long(app: Holdfast, clock: FakeClock, 
     clock.advance(2 * DAY)
     one = found("PAUSED_QUEUE", "warning")
     assert "mail has been paused for 2d" in one.meaning
-    assert one.mend is not None and one.mend.startswith("holdfast queues resume mail ")
+    assert one.fix is not None and one.fix.startswith("holdfast queues resume mail ")
 
 
 def test_a_queue_that_is_paused_and_empty_is_a_note(app: Holdfast, clock: FakeClock, found: Any) -> None:
@@ -281,7 +281,7 @@ def test_a_job_that_finished_in_the_future_or_without_a_time(
     succeed(app.store, claim().lease)
     sql(f"UPDATE holdfast_jobs SET finished_at = {moment}")  # noqa: S608
     one = found(code, "warning")
-    assert one.detail == {"jobs": 1, "ids": (job.id,)} and one.mend is not None and "--repair" in one.mend
+    assert one.detail == {"jobs": 1, "ids": (job.id,)} and one.fix is not None and "--repair" in one.fix
     assert "Set the finish time of 1 job to now." in app.check(repair=True).repaired
     assert app.check().of(code) is None
     assert app.jobs.get(job.id).finished_at == as_datetime(clock.now())

@@ -86,7 +86,7 @@ def test_a_message_that_was_given_back(app: Holdfast, why: Any) -> None:
     app.queue("inbox").send(1)
     message = app.queue("inbox").receive()
     assert message is not None and message.release(delay=30)
-    assert "Message 1 was released after attempt 1 of 3, and is due at " in why(1)
+    assert "Message 1 was released after attempt 1 of 5, and is due at " in why(1)
 
 
 def test_an_operator_s_retry_with_a_delay(app: Holdfast, work: Any, why: Any) -> None:
@@ -255,7 +255,7 @@ def test_a_message_in_flight(app: Holdfast, why: Any, clock: FakeClock) -> None:
     app.queue("inbox").send(1)
     assert app.queue("inbox").receive(visibility=20) is not None
     assert re.fullmatch(
-        r"Message 1 is in flight: attempt 1 of 3 is held by [0-9a-f-]+, and its lease ends in 20s\. "
+        r"Message 1 is in flight: attempt 1 of 5 is held by [0-9a-f-]+, and its lease ends in 20s\. "
         r"Wait until it is acknowledged or its lease ends, or cancel it: holdfast cancel 1",
         why(1),
     )
@@ -359,7 +359,7 @@ def test_a_success(app: Holdfast, work: Any, why: Any) -> None:
     app.queue("inbox").send(1)
     message = app.queue("inbox").receive()
     assert message is not None and message.ack()
-    assert "was acknowledged at 2023-11-14 22:13:20 UTC, in attempt 1 of 3." in why(message.id)
+    assert "was acknowledged at 2023-11-14 22:13:20 UTC, in attempt 1 of 5." in why(message.id)
 
 
 def test_a_chain_that_has_not_ended_is_pointed_to(app: Holdfast, work: Any, why: Any, claim: Claim) -> None:

@@ -186,10 +186,10 @@ def test_a_worker_is_listed_with_the_jobs_that_it_runs(app: Holdfast) -> None:
     look.enqueue()
     drain(app, concurrency=3)
     worker, oldest = seen
-    assert (worker.alive, worker.stopped, worker.running, worker.concurrency) == (True, False, 1, 3)
+    assert (worker.alive, worker.state, worker.running, worker.concurrency) == (True, "alive", 1, 3)
     assert (oldest.status, oldest.worker.id) == ("running", worker.id)
     (ended,) = app.observe.workers()
-    assert (ended.alive, ended.running, ended.ending) == (False, 0, "stopped")
+    assert (ended.alive, ended.state, ended.running, ended.ending) == (False, "stopped", 0, "stopped")
 
 
 def test_the_log_can_be_followed_from_a_cursor(app: Holdfast) -> None:
@@ -212,7 +212,7 @@ def test_a_snapshot_contains_all_results(busy: Holdfast) -> None:
     snapshot = busy.observe.snapshot()
     assert snapshot.counts.total == 10
     assert snapshot.oldest and snapshot.failures and snapshot.attempts and snapshot.workers and snapshot.latency
-    assert snapshot.kept == busy.observe.kept() and snapshot.storage.database_bytes > 0
+    assert snapshot.retention == busy.observe.retention() and snapshot.storage.database_bytes > 0
 
 
 def test_the_retention_status_names_the_next_job_to_expire(app: Holdfast, clock: FakeClock) -> None:
@@ -220,14 +220,14 @@ def test_the_retention_status_names_the_next_job_to_expire(app: Holdfast, clock:
     first = work.enqueue()
     drain(app)
     ended = as_datetime(clock.now())
-    kept = app.observe.kept()
+    kept = app.observe.retention()
     assert kept.rules == app.retention.in_words() and kept.automatic
     assert (kept.due, kept.next_job_id, kept.last_pruned_at) == (0, first.id, None)
     assert kept.next_at is not None and abs(kept.next_at - ended - timedelta(days=30)) < timedelta(minutes=10)
     clock.advance(31 * 86400)
-    assert (app.observe.kept().due, app.observe.kept().more_due) == (1, False)
+    assert (app.observe.retention().due, app.observe.retention().more_due) == (1, False)
     app.prune()
-    kept = app.observe.kept()
+    kept = app.observe.retention()
     assert (kept.due, kept.next_job_id, kept.last_pruned_jobs, kept.left_behind) == (0, None, 1, 0)
 
 

@@ -98,7 +98,7 @@ def test_an_insert_for_the_past_is_ready(app: Holdfast, sql: Sql, clock: FakeClo
 
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000], ids=["seconds", "milliseconds", "nanoseconds"])
 @pytest.mark.parametrize(
-    ("table", "column"), [("jobs", "timeout_at"), ("schedules", "handled_at"), ("schedules", "next_at")]
+    ("table", "column"), [("jobs", "expires_at"), ("schedules", "handled_at"), ("schedules", "next_at")]
 )
 def test_other_times_in_another_unit_are_refused_too(
     app: Holdfast, backend: Backend, unit: int, table: str, column: str

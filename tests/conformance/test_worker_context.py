@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast
+from holdfast import Cancel, Context, Holdfast, Snooze, Then
 from holdfast.errors import InvalidInput
 from support.running_worker import RunningWorker, comes_true, drain, eventually, outcomes
 
@@ -39,6 +39,27 @@ def test_the_context_has_the_job_and_the_attempt_number(app: Holdfast) -> None:
         (job.id, 1, 2, *about, None),
         (job.id, 2, 2, *about, ("DEPENDENCY:CONNECTION", "ConnectionError: no line")),
     ]
+
+
+@pytest.mark.parametrize("ending", ["return", "raise", "snooze", "cancel", "then", "complete", "large"])
+def test_the_last_progress_is_stored_however_soon_the_attempt_ends(app: Holdfast, define: Any, ending: str) -> None:
+    def work(ctx: Context) -> Any:
+        for step in range(1, 11):
+            ctx.progress(step / 20, f"step {step}")
+        if ending == "raise":
+            raise ConnectionError("no line")
+        if ending == "complete":
+            with ctx.complete():
+                return None
+        ends = {"snooze": Snooze(60), "cancel": Cancel("enough"), "then": Then(after), "large": "x" * 5000}
+        return ends.get(ending)
+
+    @app.task(queue="later")
+    def after() -> None: ...
+
+    job = define(work).enqueue()
+    drain(app, queues=["default"])
+    assert (job.refresh().progress, job.progress_text) == (0.5, "step 10")
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -57,7 +57,7 @@ def test_each_attempt_is_one_readable_line(app: Holdfast, records: pytest.LogCap
     assert lines == [
         "badly 2 failed with INVALID_INPUT:VALUE",
         "badly 2 failed with INVALID_INPUT:VALUE, retry in 0 s",
-        "later 3 snoozed for 60 s",
+        "later 3 snoozed for 1m",
         "well 1 succeeded",
     ]
 

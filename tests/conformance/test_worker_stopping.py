@@ -244,7 +244,7 @@ def test_the_record_of_a_stopped_worker_is_marked_as_stopped(live: Holdfast, hol
         running.stop()
     (worker,) = live.store.workers.list()
     record = worker.record
-    assert worker.presence == "ended"
+    assert worker.state == "stopped"
     assert record.ending == "stopped" and record.ended_at is not None
 
 

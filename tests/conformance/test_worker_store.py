@@ -32,11 +32,11 @@ def test_a_worker_is_listed_with_its_claims(app: Holdfast, work: Any) -> None:
     work.using(queue="mail").enqueue()
     claim_tasks(app.store, None, ["work"], 3, 60 * SECOND, worker)
     (found,) = app.store.workers.list()
-    assert (found.presence, found.is_present, found.running) == ("alive", True, 3)
+    assert (found.state, found.is_present, found.running) == ("alive", True, 3)
     assert sorted(found.claimed) == [("default", "work", 2), ("mail", "work", 1)]
     app.store.workers.unregister(worker)
     (found,) = app.store.workers.list()
-    assert (found.presence, found.is_present, found.running) == ("ended", False, 0)
+    assert (found.state, found.is_present, found.running) == ("stopped", False, 0)
 
 
 def test_a_heartbeat_returns_the_leases_of_the_worker(app: Holdfast, work: Any) -> None:

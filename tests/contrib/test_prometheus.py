@@ -187,7 +187,7 @@ def test_live_workers_are_counted_with_their_jobs(live: Holdfast) -> None:
         eventually(lambda: fetch(url)["holdfast_worker_jobs"] == 1)
         found = fetch(url)
         assert found.value("holdfast_workers", state="alive") == 1
-        assert found.value("holdfast_workers", state="stopped") == 0
+        assert found.value("holdfast_workers", state="suspended") == 0
         assert found["holdfast_worker_capacity"] == 7
         assert found.value("holdfast_jobs", state="running", task="hold") == 1
         go.set()

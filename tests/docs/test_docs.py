@@ -49,7 +49,7 @@ CLASSES += [
     *(thing for thing in vars(results).values() if isinstance(thing, type) and thing.__module__ == results.__name__),
 ]
 CLASSES += [Retention, Rule, PruneReport, VacuumReport]
-FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_record"}
+FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_status"}
 FOR_THE_PACKAGE_ITSELF |= {"held", "give_up", "ring", "enlist_anew"}  # called by the parts of a worker
 
 

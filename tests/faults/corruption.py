@@ -211,7 +211,7 @@ def _try_everything(path: str, found: Found) -> None:
             "work": lambda: app.worker(until_idle=True, concurrency=2, grace=1).run(),
             "list": lambda: [(job.status, job.error_code) for job in app.jobs.list(limit=200)],
             "history": lambda: [app.jobs.history(job.id) for job in app.jobs.list(limit=20)],
-            "observe": lambda: (app.observe.snapshot(), app.observe.kept()),
+            "observe": lambda: (app.observe.snapshot(), app.observe.retention()),
             "check": lambda: app.check(deep=True),
             "prune": lambda: app.prune(hurry=True),
             "checkpoint": lambda: app.store.file.checkpoint(),

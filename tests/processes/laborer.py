@@ -3,7 +3,8 @@
 usage: laborer.py DATABASE LOG [OPTION=NUMBER …]       (options of app.worker, such as lease=1 concurrency=2)
 
 With polls=0 it waits for wake-ups and looks at the database at no other time. With SLOW_START_SECONDS in the
-environment each process of its pool takes so long to start.
+environment each process of its pool takes so long to start. With HOOKS it has hooks that write down their call; those
+of the pool raise, or hang at the end, if its value is raise or hang.
 """
 
 import asyncio
@@ -45,6 +46,31 @@ def wait_for(file: str) -> None:
     """Until the test makes this file."""
     while not os.path.exists(file):
         time.sleep(0.005)
+
+
+if HOOKS := os.environ.get("HOOKS"):
+
+    @app.on_worker_start
+    def start() -> None:
+        note("start", multiprocessing.current_process().name, os.getpid())
+
+    @app.on_worker_start(process="pool")
+    def prepare() -> None:
+        if HOOKS == "raise":
+            raise RuntimeError("no model")
+
+    @app.on_worker_stop
+    def stop() -> None:
+        note("stop", multiprocessing.current_process().name, os.getpid())
+
+    @app.on_worker_stop(process="pool")
+    def hang() -> None:
+        if HOOKS == "hang":
+            time.sleep(3600)
+
+    @app.after_job
+    def clean_up() -> None:
+        note("after", multiprocessing.current_process().name, os.getpid())
 
 
 @app.middleware

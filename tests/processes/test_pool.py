@@ -127,3 +127,34 @@ def test_processes_end_with_their_worker_however_it_ends(yard: Yard) -> None:
     (begun,) = yard.begins(job)
     yard.crew.kill(worker)
     eventually(lambda: is_gone(begun[4]), "it lives on")
+
+
+def test_hooks_run_in_the_worker_and_in_each_process_of_its_pool(yard: Yard) -> None:
+    worker = yard.start(pool=1, max_jobs=2, HOOKS=1)
+    pids = [str(yard.ends(yard.enqueue("pid_in_pool")).result) for _ in range(3)]
+    assert pids[0] == pids[1] != pids[2]
+    worker.process.terminate()
+    yard.wait_for_end(worker)
+    own = str(worker.process.pid)
+    assert [line[1:] for line in yard.lines(worker, "after")] == [["holdfast-pool", pid] for pid in pids]
+    for verb in ("start", "stop"):
+        called = sorted(line[1:] for line in yard.lines(worker, verb))
+        assert called == sorted([["MainProcess", own], ["holdfast-pool", pids[0]], ["holdfast-pool", pids[2]]])
+    assert yard.lines(worker, "stop")[-1][1] == "MainProcess"
+
+
+def test_a_process_whose_start_hook_raises_fails_its_job(yard: Yard) -> None:
+    worker = yard.start(pool=1, HOOKS="raise")
+    job = yard.ends(yard.enqueue("pid_in_pool", max_attempts=1), "failed")
+    assert job.error_code == "INTERNAL:PROCESS_START"
+    assert "on_worker_start raised RuntimeError('no model')" in (job.error_detail or "")
+    assert worker.process.poll() is None
+
+
+def test_a_process_whose_stop_hook_hangs_is_killed(yard: Yard) -> None:
+    worker = yard.start(pool=1, HOOKS="hang")
+    pid = str(yard.ends(yard.enqueue("pid_in_pool")).result)
+    worker.process.terminate()
+    yard.wait_for_end(worker)
+    eventually(lambda: is_gone(pid), "it lives on")
+    assert [line[1] for line in yard.lines(worker, "stop")] == ["holdfast-pool", "MainProcess"]

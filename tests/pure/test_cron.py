@@ -75,7 +75,7 @@ def schedule(cron: str = "* * * * *", tz: str = "UTC", **fields: Any) -> Schedul
         ("* * * * * *", ["5 fields, got 6", "seconds", "five fields"]),
         ("* * * * * * *", ["5 fields, got 7"]),
         ("@reboot", ["@reboot", "@daily", "@hourly"]),
-        ("@every 5m", ["@every", "@daily"]),
+        ("@every 5 minutes", ["@every 30s", "'@every 5 minutes'"]),
         ("0 0 30 2 *", ["'30'", "day of month"]),
         ("0 0 31 2,4,6 *", ["'31'", "day of month"]),
         ("0 0 */30 2 MON#5", ["never fires"]),

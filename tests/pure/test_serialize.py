@@ -22,10 +22,10 @@ def test_times_are_utc_text_and_durations_are_seconds() -> None:
 
 
 def test_a_struct_becomes_its_fields_with_the_extras_and_renames_of_its_shape() -> None:
-    worker = WorkerHealth("w", 7, "host", True, True, AT, AT, 1, 4, ("mail",), None, None)
+    worker = WorkerHealth("w", 7, "host", True, "suspended", AT, AT, 1, 4, ("mail",), None, None)
     data = to_data([worker])[0]
-    assert (data["state"], data["halted"], data["queues"]) == ("halted", True, ["mail"])
-    assert "stopped" not in data and data["started_at"].endswith("Z")
+    assert (data["state"], data["queues"]) == ("suspended", ["mail"])
+    assert data["started_at"].endswith("Z")
 
 
 def test_keys_of_a_mapping_become_text() -> None:

@@ -39,8 +39,8 @@ def test_a_folder_that_is_open_to_others_is_found(app: Holdfast, url: str, folde
     assert stat.S_IMODE(folder.stat().st_mode) == mode, "they may share it on purpose"
     one = findings(app)["FILE_PERMISSIONS"]
     assert one.severity == "warning" and f"Other users can open {folder.name} (mode {mode:o})." in one.meaning
-    assert one.mend == f"chmod 700 {shlex.quote(str(folder))}"
-    subprocess.run(one.mend, shell=True, check=True)
+    assert one.fix == f"chmod 700 {shlex.quote(str(folder))}"
+    subprocess.run(one.fix, shell=True, check=True)
     assert findings(app)["FILE_PERMISSIONS"].severity == "ok"
     assert len(blob_files(url)) == 1
 
@@ -50,8 +50,8 @@ def test_files_and_folder_are_fixed_by_one_command(app: Holdfast, url: str, fold
     Path(url).chmod(0o644)
     one = findings(app)["FILE_PERMISSIONS"]
     assert one.detail["modes"] == {Path(url).name: "0o644", folder.name: "0o755"}
-    assert one.mend is not None
-    subprocess.run(one.mend, shell=True, check=True)
+    assert one.fix is not None
+    subprocess.run(one.fix, shell=True, check=True)
     assert findings(app)["FILE_PERMISSIONS"].severity == "ok"
 
 
@@ -62,9 +62,9 @@ def test_a_folder_that_is_a_link_is_noted(app: Holdfast, url: str, folder: Path,
     app.queue("inbox").send(large())
     one = findings(app)["BLOBS_ELSEWHERE"]
     assert one.severity == "note" and f"is a link to {elsewhere}." in one.meaning
-    assert one.mend == f"ls -ld {folder} '{elsewhere}'"
+    assert one.fix == f"ls -ld {folder} '{elsewhere}'"
     elsewhere.chmod(0o755)
-    assert f"chmod 700 {folder}" in str(findings(app)["FILE_PERMISSIONS"].mend), "of where it leads to"
+    assert f"chmod 700 {folder}" in str(findings(app)["FILE_PERMISSIONS"].fix), "of where it leads to"
 
 
 def test_a_folder_of_another_owner_is_found(app: Holdfast, url: str, folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_folder_of_another_owner_is_found(app: Holdfast, url: str, folder: Pat
     found.file = msgspec.structs.replace(found.file, blob_folder=msgspec.structs.replace(blobs, owner=4711))
     (one,) = (one for one in diagnose(found) if one.code == "BLOBS_OWNER")
     assert one.severity == "warning" and "belongs to user 4711" in one.meaning
-    assert one.mend == f"chown -R {os.getuid()} {folder}"
+    assert one.fix == f"chown -R {os.getuid()} {folder}"
 
 
 def test_what_holdfast_made_itself_is_fine(app: Holdfast, url: str) -> None:

@@ -166,7 +166,8 @@ def test_what_there_is_to_sweep_is_seen_before_a_claim(bench: Bench) -> None:
                 bench.insert("endings", [{"chain_id": 1}])
             found = bench.jobs()
             is_due, has_expired = any(map(due, found)), any(map(expired, found))
-            timed_out = any(job["status"] == "blocked" and (job["timeout_at"] or ANY**4) <= NOW for job in found)
+            waiting = [job for job in found if job["status"] in ("blocked", "scheduled", "ready")]
+            timed_out = any((job["expires_at"] or ANY**4) <= NOW for job in waiting)
             for queue in ("a", "b"):
                 has_message = any(
                     job["status"] == "ready" and job["queue"] == queue and job["task"] is None for job in found
@@ -177,10 +178,9 @@ def test_what_there_is_to_sweep_is_seen_before_a_claim(bench: Bench) -> None:
             times = {"now": NOW, "boot_now": BOOT}
             assert bench.returned("ready_pairs", times | {"queue": "", "task": None, "most": 50})[0][:2] == first
             assert bench.returned("ready_pairs_in", times | {"queues": '["a"]'})[0][:2] == first
-            external = [job for job in found if job["status"] == "blocked" and job["timeout_at"]]
             soonest = (
                 min((job["run_at"] for job in found if job["status"] == "scheduled"), default=None),
-                min((job["timeout_at"] for job in external), default=None),
+                min((job["expires_at"] for job in waiting if job["expires_at"]), default=None),
                 min((job["lease"] or 0 for job in found if job["status"] == "running"), default=None),
             )
             assert bench.returned("next_due", ()) == [soonest]
@@ -261,7 +261,15 @@ SETTLEMENTS = {
 @pytest.mark.parametrize("name", SETTLEMENTS)
 def test_an_attempt_is_settled_only_while_it_holds_the_job(bench: Bench, crowd: list[Row], name: str) -> None:
     may, settled = SETTLEMENTS[name], 0
-    given = {"run_at": NOW, "clock": NOW, "now": NOW, "started_at": None, "reason": None}
+    given = {
+        "run_at": NOW,
+        "clock": NOW,
+        "now": NOW,
+        "started_at": None,
+        "reason": None,
+        "progress": None,
+        "progress_text": None,
+    }
     given |= {"error_code": "E", "error_detail": None, "fingerprint": None}
     for job, attempt, queue in claims(crowd):
         if may is None and queue is not None:
@@ -276,8 +284,15 @@ def test_an_attempt_is_settled_only_while_it_holds_the_job(bench: Bench, crowd: 
 @pytest.mark.parametrize("name", ["retry", "release", "snooze"])
 def test_a_job_is_scheduled_if_it_is_due_later_and_ready_otherwise(bench: Bench, crowd: list[Row], name: str) -> None:
     job = next(job for job in crowd if job["status"] == "running" and not spent(job))
-    given = {"id": job["id"], "attempt": job["attempt"], "queue": None, "now": NOW, "started_at": None}
-    given |= {"error_code": "E", "error_detail": None, "fingerprint": None, "clock": NOW}
+    given = {
+        "id": job["id"],
+        "attempt": job["attempt"],
+        "queue": None,
+        "now": NOW,
+        "started_at": None,
+        "progress": None,
+    }
+    given |= {"error_code": "E", "error_detail": None, "fingerprint": None, "clock": NOW, "progress_text": None}
     for late, status in ((-1, "ready"), (0, "ready"), (1, "scheduled")):
         (changed,) = bench.changed(name, given | {"run_at": NOW + late}).values()
         assert changed["status"] == status
@@ -288,7 +303,7 @@ def test_an_attempt_succeeds_only_while_it_holds_the_job(bench: Bench, crowd: li
     for job, attempt, queue in claims(crowd):
         wanted = holds(job, attempt, queue)
         only = {job["id"]} if wanted and keeps(job) else set()
-        assert set(bench.changed("succeed", (NOW, None, job["id"], attempt, queue, None))) == only, job
+        assert set(bench.changed("succeed", (NOW, None, job["id"], attempt, queue, None, None, None))) == only, job
         if queue is None:
             assert set(bench.changed("succeed_many", (job["id"], attempt, None, NOW, NOW))) == only, job
             rows = json.dumps([[job["id"], attempt, None, NOW, NOW]])

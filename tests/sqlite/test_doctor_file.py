@@ -67,7 +67,7 @@ def test_tables_with_another_prefix_are_named(tmp_path: Path) -> None:
         pass
     one = finding(path, "NO_TABLES", "error")
     assert "There are tables with jobs_." in one.meaning and one.detail == {"prefixes": ["jobs_"]}
-    assert one.mend == f"holdfast doctor --db {path} --prefix jobs_"
+    assert one.fix == f"holdfast doctor --db {path} --prefix jobs_"
     assert check_database(str(path), prefix="jobs_").ok
 
 
@@ -76,7 +76,7 @@ def test_tables_with_another_prefix_are_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     one = finding(tmp_path / "typo.db", "DATABASE_MISSING", "error")
-    assert one.mend == f"holdfast migrate --create --db {tmp_path}/typo.db"
+    assert one.fix == f"holdfast migrate --create --db {tmp_path}/typo.db"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +91,7 @@ def test_a_path_that_leads_to_no_file(tmp_path: Path, name: str, words: str) -> 
 def test_a_remote_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_users, "file_system_type", lambda _: 0x6969)
     one = finding(path, "UNSAFE_FILE_SYSTEM", "error")
-    assert "NFS" in one.meaning and one.mend is not None and "VACUUM INTO" in one.mend
+    assert "NFS" in one.meaning and one.fix is not None and "VACUUM INTO" in one.fix
     assert check(path).of("SCHEMA") is None, "it was not opened"
 
 
@@ -105,15 +105,15 @@ def test_the_free_space_on_the_disk(path: Path) -> None:
 def test_a_file_that_others_can_read(path: Path) -> None:
     path.chmod(0o644)
     one = finding(path, "FILE_PERMISSIONS", "warning")
-    assert "mode 644" in one.meaning and one.mend == f"chmod 600 {path}"
+    assert "mode 644" in one.meaning and one.fix == f"chmod 600 {path}"
     path.chmod(0o600)
-    assert finding(path, "FILE_PERMISSIONS", "ok").mend is None
+    assert finding(path, "FILE_PERMISSIONS", "ok").fix is None
 
 
 def test_a_file_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_users.os, "access", lambda file, mode: Path(file) != path)
     one = finding(path, "READ_ONLY", "error")
-    assert str(path) in one.meaning and one.mend == f"ls -ld {path}"
+    assert str(path) in one.meaning and one.fix == f"ls -ld {path}"
     assert finding(path, "SCHEMA", "ok"), "it can still be read"
 
 
@@ -141,7 +141,7 @@ def test_a_process_that_is_no_worker_is_named_on_an_affected_sqlite(path: Path) 
         affected = msgspec.structs.replace(found, sqlite_version="3.40.1", sqlite_version_info=(3, 40, 1))
         (one,) = [one for one in diagnose(affected) if one.code == "FOREIGN_CONNECTIONS"]
         assert one.severity == "warning" and f"process {other.pid} (" in one.meaning
-        assert one.mend is not None and "wal_autocheckpoint = 0" in one.mend
+        assert one.fix is not None and "wal_autocheckpoint = 0" in one.fix
         assert "does not seem to use Holdfast" in one.meaning
         fixed = msgspec.structs.replace(found, sqlite_version="3.51.3", sqlite_version_info=(3, 51, 3))
         assert "FOREIGN_CONNECTIONS" not in severities(fixed)
@@ -178,7 +178,7 @@ def test_a_process_that_has_a_file_open_which_was_replaced(path: Path) -> None:
         copy.close()
         (path.parent / "copy.db").rename(path)
         one = finding(path, "FILE_REPLACED", "error")
-        assert one.mend == f"kill {other.pid}" and one.detail == {"pids": [other.pid]}
+        assert one.fix == f"kill {other.pid}" and one.detail == {"pids": [other.pid]}
     assert check(path).of("FILE_REPLACED") is None
 
 
@@ -195,7 +195,7 @@ def test_a_large_log_and_the_reader_that_keeps_it_from_shrinking(path: Path, mon
         fill_log(path, 4 * MIB)
         one = finding(path, "WAL_LARGE", "warning")
         assert f"process {other.pid}" in one.meaning and "read transaction" in one.meaning
-        assert one.mend == f"kill {other.pid}" and one.detail["readers"] == [other.pid]
+        assert one.fix == f"kill {other.pid}" and one.detail["readers"] == [other.pid]
 
 
 def test_a_process_that_reads_for_a_moment_only_is_not_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_long_write_transaction_and_the_log_behind_it(path: Path, monkeypatch:
         with bystander(sqlite(path, "BEGIN IMMEDIATE", "DELETE FROM holdfast_jobs")) as other:
             one = finding(path, "WAL_LARGE", "warning")
             assert f"process {other.pid} (" in one.meaning and "transaction" in one.meaning
-            assert one.mend == f"kill {other.pid}"
+            assert one.fix == f"kill {other.pid}"
             assert finding(path, "WRITE_LOCK_HELD", "warning").detail == {"pids": [other.pid]}
 
 
@@ -229,7 +229,7 @@ def test_a_large_log_without_a_transaction_is_reset_by_the_repair(
     with bystander(sqlite(path)):
         fill_log(path, 200_000)
         one = finding(path, "WAL_LARGE", "warning")
-        assert one.mend is not None and one.mend.startswith("holdfast doctor --repair")
+        assert one.fix is not None and one.fix.startswith("holdfast doctor --repair")
         repaired = check(path, repair=True).repaired
     assert any("write-ahead log" in sentence for sentence in repaired)
 
@@ -245,7 +245,7 @@ def test_large_payloads_that_are_missing_or_orphaned(path: Path) -> None:
     one = finding(path, "BLOBS_MISSING", "error")
     assert f"missing from {path}-blobs: 1, of 1 job ({kept.id - 1})." in one.meaning
     retry = f"holdfast retry --error-code RESOURCE:BLOB_MISSING --db {path}"
-    assert one.mend == f"cp -au /a/backup/{path.name}-blobs/. {path}-blobs && {retry}"
+    assert one.fix == f"cp -au /a/backup/{path.name}-blobs/. {path}-blobs && {retry}"
     assert check(path).of("BLOBS_ORPHANED") is None, "a job may be about to refer to it"
     os.utime(orphan, (0, 0))
     assert finding(path, "BLOBS_ORPHANED", "note").detail == {"files": 1}
@@ -262,7 +262,7 @@ def test_the_suggested_fix_restores_missing_payloads(path: Path, tmp_path: Path)
         shutil.rmtree(blobs)
         drain(app)
         assert lost.refresh().error_code == kept.refresh().error_code == "RESOURCE:BLOB_MISSING"
-        mend = finding(path, "BLOBS_MISSING", "error").mend
+        mend = finding(path, "BLOBS_MISSING", "error").fix
         assert mend is not None
         for one in mend.replace("/a/backup", shlex.quote(str(backup))).split(" && "):
             words = shlex.split(one)

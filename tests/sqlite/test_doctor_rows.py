@@ -64,7 +64,7 @@ def test_orphaned_rows_are_found_and_deleted(app: Holdfast, sql: Sql, found: Any
     assert {name: some["jobs"] for name, some in one.detail.items()} == {
         "events": 2, "tags": 1, "blockers": 1,
     }  # fmt: skip
-    assert one.mend is not None and one.mend.startswith("holdfast doctor --repair")
+    assert one.fix is not None and one.fix.startswith("holdfast doctor --repair")
     assert found("FOREIGN_KEYS_BROKEN", "warning", deep=True).detail["tables"]["holdfast_tags"] == 1
     assert any("orphaned rows of deleted jobs" in sentence for sentence in app.check(repair=True).repaired)
     assert found("ORPHANED_ROWS", "ok")
@@ -75,7 +75,7 @@ def test_a_chain_without_its_root_can_be_deleted(app: Holdfast, sql: Sql, found:
     sql("INSERT INTO holdfast_jobs (task, chain_id, chain_index) VALUES ('known', 77, 1), ('known', 77, 2)")
     one = found("CHAINS_WITHOUT_ROOT", "warning")
     assert one.detail == {"jobs": 1, "ids": (1,)} and "continue with 1 job (1)." in one.meaning
-    assert one.mend is not None and one.mend.startswith("holdfast delete 1 --chain ")
+    assert one.fix is not None and one.fix.startswith("holdfast delete 1 --chain ")
     app.chains.delete(1)
     assert "CHAINS_WITHOUT_ROOT" not in problems(app)
 
@@ -154,9 +154,9 @@ def test_a_repair_that_fails_half_way_is_logged_with_what_it_has_done(
 def test_deleted_jobs_with_orphaned_rows_are_counted(app: Holdfast, sql: Sql) -> None:
     work = app.task(name="known")(lambda: None)
     work.using(tags=["a"]).enqueue()
-    assert app.observe.kept().left_behind == 0
+    assert app.observe.retention().left_behind == 0
     sql("DELETE FROM holdfast_jobs")  # foreign keys are off, as by default
-    assert app.observe.kept().left_behind == 1
+    assert app.observe.retention().left_behind == 1
 
 
 def test_a_database_of_an_earlier_boot_or_of_another_machine(app: Holdfast, clock: FakeClock, found: Any) -> None:

@@ -17,7 +17,7 @@ from support.other_process import bystander, sqlite
 def test_a_file_of_something_else(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(b"Shopping: bread, milk\n" * 100)
-    assert finding(path, "NOT_A_DATABASE", "error").mend == f"file {path}"
+    assert finding(path, "NOT_A_DATABASE", "error").fix == f"file {path}"
     assert path.read_bytes() == b"Shopping: bread, milk\n" * 100
 
 
@@ -26,7 +26,7 @@ def test_a_file_with_a_damaged_schema(path: Path) -> None:
     data[100:1024] = b"\xff" * 924
     path.write_bytes(data)
     one = finding(path, "CORRUPT", "error")
-    assert one.mend is not None and ".recover" in one.mend
+    assert one.fix is not None and ".recover" in one.fix
     assert files(path)["app.db"] == bytes(data)
 
 
@@ -48,12 +48,12 @@ def test_a_database_that_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) 
     statements = ("PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "DELETE FROM holdfast_tags")
     with bystander(sqlite(path, *statements)) as other:
         one = finding(path, "LOCKED", "error")
-        assert one.mend == f"kill {other.pid}" and f"process {other.pid} (" in one.meaning
+        assert one.fix == f"kill {other.pid}" and f"process {other.pid} (" in one.meaning
 
 
 def test_a_log_that_sqlite_cannot_open(path: Path) -> None:
     Path(f"{path}-wal").mkdir()
-    assert finding(path, "CANNOT_READ", "error").mend == f"ls -l {path}"
+    assert finding(path, "CANNOT_READ", "error").fix == f"ls -l {path}"
 
 
 def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_an_unusable_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_another_journal_mode(path: Path) -> None:
     with bystander(sqlite(path, "PRAGMA journal_mode = DELETE", "SELECT 1 FROM sqlite_master")):
         one = finding(path, "JOURNAL_MODE", "error")
-        assert one.mend == f"sqlite3 {path} 'PRAGMA journal_mode = WAL'"
+        assert one.fix == f"sqlite3 {path} 'PRAGMA journal_mode = WAL'"
 
 
 def test_another_encoding(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
     run_sql(path, "PRAGMA page_size = 4096", "CREATE TABLE orders (id)")
     Holdfast(path).close()
     vacuum = finding(path, "AUTO_VACUUM", "note")
-    assert vacuum.mend == f"holdfast vacuum --full --db {path}"
+    assert vacuum.fix == f"holdfast vacuum --full --db {path}"
     assert "4,096" in finding(path, "PAGE_SIZE", "note").meaning
 
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch)
     with Holdfast(path) as app:
         app.queue("inbox").send_many(["x" * 2000] * 200)
         app.queue("inbox").purge()
-    assert finding(path, "FREE_PAGES", "note").mend == f"holdfast vacuum --db {path}"
+    assert finding(path, "FREE_PAGES", "note").fix == f"holdfast vacuum --db {path}"
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_tables_of_an_older_version(path: Path, newer_version: None) -> None:
     one = finding(path, "SCHEMA_OUTDATED", "error")
-    assert one.mend == f"holdfast migrate --db {path}"
+    assert one.fix == f"holdfast migrate --db {path}"
     assert check(path, repair=True).of("NOT_REPAIRED") is not None
 
 
@@ -118,14 +118,14 @@ def test_tables_of_a_version_that_was_never_released(path: Path) -> None:
 
 def test_tables_of_a_newer_version(path: Path) -> None:
     run_sql(path, "INSERT INTO holdfast_migrations VALUES ('9999_later', 0)")
-    assert finding(path, "SCHEMA_TOO_NEW", "error").mend == "pip install --upgrade holdfast"
+    assert finding(path, "SCHEMA_TOO_NEW", "error").fix == "pip install --upgrade holdfast"
 
 
 def test_a_database_of_another_program(tmp_path: Path) -> None:
     path = tmp_path / "it's mine.db"
     run_sql(path, "CREATE TABLE orders (id)")
     one = finding(path, "NO_TABLES", "error")
-    assert one.mend == f"holdfast migrate --db {shlex.quote(str(path))}"
+    assert one.fix == f"holdfast migrate --db {shlex.quote(str(path))}"
 
 
 def test_a_missing_table(path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_trigger_that_was_changed(path: Path) -> None:
         "CREATE TRIGGER holdfast_jobs_noted AFTER INSERT ON holdfast_jobs BEGIN SELECT 1; END",
     )
     one = finding(path, "SCHEMA_CHANGED", "error")
-    assert one.mend is not None and one.mend.startswith(
+    assert one.fix is not None and one.fix.startswith(
         f"sqlite3 {path} 'DROP TRIGGER holdfast_jobs_noted' && holdfast"
     )
     run_sql(path, "DROP TRIGGER holdfast_jobs_noted")
@@ -161,7 +161,7 @@ def test_a_trigger_that_was_changed(path: Path) -> None:
 def test_a_table_that_was_changed(path: Path) -> None:
     run_sql(path, "ALTER TABLE holdfast_tags ADD COLUMN mine")
     one = finding(path, "SCHEMA_CHANGED", "error")
-    assert one.detail["names"] == ["holdfast_tags"] and one.mend is None
+    assert one.detail["names"] == ["holdfast_tags"] and one.fix is None
 
 
 def test_added_indexes_tables_and_triggers(path: Path) -> None:
@@ -175,9 +175,9 @@ def test_added_indexes_tables_and_triggers(path: Path) -> None:
     assert [(finding.severity, finding.detail["names"]) for finding in added] == [
         ("note", ["mine"]), ("note", ["holdfast_extra"]),
     ]  # fmt: skip
-    assert [finding.mend for finding in added] == [f"sqlite3 {path} 'DROP INDEX mine'", None]
+    assert [finding.fix for finding in added] == [f"sqlite3 {path} 'DROP INDEX mine'", None]
     one = finding(path, "TRIGGERS_ADDED", "warning")
-    assert one.mend == f"sqlite3 {path} 'DROP TRIGGER noisy'"
+    assert one.fix == f"sqlite3 {path} 'DROP TRIGGER noisy'"
 
 
 def test_a_query_that_takes_too_long_is_left_to_the_deep_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_a_query_that_takes_too_long_is_left_to_the_deep_check(path: Path, monke
     monkeypatch.setattr("holdfast.store.sqlite.diagnose.SECONDS_PER_QUERY", -1)
     monkeypatch.setattr("holdfast.store.sqlite.diagnose.INSTRUCTIONS_PER_TICK", 1000)
     one = finding(path, "NOT_CHECKED", "note")
-    assert "took too long" in one.meaning and one.mend == f"holdfast doctor --deep --db {path}"
+    assert "took too long" in one.meaning and one.fix == f"holdfast doctor --deep --db {path}"
     assert check(path, deep=True).of("NOT_CHECKED") is None
 
 

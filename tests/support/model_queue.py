@@ -32,6 +32,7 @@ class Entry:
     history: bool
     status: str
     attempt: int = 0
+    uncounted: int = 0
     lease_ends: int | None = None
     finished_at: int | None = None
     result: str | None = None
@@ -189,6 +190,7 @@ class Model:
             return False
         one = self.entries[id]
         one.max_attempts += 1
+        one.uncounted += 1
         self._wait(one, delay, "snoozed")
         return True
 
@@ -206,7 +208,7 @@ class Model:
 
     # --- by an operator: how many were changed ---
 
-    def requeue(self, ids: Iterable[int], delay: float, attempts: int) -> int:
+    def requeue(self, ids: Iterable[int], delay: float, attempts: int | None = None) -> int:
         changed = 0
         for one in self._known(ids):
             taken = self.holders(one.queue, one.task, one.key, window=None)
@@ -215,7 +217,10 @@ class Model:
             if taken:
                 self.reached["requeue refused: key taken"] += 1
                 continue
-            one.max_attempts = max(one.max_attempts, one.attempt + attempts)
+            more = max(1, one.max_attempts - one.uncounted) if attempts is None else attempts
+            raised = max(one.max_attempts, one.attempt + more)
+            one.uncounted += raised - one.max_attempts
+            one.max_attempts = raised
             one.finished_at, one.result = None, None
             self._wait(one, delay, "requeued")
             changed += 1

@@ -333,7 +333,7 @@ class QueueMachine(RuleBasedStateMachine):
         dead = [one.id for one in self.model.messages(name, "failed")]
         ids = [self.any_id(pick), self.any_id(pick + 1)] if some and self.ids else None
         wanted = dead if ids is None else [id for id in ids if id in dead]
-        assert self.queue(name).requeue(ids, delay=delay) == self.model.requeue(wanted, delay, QUEUES[name][1])
+        assert self.queue(name).requeue(ids, delay=delay) == self.model.requeue(wanted, delay)
 
     @operation(2, name=queue_names, dead_only=st.booleans())
     def purge(self, name: str, dead_only: bool) -> None:
@@ -379,7 +379,7 @@ class QueueMachine(RuleBasedStateMachine):
         if verb == "retry":
             wanted = [one.id for one in here if one.status in RETRIABLE and one.task]
             done = jobs.retry(queue=name, status=sorted(RETRIABLE), task=sorted(TASKS))
-            assert done == model.requeue(wanted, 0, 1)
+            assert done == model.requeue(wanted, 0)
         elif verb == "cancel":
             assert jobs.cancel(queue=name, key=["k1"]) == model.cancel([one.id for one in here if one.key == "k1"])
         else:

@@ -89,7 +89,7 @@ def some_jobs(random: Random, count: int, **fixed: Any) -> list[Row]:
             "timeout": random.choice([None, 5, 6]),
             "claimed_at": NOW - 100,
             "started_at": random.choice([None, NOW - 5 - LEASE, NOW - 6 - LEASE]),
-            "timeout_at": random.choice([None, NOW - 1, NOW, NOW + 1]),
+            "expires_at": random.choice([None, NOW - 1, NOW, NOW + 1]),
             "transition": random.choice(["succeeded", "completed"]),
             "history": random.choice([0, 1]),
             "awaited": random.choice([0, 0, 0, 1]),

@@ -10,6 +10,7 @@ from unittest.mock import ANY
 import pytest
 
 from holdfast import Context, Holdfast, Task
+from holdfast.app.options import OPTIONS, EnqueueOptions, Option
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidArguments, InvalidInput
 from holdfast.model.job import NewJob
@@ -35,6 +36,18 @@ def test_an_enqueued_task_is_found(mail: Task[..., Any]) -> None:
     assert [one.id for one in assert_enqueued(mail)] == [job.id]
     with pytest.raises(AssertionError, match="expected no job of send_mail, found 1"):
         refute_enqueued(mail)
+
+
+def test_every_option_of_using_is_compared_or_known_not_to_be_kept() -> None:
+    not_kept = {name for name in EnqueueOptions.__annotations__ if OPTIONS[name].of_job is None}
+    assert not_kept == {"key_window", "on_conflict", "conn"}
+
+
+def test_a_new_option_needs_no_change_here(mail: Task[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EnqueueOptions.__annotations__, "color", str)
+    monkeypatch.setitem(OPTIONS, "color", Option(str, "not kept by jobs"))
+    mail.enqueue("ada")
+    assert_enqueued(mail.using(color="red"), "ada")  # type: ignore[call-arg]
 
 
 def test_a_task_that_was_not_enqueued_fails_the_assertion(mail: Task[..., Any], app: Holdfast) -> None:

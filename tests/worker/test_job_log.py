@@ -80,6 +80,28 @@ def test_at_a_low_rate_each_success_has_a_line(
     assert caplog.messages[0] == "send_mail 7 succeeded (attempt 1 of 5, ran 3.0 ms, waited 0.0 ms)"
 
 
+@pytest.mark.parametrize(
+    ("delay", "words"),
+    [
+        (740_258, "0.7 s"),
+        (0, "0 s"),
+        (30_000_000, "30 s"),
+        (9_999_999, "10 s"),
+        (90_000_000, "1m 30s"),
+        (3600 * 10**6, "1h"),
+    ],
+)
+def test_a_delay_is_logged_in_units_for_people(
+    job_log: JobLog, caplog: pytest.LogCaptureFixture, delay: int, words: str
+) -> None:
+    attempt, settlement = finished()
+    retry = msgspec.structs.replace(
+        settlement, transition="retry", delay=delay, failure=Failure("DEPENDENCY:CONNECTION")
+    )
+    job_log.settled([(attempt, retry)], set())
+    assert f"failed with DEPENDENCY:CONNECTION, retry in {words} (attempt 1 of 5, " in caplog.messages[0]
+
+
 def test_a_burst_is_logged_as_some_lines_and_then_one_sum(
     job_log: JobLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock, as_datetime
-from ..codec import encode
+from ..codec import encode, encode_state
 from ..context import Completion, Context
-from ..errors import InvalidInput, InvalidTask
+from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation
 from ..failure import ErrorTable
-from ..model.job import NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
-from ..model.worker import WorkerRecord
+from ..model.worker import WorkerStatus
 from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
+from .hooks import Hooks
 from .job import Job
 from .jobs import Jobs
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
 from .queue import Queue
 from .schedules import Schedules
-from .task import BoundTask, Task, TaskDecorator, make_task
+from .task import BoundTask, FailureHook, Task, TaskDecorator, make_task
 from .waiting import finish_in_thread, in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from types import UnionType
 
     from ..store.sqlite.engine.transaction import Transaction
-    from .hooks import Inline, Tracing
+    from .hooks import Inline, Process, Tracing
 
     Callback = Task[..., Any] | BoundTask[..., Any] | Step | None
 
@@ -72,6 +73,13 @@ class AppContextBackend:
         with self._app.store.transaction(completes=True) as opened:
             opened.result = result
             yield opened
+
+    def state(self, job_id: int) -> dict[str, Any]:
+        return self._app.jobs.get(job_id).state or {}
+
+    def save_state(self, job_id: int, attempt: int, state: dict[str, Any]) -> None:
+        if not self._app.store.jobs.save_state(Lease(job_id, attempt), encode_state(state).decode()):
+            raise LeaseLost(f"attempt {attempt} of job {job_id} has lost its lease: the state was not stored")
 
     def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
         from .coroutines import TransactionInCoroutine
@@ -109,9 +117,12 @@ class WorkerInfo(Struct, frozen=True):
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
     """How it ended. "lost": it died, and another worker noticed."""
+    state: Literal["alive", "suspended", "stopped", "lost"]
+    """alive, suspended by a signal, stopped (shut down), or lost (its process died)."""
 
     @classmethod
-    def from_record(cls, record: WorkerRecord) -> WorkerInfo:
+    def from_status(cls, worker: WorkerStatus) -> WorkerInfo:
+        record = worker.record
         return cls(
             id=record.id,
             pid=record.pid,
@@ -124,6 +135,7 @@ class WorkerInfo(Struct, frozen=True):
             heartbeat_at=as_datetime(record.heartbeat_at),
             ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
             ending="stopped" if record.ending == "stopped" else None if record.ending is None else "lost",
+            state="alive" if worker.state == "unknown" else worker.state,
         )
 
 
@@ -131,6 +143,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Iterator[None]])
+F = TypeVar("F", bound=Callable[[], Any])
+HOOK_PREFIX = "on_failure:"  # of the names of hooks; failures of these tasks are not reported (failures.sql)
+HOOK_TIMEOUT_SECONDS = 60
+EXAMPLE_FAILURE = FailedJob(1, "task", "default", 1, 1, "INTERNAL:ERROR", "", as_datetime(0))
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 
 
@@ -178,6 +194,8 @@ class App:
         chance = random or Random()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.task = TaskDecorator(self._register, {}, TaskDecoratorOptions.__annotations__)
+        self.on_failure = TaskDecorator(self._register_hook, {}, TaskDecoratorOptions.__annotations__)
+        self._hooks = Hooks()
         self.jobs = Jobs(self)
         self.chains = Chains(self)
         self.batches = Batches(self)
@@ -207,18 +225,73 @@ class App:
         settings = self._settings | other_settings
         return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
 
-    def _register(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+    def _register(
+        self, function: Callable[..., Any], given: Mapping[str, Any], *, is_hook: bool = False
+    ) -> Task[..., Any]:
         options = task_options(function, given)
+        if isinstance(function, staticmethod):
+            function = function.__func__
         known = self.tasks.get(options.name)
         if known is not None and _place(known.function) != _place(function):
             raise InvalidTask(
                 f"the task name {options.name!r} is taken by {_place(known.function)}: pass another name, such as "
                 f"@app.task(name='{function.__module__}.{options.name}')"
             )
-        task = make_task(self, function, options)
+        task = make_task(self, function, options, is_hook=is_hook)
         self.tasks[options.name] = task
         self.schedules.forget(task)
         return task
+
+    def _register_hook(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
+        """Make a task of a function that is called with a FailedJob."""
+        name = f"{HOOK_PREFIX}{given.get('name') or getattr(function, '__name__', '')}"
+        task = self._register(function, {"timeout": HOOK_TIMEOUT_SECONDS, **given, "name": name}, is_hook=True)
+        try:
+            with suppress(UndefinedAnnotation):
+                task.signature.encode((EXAMPLE_FAILURE,), {})
+        except InvalidArguments as error:
+            del self.tasks[name]
+            raise InvalidTask(f"@app.on_failure calls its function with one argument, a FailedJob: {error}") from None
+        return task
+
+    def failure_hooks(self) -> list[FailureHook[..., Any]]:
+        """Return the tasks of `@app.on_failure`."""
+        return [task for task in self.tasks.values() if isinstance(task, FailureHook)]
+
+    @overload
+    def on_worker_start(self, function: F, /) -> F: ...
+    @overload
+    def on_worker_start(self, /, *, process: Process | None) -> Callable[[F], F]: ...
+    def on_worker_start(self, /, *function: Any, process: Process | None = None) -> Any:
+        """Call a function without arguments when a worker starts, before it takes jobs.
+
+        It is called in each process that runs jobs: that of the worker, and those of `pool="process"`.
+        process: "worker" or "pool", to call it only there.
+        If it raises, the worker does not start.
+        """
+        return self._hooks.add("on_worker_start", function, process)
+
+    @overload
+    def on_worker_stop(self, function: F, /) -> F: ...
+    @overload
+    def on_worker_stop(self, /, *, process: Process | None) -> Callable[[F], F]: ...
+    def on_worker_stop(self, /, *function: Any, process: Process | None = None) -> Any:
+        """Call a function without arguments when a worker has stopped, after its last job.
+
+        process: as for `on_worker_start`. If it raises, that is logged. A process that is killed does not call it.
+        """
+        return self._hooks.add("on_worker_stop", function, process)
+
+    def before_job(self, function: F, /) -> F:
+        """Call a function without arguments before each attempt, in its thread. If it raises, that is only logged."""
+        return cast(F, self._hooks.add("before_job", (function,)))
+
+    def after_job(self, function: F, /) -> F:
+        """Call a function without arguments after each attempt, whatever its outcome, in its thread.
+
+        It is for clean-up, such as closing connections. If it raises, that is only logged.
+        """
+        return cast(F, self._hooks.add("after_job", (function,)))
 
     def cron(
         self,
@@ -228,6 +301,7 @@ class App:
         tz: str = "UTC",
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
+        jitter: Seconds = 0,
         name: str | None = None,
         **options: Unpack[CronTaskOptions],
     ) -> TaskDecorator:
@@ -237,10 +311,11 @@ class App:
         the schedule when it starts.
         missed: what to do about occurrences during which no worker was running. "coalesce" enqueues one job, for the
             newest; "skip" none; "catch_up" one for each, up to `catch_up_limit` (100).
+        jitter: each job is due up to this many seconds later, at random, so that not all schedules start at once.
         name: the name of the schedule, by default that of the task, and of the task if this makes it one.
         """
         checked(options, CronTaskOptions.__annotations__)
-        timing = self.schedules.timing(expression, tz, missed, catch_up_limit)
+        timing = self.schedules.timing(expression, tz, missed, catch_up_limit, jitter)
 
         def make(function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
             if not isinstance(function, Task):
@@ -253,6 +328,25 @@ class App:
             return task
 
         return TaskDecorator(make, options, {})
+
+    def every(
+        self,
+        interval: Seconds,
+        /,
+        *,
+        missed: Missed = "coalesce",
+        catch_up_limit: int | None = None,
+        jitter: Seconds = 0,
+        name: str | None = None,
+        **options: Unpack[CronTaskOptions],
+    ) -> TaskDecorator:
+        """Enqueue a task every so many seconds: `@app.every(30)`, or a timedelta. The rest is as for `@app.cron`.
+
+        It fires at multiples of the interval since 1970 UTC, such as every half minute, and so does not drift.
+        """
+        seconds = validate.interval(interval)
+        timing = {"missed": missed, "catch_up_limit": catch_up_limit, "jitter": jitter, "name": name}
+        return self.cron(f"@every {seconds}s", **timing, **options)  # type: ignore[arg-type]
 
     def middleware(self, layer: M, /) -> M:
         """Wrap every task in a generator function, which is called with the Context and yields once.
@@ -269,9 +363,10 @@ class App:
         return layer
 
     def _layers(self) -> list[Callable[[Context], Any]]:
-        """Return the middleware for a worker that starts now: tracing first, if it is on."""
-        tracing = None if self._tracing is None else self._tracing.middleware()
-        return self.middlewares if tracing is None else [tracing, *self.middlewares]
+        """Return the middleware for a worker that starts now: hooks and tracing first, if there are any."""
+        outermost = [self._hooks.middleware(), None if self._tracing is None else self._tracing.middleware()]
+        found = [layer for layer in outermost if layer is not None]
+        return [*found, *self.middlewares] if found else self.middlewares
 
     def classify(self, exception_type: type[BaseException], code: str) -> None:
         """Give an error code to exceptions of this type that tasks raise."""
@@ -284,7 +379,7 @@ class App:
         *,
         type: type[T],
         visibility: Seconds = 30,
-        max_attempts: int = 3,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
     ) -> Queue[T]: ...
     @overload
@@ -294,12 +389,12 @@ class App:
         *,
         type: UnionType,  # of `A | B`; only pyright knows that this is a type[A] | type[B]
         visibility: Seconds = 30,
-        max_attempts: int = 3,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
     ) -> Queue[Any]: ...
     @overload
     def queue(
-        self, name: str, *, visibility: Seconds = 30, max_attempts: int = 3, history: bool = True
+        self, name: str, *, visibility: Seconds = 30, max_attempts: int = DEFAULT_MAX_ATTEMPTS, history: bool = True
     ) -> Queue[Any]: ...
     def queue(
         self,
@@ -307,7 +402,7 @@ class App:
         *,
         type: Any = Any,
         visibility: Seconds = 30,
-        max_attempts: int = 3,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
     ) -> Queue[Any]:
         """Return a queue of messages.
@@ -354,7 +449,8 @@ class App:
             max_attempts=1,
             key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
             tags=validate.tags(tags) if tags else None,
-            links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
+            expires_at=deadline,
+            links=Links(external=True, batch_id=batch_id(batch)),
         )
         inserted = (self._tracing or self.store.jobs).insert(new, conn)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
@@ -405,7 +501,7 @@ class App:
 
     def workers(self) -> list[WorkerInfo]:
         """Return the running workers and the last hundred that ended, newest first."""
-        return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
+        return [WorkerInfo.from_status(one) for one in self.store.workers.list()]
 
     aexternal, apipeline = in_thread(external), in_thread(pipeline)
     aqueues, aworkers = in_thread(queues), in_thread(workers)

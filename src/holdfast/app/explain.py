@@ -44,7 +44,7 @@ def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndA
     if job.task is None:
         return _message(store, job, it)
     workers = [worker for worker in store.workers.list() if worker.is_present]
-    candidates = [worker for worker in workers if worker.presence != "stopped" and _serves(worker.record, job)]
+    candidates = [worker for worker in workers if worker.state != "suspended" and _serves(worker.record, job)]
     if not candidates:
         return _no_worker(workers, job, it)
     return _queued(store, job, candidates, it)
@@ -272,7 +272,8 @@ def explain(app: App, id: int) -> Explanation:
         "failed": job.failed,
         "cancelled": job.cancelled,
     }
-    return Explanation(id, status, *by_status[status]())
+    reason, advice = by_status[status]()
+    return Explanation(id, status, f"{reason}{job.expiry()}", advice)
 
 
 class _JobExplainer:
@@ -305,6 +306,15 @@ class _JobExplainer:
             reason = f"{self._it} is scheduled, and due at {when}."
         return reason, f"Run it now: holdfast run-now {job.id}"
 
+    def expiry(self) -> str:
+        """Return a sentence about a waiting job that expires."""
+        job = self._job
+        if job.expires_at is None or job.external or job.status not in ("blocked", "scheduled", "ready"):
+            return ""
+        if job.expires_at <= self._now:
+            return f" It expired at {moment(job.expires_at)}, and the next worker cancels it."
+        return f" It expires at {ahead(job.expires_at, self._now)}."
+
     def ready(self) -> ReasonAndAdvice:
         return why_not_claimed(self._store, self._details, "is ready")
 
@@ -329,10 +339,10 @@ class _JobExplainer:
 
     def _external(self) -> ReasonAndAdvice:
         job = self._job
-        if job.timeout_at is not None and job.timeout_at <= self._now:
-            overdue = f"is external, and was not settled by {moment(job.timeout_at)}"
+        if job.expires_at is not None and job.expires_at <= self._now:
+            overdue = f"is external, and was not settled by {moment(job.expires_at)}"
             return self._about_to_change(overdue, "fail it")
-        until = "" if job.timeout_at is None else f" until {ahead(job.timeout_at, self._now)}, and fails then"
+        until = "" if job.expires_at is None else f" until {ahead(job.expires_at, self._now)}, and fails then"
         return (
             f"{self._it} is external: it waits to be settled{until}.",
             f"Settle it: holdfast complete {job.id}, or holdfast fail {job.id} CODE",
@@ -363,7 +373,7 @@ class _JobExplainer:
         if not found.is_present:
             fact = f"was running, {self._attempt}, in a worker that died ({place})"
             return self._about_to_change(fact, "recover it")
-        if found.presence == "stopped":
+        if found.state == "suspended":
             return (
                 f"{self._it} is running, but its worker is suspended by a signal ({place}).",
                 f"Resume it: kill -CONT {worker.pid}",
@@ -421,7 +431,7 @@ class _JobExplainer:
         if job.error_code == "DEPENDENCY:BLOCKER" and job.on_blocker_failure == "fail":
             return f"{it} failed, since {error(None, job.error_detail)}{others}.", self._retry_with_blockers()
         if job.error_code == "TIMEOUT:EXTERNAL" and job.external:
-            by = "" if job.timeout_at is None else f" by {moment(job.timeout_at)}"
+            by = "" if job.expires_at is None else f" by {moment(job.expires_at)}"
             reason = f"{it} failed with TIMEOUT:EXTERNAL: it was not settled{by}{others}."
             return reason, f"Let it wait again, without a deadline: holdfast retry {job.id}"
         why = error(job.error_code, job.error_detail)
@@ -442,6 +452,8 @@ class _JobExplainer:
             found = self._store.workflows.blockers(job.id, MAX_NAMED, urgent_first=True).found
             if any(one.outcome in UNSUCCESSFUL for one in found):
                 return f"{self._it} was cancelled, since {said}{others}.", self._retry_with_blockers()
+        if job.error_code == "TIMEOUT:EXPIRED":
+            return f"{self._it} was cancelled: {said}{others}.", f"Run it anyway: holdfast retry {job.id}"
         by_itself = job.worker is not None and self._details.actor == job.worker
         who = "its own task" if by_itself else self._actor
         reason = f"{self._it} was cancelled by {who}{f': {said}' if said else ''}{others}."

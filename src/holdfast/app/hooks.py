@@ -1,12 +1,17 @@
-"""Hooks of an app: `Inline` for `holdfast.testing.inline`, `Tracing` for `holdfast.contrib.otel`."""
+"""Hooks of an app: functions of the program around workers and jobs, `Inline` for `holdfast.testing.inline`, and
+`Tracing` for `holdfast.contrib.otel`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from .. import validate
 from ..context import Context
+from ..errors import InvalidInput
 from ..model.job import Inserted, NewJob
 
 if TYPE_CHECKING:
@@ -14,6 +19,77 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Hook = Callable[[], Any]
+HookName = Literal["on_worker_start", "on_worker_stop", "before_job", "after_job"]
+Process = Literal["worker", "pool"]
+log = logging.getLogger("holdfast.worker")
+
+
+class Hooks:
+    """The functions of a program that are called around workers and jobs."""
+
+    def __init__(self) -> None:
+        self._found: dict[HookName, list[tuple[Hook, Process | None]]] = {}
+
+    def add(self, name: HookName, given: Sequence[Any], process: Process | None = None) -> Any:
+        """Add a function and return it; or, if none is given, return a decorator that does. process: None: both."""
+        if process not in (None, "worker", "pool"):
+            raise InvalidInput(f"process must be 'worker', 'pool' or None, got {validate.shown(process)}")
+
+        def decorate(function: Hook) -> Hook:
+            if len(given) > 1 or not _is_plain(function):
+                got = validate.shown(function)
+                raise InvalidInput(f"{name} must be given a plain function without required arguments, got {got}")
+            self._found.setdefault(name, []).append((function, process))
+            return function
+
+        return decorate(given[0]) if given else decorate
+
+    def start(self, process: Process) -> None:
+        """Call the start hooks of this kind of process. Raises what they raise."""
+        for function, where in self._found.get("on_worker_start", ()):
+            if where in (None, process):
+                function()
+
+    def stop(self, process: Process) -> None:
+        """Call the stop hooks of this kind of process. Logs what they raise."""
+        self._call_all("on_worker_stop", process)
+
+    def middleware(self) -> Callable[[Context], Any] | None:
+        """Return the layer that calls the hooks around each job, or None if there are none."""
+        if "before_job" not in self._found and "after_job" not in self._found:
+            return None
+
+        def call_hooks(_: Context) -> Iterator[None]:
+            self._call_all("before_job")
+            try:
+                yield
+            finally:
+                self._call_all("after_job")
+
+        return call_hooks
+
+    def _call_all(self, name: HookName, process: Process | None = None) -> None:
+        for function, where in self._found.get(name, ()):
+            if where in (None, process):
+                try:
+                    function()
+                except Exception:  # user code
+                    log.exception("the hook %s %s raised an exception", name, getattr(function, "__name__", function))
+
+
+def _is_plain(function: Any) -> bool:
+    from inspect import iscoroutinefunction, signature
+
+    if not callable(function) or iscoroutinefunction(function):
+        return False
+    try:
+        signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a built-in function without a signature
+        return True
+    return True
 
 
 class Inline(Protocol):

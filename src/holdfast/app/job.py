@@ -79,6 +79,11 @@ class Job(Generic[R]):
         return None if self._record.timeout is None else self._record.timeout / SECOND
 
     @property
+    def expires_at(self) -> datetime | None:
+        """When the job is cancelled if it still waits then."""
+        return None if self.is_external else _optional(self._record.expires_at)
+
+    @property
     def key(self) -> str | None:
         return self._record.key
 
@@ -128,6 +133,11 @@ class Job(Generic[R]):
         return self._record.progress_text
 
     @property
+    def state(self) -> dict[str, Any] | None:
+        """What an attempt saved last with `ctx.save_state`; None if there is nothing."""
+        return None if self._record.state is None else cast(dict[str, Any], _plain(self._record.state, "state"))
+
+    @property
     def run_at(self) -> datetime:
         return as_datetime(self._record.run_at)
 
@@ -171,7 +181,7 @@ class Job(Generic[R]):
     @property
     def timeout_at(self) -> datetime | None:
         """When an external job fails unless it is settled before."""
-        return _optional(self._record.timeout_at)
+        return _optional(self._record.expires_at) if self.is_external else None
 
     @property
     def is_finished(self) -> bool:

@@ -91,7 +91,7 @@ class Jobs:
 
     @overload
     def retry(
-        self, id: int, /, *, delay: float = 0, attempts: int = 1, actor: str | None = None, reason: str = ""
+        self, id: int, /, *, delay: float = 0, attempts: int | None = None, actor: str | None = None, reason: str = ""
     ) -> bool: ...
     @overload
     def retry(
@@ -100,7 +100,7 @@ class Jobs:
         /,
         *,
         delay: float = 0,
-        attempts: int = 1,
+        attempts: int | None = None,
         actor: str | None = None,
         reason: str = "",
         **filters: Unpack[Filters],
@@ -111,13 +111,14 @@ class Jobs:
         /,
         *,
         delay: float = 0,
-        attempts: int = 1,
+        attempts: int | None = None,
         actor: str | None = None,
         reason: str = "",
         **filters: Unpack[Filters],
     ) -> bool | int:
-        """Run failed or cancelled jobs again, with this many more attempts: -> ready, or blocked by its blockers.
+        """Run failed or cancelled jobs again: -> ready, or blocked by their blockers.
 
+        attempts: how many more a job has; by default as many as it was enqueued with.
         A job is skipped if an unfinished job has its key, or if it would wait for a job that waits for it.
         """
         return self._operate(
@@ -126,7 +127,7 @@ class Jobs:
             filters,
             actor,
             delay=validate.duration(delay, "delay"),
-            attempts=validate.integer(attempts, "attempts", 1, 1000),
+            attempts=None if attempts is None else validate.integer(attempts, "attempts", 1, 1000),
             reason=validate.reason(reason),
         )
 

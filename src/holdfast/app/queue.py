@@ -285,10 +285,14 @@ class Queue(Generic[T]):
         ids: Iterable[int] | None = None,
         *,
         delay: Seconds = 0,
+        attempts: int | None = None,
         actor: str | None = None,
         reason: str = "",
     ) -> int:
-        """Deliver dead letters again, all or some, with the attempts of a new message. Returns how many."""
+        """Deliver dead letters again, all or some. Returns how many.
+
+        attempts: how many more deliveries a message has; by default as many as it was sent with.
+        """
         wanted = self._dead()
         if ids is not None:
             wanted = msgspec.structs.replace(wanted, ids=validate.job_ids(ids))
@@ -297,7 +301,7 @@ class Queue(Generic[T]):
             wanted,
             validate.actor(actor),
             delay=validate.duration(delay, "delay"),
-            attempts=self._max_attempts,
+            attempts=None if attempts is None else validate.integer(attempts, "attempts", 1, 1000),
             reason=validate.reason(reason),
         )
 

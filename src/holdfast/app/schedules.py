@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .. import validate
 from ..clock import SECOND, as_datetime
-from ..errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound, UndefinedAnnotation
+from ..errors import (
+    InvalidArguments,
+    InvalidInput,
+    InvalidTask,
+    JobNotFound,
+    ScheduleNotFound,
+    UndefinedAnnotation,
+)
 from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, ScheduleRecord, Source
-from .job import _plain
-from .options import EnqueueOptions
+from .job import Job, _plain
+from .options import EnqueueOptions, Seconds
 from .task import BoundTask, Task
 from .waiting import in_thread
 
@@ -74,6 +81,11 @@ class Schedule:
         return None if self._record.timeout is None else self._record.timeout / SECOND
 
     @property
+    def expires(self) -> float | None:
+        """Seconds after its occurrence was enqueued in which a job must start."""
+        return None if self._record.expires is None else self._record.expires / SECOND
+
+    @property
     def key(self) -> str | None:
         return self._record.key
 
@@ -84,6 +96,11 @@ class Schedule:
     @property
     def catch_up_limit(self) -> int:
         return self._record.catch_up_limit
+
+    @property
+    def jitter(self) -> float:
+        """Seconds by which a job may be due later than its occurrence, at random."""
+        return self._record.jitter / SECOND
 
     @property
     def source(self) -> Source:
@@ -135,15 +152,17 @@ class Schedules:
         tz: str = "UTC",
         missed: Missed = "coalesce",
         catch_up_limit: int | None = None,
+        jitter: Seconds = 0,
         actor: str | None = None,
         reason: str = "",
     ) -> Schedule:
         """Add a schedule, or replace the one with this name. It is on disk when this returns.
 
-        task: a task, its name, or `task.using(queue=…, priority=…, …)`. args: its arguments by name.
-        tz, missed, catch_up_limit: as for `@app.cron`. actor, reason: for the event log.
+        cron: as for `@app.cron`, or an interval such as "@every 30s". args: the arguments of the task, by name.
+        task: a task, its name, or `task.using(queue=…, priority=…, …)`.
+        tz, missed, catch_up_limit, jitter: as for `@app.cron`. actor, reason: for the event log.
         """
-        timing = self.timing(cron, tz, missed, catch_up_limit)
+        timing = self.timing(cron, tz, missed, catch_up_limit, jitter)
         if validate.name(name, "schedule name") in self.declared:
             raise InvalidInput(f"the schedule name {name!r} is used by an @app.cron in the code: choose another name")
         if args is not None and not isinstance(args, Mapping):
@@ -190,12 +209,31 @@ class Schedules:
         if not self._app.store.schedules.change("remove", known, who, validate.reason(reason)):
             raise self._not_found(name)
 
+    def run_now(self, name: str, *, actor: str | None = None, reason: str = "") -> Job[Any]:
+        """Enqueue a job of the schedule now, paused or not, and return it. Its next occurrence stays as it is.
+
+        If an unfinished job has the key of the schedule, that one is returned.
+        """
+        known, who = validate.name(name, "schedule name"), validate.actor(actor)
+        inserted = self._app.store.schedules.run_now(known, who, validate.reason(reason))
+        if inserted is None:
+            raise self._not_found(name)
+        self._app._tell_inline([inserted.id], None)
+        record = self._app.store.jobs.get(inserted.id)
+        if record is None:
+            raise JobNotFound(f"there is no job {inserted.id} any more: it was deleted")
+        return Job(self._app, record, deduplicated=inserted.existing is not None)
+
     # --- for @app.cron ---
 
     aadd, aget, alist = in_thread(add), in_thread(get), in_thread(list)
     apause, aresume, aremove = in_thread(pause), in_thread(resume), in_thread(remove)
 
-    def timing(self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None) -> dict[str, Any]:
+    arun_now = in_thread(run_now)
+
+    def timing(
+        self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None, jitter: Seconds = 0
+    ) -> dict[str, Any]:
         """Check the expression and the options, and return the fields of a schedule."""
         from ..cron import checked
 
@@ -207,7 +245,8 @@ class Schedules:
         elif missed != "catch_up":
             raise InvalidInput("catch_up_limit needs missed='catch_up': pass both")
         limit = validate.integer(catch_up_limit, "catch_up_limit", 1, MAX_CATCH_UP_LIMIT)
-        return {"cron": " ".join(cron.split()), "tz": tz, "missed": missed, "catch_up_limit": limit}
+        timing: dict[str, Any] = {"cron": " ".join(cron.split()), "tz": tz, "missed": missed, "catch_up_limit": limit}
+        return timing | {"jitter": validate.duration(jitter, "jitter")}
 
     def declare(self, task: Task[..., Any], name: str, timing: dict[str, Any]) -> None:
         """Add a schedule of `@app.cron`, which a worker stores when it starts."""
@@ -247,6 +286,8 @@ class Schedules:
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
         if unusable:
             raise InvalidInput(f"a schedule does not take {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")
+        if isinstance(moment := bound._options.get("expires"), datetime):
+            raise InvalidInput(f"expires must be seconds or a timedelta for a schedule, got {moment}")
         return bound
 
     def _not_found(self, name: str) -> ScheduleNotFound:

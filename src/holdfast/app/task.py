@@ -3,14 +3,16 @@
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from .. import validate
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..model.job import NewJob
+from ..model.job import FailedJob, NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..model.workflow import Links
 from ..retry_policies import RetryPolicy
@@ -61,6 +63,10 @@ class Task(Generic[P, R]):
     @property
     def retry_policy(self) -> RetryPolicy:
         return self.options.retry
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this is retried."""
+        return isinstance(error, self.options.retry_on) and not isinstance(error, self.options.give_up_on)
 
     @functools.cached_property
     def wants_context(self) -> bool:
@@ -144,10 +150,40 @@ class AsyncTask(Task[P, R]):
         return "async"
 
 
-def make_task(app: "App", function: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+class FailureHook(Task[P, R]):
+    """A task of `@app.on_failure`: it is called with a FailedJob."""
+
+    def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Decode the payload, and read the traceback, which is stored once for all jobs that fail alike."""
+        args, kwargs = super().bind(data, context)
+        return tuple(map(self._with_traceback, args)), {
+            name: self._with_traceback(one) for name, one in kwargs.items()
+        }
+
+    def _with_traceback(self, value: Any) -> Any:
+        if isinstance(value, dict):  # a parameter without annotation
+            value = convert(value, FailedJob)
+        if not isinstance(value, FailedJob) or value.fingerprint is None:
+            return value
+        return replace(value, traceback=self._app.store.jobs.traceback(value.fingerprint))
+
+    def report(self, failed: FailedJob) -> NewJob:
+        """Return the job that calls the hook."""
+        return BoundTask(self, {}).new_job(self.signature.encode((failed,), {}))
+
+
+class AsyncFailureHook(FailureHook[P, R], AsyncTask[P, R]):
+    """The same for a coroutine function."""
+
+
+def make_task(
+    app: "App", function: Callable[..., Any], options: TaskOptions, *, is_hook: bool = False
+) -> Task[..., Any]:
     from inspect import iscoroutinefunction  # here, since it is slow to import and not all programs have tasks
 
-    task: Task[..., Any] = (AsyncTask if iscoroutinefunction(function) else Task)(app, function, options)
+    kinds: tuple[type[Task[..., Any]], type[Task[..., Any]]]
+    kinds = (FailureHook, AsyncFailureHook) if is_hook else (Task, AsyncTask)
+    task: Task[..., Any] = kinds[iscoroutinefunction(function)](app, function, options)
     task.check_early()
     return task
 
@@ -298,7 +334,21 @@ class BoundTask(Generic[P, R]):
         if "key" not in options and options.keys() & {"key_window", "on_conflict"}:
             raise InvalidInput("key_window and on_conflict need a key: pass key= with them")
         fields = {name: value for name, value in options.items() if name not in LINK_OPTIONS}
-        return NewJob(task=task.name, args=args, links=self._links(), **(task.job_options | fields))
+        if isinstance(moment := fields.get("expires"), datetime):
+            fields |= {"expires": None, "expires_at": validate.moment(moment, "expires")}
+        new = NewJob(task=task.name, args=args, links=self._links(), **(task.job_options | fields))
+        if "delay" in options or "run_at" in options:
+            self._require_time_to_start(new)
+        return new
+
+    def _require_time_to_start(self, new: NewJob) -> None:
+        now = self._task._app.clock.now()
+        expiry = new.expiry(now)
+        if expiry is not None and expiry <= new.due(now):
+            raise InvalidInput(
+                f"the job would expire before it is due: expires, counted from the enqueue, must be later than "
+                f"{'delay' if new.run_at is None else 'run_at'}"
+            )
 
     def _links(self) -> Links | None:
         options = self._options

@@ -241,6 +241,9 @@ def change_options(command: F) -> F:
 
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+attempts_option = click.option(
+    "--attempts", type=int, metavar="N", help="Additional attempts.  [default: as many as it had at first]"
+)
 delay_option = click.option(
     "--delay", type=duration, default="0s", metavar="DURATION", help="Run no earlier than 10s, 5m, 1h, … from now."
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -57,6 +57,17 @@ def due(moment: datetime, now: datetime) -> str:
 def utc_text(moment: datetime) -> str:
     """Format the time for reading: UTC, with milliseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def local_text(moment: datetime, tz: str) -> str:
+    """Format the time in a zone, with the abbreviation of the zone; in UTC if there is no such zone."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        zone: tzinfo = ZoneInfo(tz)
+    except (LookupError, ValueError, OSError):  # the row was edited by hand
+        zone = UTC
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def short(count: int) -> str:

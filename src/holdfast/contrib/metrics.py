@@ -164,9 +164,9 @@ class MetricsReader:
 
     def _read_workers(self, reading: Reading) -> None:
         present = [one for one in self._app.store.workers.list() if one.is_present]
-        stopped = sum(one.presence == "stopped" for one in present)
-        reading.put(WORKERS, len(present) - stopped, "alive")
-        reading.put(WORKERS, stopped, "stopped")
+        suspended = sum(one.state == "suspended" for one in present)
+        reading.put(WORKERS, len(present) - suspended, "alive")
+        reading.put(WORKERS, suspended, "suspended")
         reading.put(CAPACITY, sum(one.record.concurrency for one in present))
         reading.put(CLAIMED, sum(one.running for one in present))
 

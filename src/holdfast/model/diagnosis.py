@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..blobs import BlobReference
 from ..errors import StoreError
-from .worker import Presence, WorkerStatus
+from .worker import WorkerState, WorkerStatus
 
 
 class FileUser(Struct, frozen=True):
@@ -197,8 +197,8 @@ class Diagnosis(Struct):
     clock: ClockHistory = ClockHistory()
     large_payloads: BlobReferences = BlobReferences()
 
-    def workers_that_are(self, *presence: Presence) -> list[WorkerStatus]:
-        return [worker for worker in self.workers if worker.presence in presence]
+    def workers_that_are(self, *states: WorkerState) -> list[WorkerStatus]:
+        return [worker for worker in self.workers if worker.state in states]
 
     @property
     def live_workers(self) -> list[WorkerStatus]:

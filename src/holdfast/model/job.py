@@ -10,6 +10,7 @@ States, and how a job moves between them:
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from enum import Flag, StrEnum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -36,10 +37,11 @@ class Status(StrEnum):
 
 STATUSES: frozenset[str] = frozenset(Status)
 TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in the schema are the same
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
-_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments", "new_job"})
+_PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments", "new_job"})
 
 
 class Redacted(Struct, frozen=True):
@@ -62,8 +64,10 @@ class NewJob(Redacted, frozen=True):
     args: str  # JSON
     delay: int = 0
     run_at: int | None = None  # takes precedence over delay
+    expires: int | None = None  # after the enqueue; a job that waits until then is cancelled
+    expires_at: int | None = None  # the same as a time; of an external job: when it fails
     priority: int = 0
-    max_attempts: int = 5
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout: int | None = None
     key: str | None = None
     key_window: int | None = None
@@ -78,6 +82,10 @@ class NewJob(Redacted, frozen=True):
     def due(self, now: int) -> int:
         """Return when the job is due. The database rejects times in early 1970, as a wrong unit: they are raised."""
         return now + self.delay if self.run_at is None else max(self.run_at, now // 100)
+
+    def expiry(self, now: int) -> int | None:
+        """Return when the job expires."""
+        return self.expires_at if self.expires is None else now + self.expires
 
     def first_status(self, now: int) -> Status:
         if self.links is not None and self.links.holds:
@@ -118,9 +126,10 @@ class JobRecord(Redacted, frozen=True):
     on_blocker_failure: str | None = None
     batch_id: int | None = None
     external: int = 0
-    timeout_at: int | None = None
+    expires_at: int | None = None  # of an external job: when it fails
     args_blob: str | None = None  # see blobs.py
     result_blob: str | None = None
+    state: bytes | None = None  # JSON, saved by an attempt for the next one
 
     @property
     def chain(self) -> int:
@@ -168,6 +177,7 @@ class Inserted(Struct, frozen=True):
             progress=None,
             progress_text=None,
             history=int(job.history),
+            expires_at=job.expiry(self.now),
         )
 
 
@@ -242,6 +252,8 @@ class Settlement(Redacted, frozen=True, gc=False):
     reason: str = ""
     then: NewJob | None = None  # the next job of the chain, after a success
     result_blob: str | None = None  # the blob that `result` refers to
+    progress: float | None = None  # None: as it is stored
+    progress_text: str | None = None
 
 
 class SettledAndClaimed(Struct, frozen=True):
@@ -272,6 +284,34 @@ class LeaseRenewal(Struct, frozen=True):
     started_at: int | None = None
     progress: float | None = None
     progress_text: str | None = None
+
+
+class FailedJob(Struct, frozen=True, omit_defaults=True):
+    """A job or message that failed for good, as `@app.on_failure` hands it to a hook."""
+
+    id: int
+    task: str | None
+    """None for a message."""
+    queue: str
+    attempt: int
+    max_attempts: int
+    error_code: str
+    error_detail: str
+    failed_at: datetime
+    worker: str | None = None
+    """The worker of the last attempt; None if the job was not running when it failed."""
+    fingerprint: str | None = None
+    traceback: str | None = None
+    """Of the exception that the last attempt raised, if it raised one."""
+
+
+class UnreportedFailures(Struct, frozen=True):
+    """Failures that a hook was not told about. The numbers are ids of events."""
+
+    cursor: int | None  # as it is stored; None: the hook is new
+    until: int  # what was read
+    failed: list[FailedJob]
+    more: bool
 
 
 class Criteria(Struct, frozen=True):

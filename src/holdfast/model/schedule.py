@@ -1,10 +1,13 @@
 """Schedules: which task is enqueued when. Pure data."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from .job import NewJob, Redacted
+
+if TYPE_CHECKING:
+    from random import Random
 
 Missed = Literal["coalesce", "skip", "catch_up"]
 """What to do about occurrences during which no worker was running."""
@@ -16,7 +19,7 @@ class NewSchedule(Redacted, frozen=True):
     """A schedule as `app.schedules.add` and `@app.cron` hand it to the store."""
 
     name: str
-    cron: str  # five fields, or one of the @words
+    cron: str  # five fields, or one of the @words, such as `@every 30s`
     tz: str
     task: str
     args: str  # JSON
@@ -24,10 +27,12 @@ class NewSchedule(Redacted, frozen=True):
     priority: int
     max_attempts: int
     timeout: int | None
+    expires: int | None = None
     key: str | None = None
     tags: str | None = None  # a JSON array
     missed: Missed = "coalesce"
     catch_up_limit: int = CATCH_UP_LIMIT
+    jitter: int = 0  # each job is due up to this much later than its occurrence
     source: Source = "runtime"
 
     @classmethod
@@ -35,10 +40,11 @@ class NewSchedule(Redacted, frozen=True):
         """Return a schedule that enqueues jobs like this one."""
         return cls(**{field: getattr(job, field) for field in JOB_FIELDS}, **timing)
 
-    def job(self, fire_at: int) -> NewJob:
-        """Return the job of one occurrence."""
+    def job(self, fire_at: int, random: "Random | None" = None) -> NewJob:
+        """Return the job of one occurrence. random: for the jitter, if any."""
         fields = {field: getattr(self, field) for field in JOB_FIELDS}
-        return NewJob(**fields, run_at=fire_at, actor=f"cron:{self.name}")
+        late = 0 if random is None or not self.jitter else random.randint(0, self.jitter)
+        return NewJob(**fields, run_at=fire_at + late, actor=f"cron:{self.name}")
 
     def is_like(self, other: "NewSchedule") -> bool:
         """Whether both are defined alike, whatever became of them since."""

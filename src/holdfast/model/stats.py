@@ -47,6 +47,7 @@ EVENTS = (
     *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
     *("retention_changed", "removed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
+    "schedule_run",
 )
 
 
@@ -160,6 +161,8 @@ class EventRecord(Struct, frozen=True):
     attempt: int | None
     actor: str | None
     detail: dict[str, Any]
+    queue: str | None = None  # of its job
+    task: str | None = None
 
 
 OVERVIEW = ("ready", "scheduled", "blocked", "running", "failed")

@@ -31,12 +31,12 @@ class WorkerRecord(Struct, frozen=True):
     limits: WorkerLimits = WorkerLimits()
 
 
-Presence = Literal[
+WorkerState = Literal[
     "alive",
-    "stopped",  # by SIGSTOP or SIGTSTP: it does nothing until SIGCONT
-    "dead",
-    "unknown",  # the lock file was removed
-    "ended",  # it stopped, or another worker found it dead
+    "suspended",  # by SIGSTOP or SIGTSTP: it does nothing until SIGCONT
+    "stopped",  # it shut down
+    "lost",  # its process died
+    "unknown",  # the lock file was removed, so it may be alive
 ]
 
 
@@ -44,13 +44,18 @@ class WorkerStatus(Struct, frozen=True):
     """A worker, whether its process is alive, and the jobs it has claimed."""
 
     record: WorkerRecord
-    presence: Presence
+    state: WorkerState
     claimed: list[tuple[str, str | None, int]] = []  # queue, task and number of jobs
 
     @property
     def is_present(self) -> bool:
         """Whether its process is alive, or may be."""
-        return self.presence in ("alive", "stopped", "unknown")
+        return self.state in ("alive", "suspended", "unknown")
+
+    @property
+    def is_unnoticed(self) -> bool:
+        """Whether its process died, and its jobs are not recovered yet."""
+        return self.state == "lost" and self.record.ended_at is None
 
     @property
     def running(self) -> int:

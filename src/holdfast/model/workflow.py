@@ -9,13 +9,12 @@ ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
 
 
 class Links(Struct, frozen=True):
-    """The relations of a new job to others. Times are microseconds."""
+    """The relations of a new job to others."""
 
     after: tuple[int, ...] = ()  # ids of jobs; it waits for their chains
     on_blocker_failure: OnBlockerFailure = "hold"
     batch_id: int | None = None
     external: bool = False
-    timeout_at: int | None = None
 
     @property
     def holds(self) -> bool:

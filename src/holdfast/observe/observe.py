@@ -81,7 +81,7 @@ class Observe:
                 workers=workers,
                 latency=_latency(rollup),
                 storage=self.storage(),
-                kept=self.kept(),
+                retention=self.retention(),
             )
 
     def counts(self) -> Counts:
@@ -149,7 +149,7 @@ class Observe:
         """Return the size of the database and its write-ahead log, and the free space."""
         return self._store.statistics.size()
 
-    def kept(self) -> RetentionStatus:
+    def retention(self) -> RetentionStatus:
         """Return the retention rules, what they delete next, and whether deletions were complete.
 
         Considers ages only. `app.prune(dry_run=True)` tells what limits on number or size would delete.
@@ -259,7 +259,7 @@ def _health(worker: WorkerStatus) -> WorkerHealth:
         WorkerHealth,
         worker.record,
         alive=worker.is_present,
-        stopped=worker.presence == "stopped",
+        state="alive" if worker.state == "unknown" else worker.state,
         running=worker.running,
         ending=ending if ending in (None, "stopped") else "lost",
     )

@@ -16,8 +16,8 @@ class WorkerHealth(Struct, frozen=True):
     host: str
     alive: bool
     """By the lock that the process holds while it lives, not by its heartbeat."""
-    stopped: bool
-    """Suspended by a signal, until it is continued."""
+    state: Literal["alive", "suspended", "stopped", "lost"]
+    """alive, suspended by a signal, stopped (shut down), or lost (its process died)."""
     started_at: datetime
     heartbeat_at: datetime
     running: int
@@ -27,15 +27,6 @@ class WorkerHealth(Struct, frozen=True):
     """None: all queues."""
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
-
-    @property
-    def state(self) -> Literal["alive", "halted", "stopped", "lost"]:
-        """alive, halted (suspended by a signal), stopped (shut down) or lost (its process died)."""
-        if self.ended_at is not None:
-            return self.ending or "stopped"
-        if not self.alive:
-            return "lost"
-        return "halted" if self.stopped else "alive"
 
 
 class OldestJob(Struct, frozen=True):
@@ -158,6 +149,10 @@ class Event(Struct, frozen=True):
     actor: str | None
     detail: dict[str, Any]
     """Depends on the event. Times in it are datetimes."""
+    queue: str | None = None
+    """Of its job; None if the event is not about a job."""
+    task: str | None = None
+    """Of its job; None for a message."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -171,4 +166,4 @@ class Snapshot(Struct, frozen=True):
     workers: list[WorkerHealth]
     latency: list[Latency]
     storage: Storage
-    kept: RetentionStatus
+    retention: RetentionStatus

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SettledAndClaimed,
         Settlement,
         TimelineEntry,
+        UnreportedFailures,
     )
     from ..model.pruning import (
         Deleted,
@@ -218,6 +219,10 @@ class JobStore(Protocol):
         """
         ...
 
+    def save_state(self, lease: Lease, state: str) -> bool:
+        """Store what an attempt saves for the next one, durably. Returns False if its lease was lost."""
+        ...
+
     def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
         """Return the last transition of each of these jobs, by id. Jobs that were deleted are missing."""
         ...
@@ -238,13 +243,14 @@ class JobStore(Protocol):
         actor: str,
         *,
         delay: int = 0,
-        attempts: int = 1,
+        attempts: int | None = None,
         reason: str = "",
         result: str | None = None,
         failure: Failure = ...,
     ) -> int:
         """Apply the action to every matching job in a state that allows it. Returns how many were changed.
 
+        attempts: of a requeued job; None: as many as it had at first.
         pause, resume: apply to the queues of the criteria.
         """
         ...
@@ -268,6 +274,19 @@ class JobStore(Protocol):
     def history(self, job_id: int) -> builtins.list[TimelineEntry]: ...
 
     def traceback(self, fingerprint: str) -> str | None: ...
+
+    # --- hooks that are told about failures ---
+
+    def unreported_failures(self, hook: str, after: int) -> UnreportedFailures:
+        """Read jobs that have failed for good, after the cursor of the hook and after this event. Bounded."""
+        ...
+
+    def report_failures(self, hook: str, found: UnreportedFailures, jobs: Sequence[NewJob]) -> builtins.list[int]:
+        """Enqueue the jobs that tell the hook, and move its cursor, in one transaction. Returns their ids.
+
+        Returns none if another process has moved the cursor.
+        """
+        ...
 
     # --- large payloads ---
 
@@ -356,6 +375,13 @@ class WorkflowStore(Protocol):
 
 class ScheduleStore(Protocol):
     """Cron schedules."""
+
+    def run_now(self, name: str, actor: str, reason: str = "") -> Inserted | None:
+        """Enqueue a job of the schedule now, paused or not. Its occurrences stay as they are.
+
+        Returns None if there is no such schedule.
+        """
+        ...
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         """Add a schedule, or change the one of that name. A new expression counts from now.

@@ -5,6 +5,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..worker.attempt import Attempt
 from ..worker.executor import Executor
 from ..worker.outcomes import OutcomeMapper
 from ..worker.process_pool import (
+    STOP_SECONDS,
     AttemptFinished,
     Completing,
     Progress,
@@ -40,6 +42,7 @@ class _PipedAttempt(Attempt, eq=False):
     pipe: Any = None
 
     def report_progress(self, fraction: float | None, text: str | None) -> None:
+        super().report_progress(fraction, text)
         self.pipe.send_bytes(encode(Progress(fraction, text)))
 
     def set_completing(self, completing: bool) -> None:
@@ -54,26 +57,53 @@ def main(pipe: Connection, locations: TaskLocations) -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     if style := os.environ.get(LOG_STYLE):
         write_logs_to_stderr(style)
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, requests), daemon=True).start()
+    requests = _Requests(pipe)
+    threading.Thread(target=requests.receive, daemon=True).start()
     tasks: dict[str, Task[..., Any]] = {}
     for name in locations:  # before the first attempt starts, since importing takes time
         with contextlib.suppress(Exception):  # reported when that task is to run
             tasks[name] = load_task(*locations[name])
+    hooks = {id(task.app): task.app._hooks for task in tasks.values()}.values()
     with contextlib.suppress(OSError):  # the worker has ended
+        try:
+            for one in hooks:
+                one.start("pool")
+        except BaseException as error:  # noqa: BLE001  user code
+            pipe.send_bytes(encode(TaskNotLoaded(shorten(f"on_worker_start raised {error!r}"))))
+            os._exit(1)
         pipe.send_bytes(encode(Ready()))
-        while True:
-            start = decode_start(requests.get())
-            pipe.send_bytes(encode(_run(start, locations, tasks, pipe)))
+        while (request := requests.next()) is not None:
+            answer = _run(decode_start(request), locations, tasks, pipe)
+            requests.unanswered -= 1
+            pipe.send_bytes(encode(answer))
+        for one in hooks:
+            one.stop("pool")
     os._exit(0)
 
 
-def _receive(pipe: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
-    """Receive requests, and exit when the worker ends, even in the middle of a handler."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            requests.put(pipe.recv_bytes())
-    os._exit(0)
+class _Requests:
+    """Receives requests from the worker."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.unanswered = 0
+
+    def next(self) -> bytes | None:
+        """Wait for the next request. None: the worker needs this process no more."""
+        return self._queue.get()
+
+    def receive(self) -> None:
+        """Receive requests until the worker ends or closes the pipe, then exit: at once, if a handler is running."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                request = self._pipe.recv_bytes()
+                self.unanswered += 1
+                self._queue.put(request)
+        if not self.unanswered:
+            self._queue.put(None)
+            time.sleep(STOP_SECONDS)
+        os._exit(0)
 
 
 def _run(

@@ -155,6 +155,7 @@ class Holdfast(App):
         from ..retention import to_json
         from ..upkeep.background import BackgroundPruner
         from ..worker.claiming import parse_queues
+        from ..worker.failure_reporter import FailureReporter
         from ..worker.scheduler import Scheduler
         from ..worker.worker import Worker, WorkerOptions, WorkerParts
 
@@ -191,6 +192,8 @@ class Holdfast(App):
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
             upkeep=BackgroundPruner(self.store, self.clock),
+            reporter=FailureReporter(self.store, self.failure_hooks()),
+            hooks=self._hooks,
             retention=None if self._retention is None else to_json(self._retention).decode(),
         )
         return Worker(parts, options)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
+from ..text import span
 from ..worker.signals import StopSignals, WakeUp
 
 log = logging.getLogger("holdfast.worker")
@@ -106,7 +107,7 @@ class WorkerProcesses:
                 return True
             if process.code is not None:
                 ending = _describe_exit(process.code)
-                log.error("worker process %d %s; restarting in %s s", process.pid, ending, f"{process.backoff:g}")
+                log.error("worker process %d %s; restarting in %s", process.pid, ending, span(process.backoff))
                 process.code = None
         return False
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from .. import validate
@@ -17,7 +16,6 @@ from ..app.job import Job
 from ..app.jobs import all_records
 from ..app.options import OPTIONS
 from ..app.task import BoundTask, Task
-from ..clock import SECOND, as_datetime
 from ..codec import decoder, encode
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload
 from ..failure import shorten
@@ -31,28 +29,9 @@ _plain = decoder(Any)
 
 # How to read from a job each option that a test can expect.
 OPTION_VALUES: dict[str, Callable[[Job[Any]], Any]] = {
-    "queue": lambda job: job.queue,
-    "priority": lambda job: job.priority,
-    "key": lambda job: job.key,
-    "delay": lambda job: (job.run_at - job.created_at).total_seconds(),
-    "run_at": lambda job: job.run_at,
-    "tags": lambda job: job.tags,
+    **{name: option.of_job for name, option in OPTIONS.items() if option.of_job is not None},
     "status": lambda job: job.status,
-    "max_attempts": lambda job: job.max_attempts,
-    "timeout": lambda job: job.timeout,
-    "after": lambda job: tuple(one.chain_id for one in job._app.store.workflows.blockers(job.id).found),
-    "on_blocker_failure": lambda job: job.on_blocker_failure,
-    "batch": lambda job: job.batch_id,
 }
-
-# How to convert the validated options of `task.using(…)`.
-_FROM_USING: dict[str, Callable[[Any], Any]] = {
-    "delay": lambda value: value / SECOND,
-    "run_at": as_datetime,
-    "timeout": lambda value: None if value is None else value / SECOND,
-    "tags": lambda value: msgspec.json.decode(value),
-}
-_NOT_STORED = {"key_window", "on_conflict", "conn"}
 
 
 class _Missing:
@@ -111,7 +90,8 @@ class Expected:
 
     def _compare_options(self, job: Job[Any]) -> Iterator[Comparison]:
         for name, value in self.options.items():
-            found = OPTION_VALUES[name](job)
+            at_a_time = name == "expires" and isinstance(value, datetime)
+            found = job.expires_at if at_a_time else OPTION_VALUES[name](job)
             yield Comparison(name, show(value), show(found), _matches(name, value, found))
 
     def _by_position(self, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -136,8 +116,7 @@ def _unpack(target: Target) -> tuple[App, Task[..., Any] | None, dict[str, Any]]
     if isinstance(target, Task):
         return target.app, target, {}
     if isinstance(target, BoundTask):
-        known = {name: value for name, value in target._options.items() if name not in _NOT_STORED}
-        using = {name: _FROM_USING[name](value) if name in _FROM_USING else value for name, value in known.items()}
+        using = {name: OPTIONS[name].shown(value) for name, value in target._options.items() if name in OPTION_VALUES}
         return target._task.app, target._task, using
     raise InvalidInput(f"the first argument must be a task, task.using(…) or an app, got {validate.shown(target)}")
 
@@ -149,8 +128,8 @@ def _parameters(task: Task[..., Any]) -> dict[str, inspect.Parameter]:
 
 def _checked(name: str, value: Any) -> Any:
     """Validate an expected option. Times may be ranges; jobs and batches become ids."""
-    if name in ("after", "batch"):
-        return OPTIONS[name].check(value)
+    if name in ("after", "batch", "expires"):
+        return OPTIONS[name].shown(OPTIONS[name].check(value))
     check: Callable[[Any, str], int] | None = {"delay": validate.duration, "run_at": validate.moment}.get(name)
     if check is None:
         return value
@@ -215,10 +194,10 @@ def assert_enqueued(what: Target, /, *args: Any, **match: Any) -> list[Job[Any]]
 
     what: a task, `task.using(…)` with the expected options, or an app for any of its tasks.
     args: positional arguments of the task. Arguments that are not given may have any value.
-    match: keyword arguments of the task, and the options `queue`, `priority`, `key`, `delay`, `run_at`, `tags`,
-        `status`, `max_attempts`, `timeout`, `after`, `on_blocker_failure`, `batch`; and `count`, the exact number of
-        such jobs. `delay` and `run_at` may be a pair, the ends of a range. If the task has a parameter with the name
-        of an option, the name means the argument; pass the option with `using`.
+    match: keyword arguments of the task, the options of `using` that a job keeps, such as `queue`, `key` and `delay`,
+        the `status` of the job, and `count`, the exact number of such jobs. `delay` and `run_at` may be a pair, the
+        ends of a range. If the task has a parameter with the name of an option, the name means the argument; pass the
+        option with `using`.
     """
     __tracebackhide__ = True
     search = _Search(Expected(what, args, match, with_count=True))

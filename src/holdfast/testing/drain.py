@@ -13,6 +13,7 @@ from ..app.jobs import all_records
 from ..clock import SECOND
 from ..errors import InvalidInput
 from ..model.job import ClaimRequest, Criteria, JobRecord, Settlement
+from ..worker.failure_reporter import FailureReporter
 from .clock import FakeClock
 from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
@@ -130,10 +131,14 @@ def drain(
     ran: list[Ran] = []
     store_declared(app)
     occurrence = fire(app)
+    reporter = FailureReporter(app.store, app.failure_hooks())
+    reporter.report()
     while True:
         for one in _run_due(app, most, ran):
             if raise_errors:
                 raise_first_error([one])
+        if reporter.report():
+            continue
         moment = _next_moment(app, end, occurrence)
         if moment is None:
             break
@@ -189,9 +194,9 @@ def _next_due(app: App) -> float:
 
 
 def _due_at(record: JobRecord) -> float:
-    if record.status == "scheduled":
-        return record.run_at
-    return math.inf if record.timeout_at is None else record.timeout_at
+    """Return when the job changes: it is due, or it expires."""
+    due = record.run_at if record.status == "scheduled" else math.inf
+    return due if record.expires_at is None else min(due, record.expires_at)
 
 
 def _move_to(clock: Any, moment: int) -> None:

@@ -12,6 +12,7 @@ from .. import validate
 from ..app import App
 from ..errors import InvalidInput
 from ..model.job import TERMINAL, ClaimRequest, Sweep
+from ..worker.failure_reporter import FailureReporter
 from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 T = TypeVar("T")
@@ -140,9 +141,11 @@ class _Inline:
         wanted = ClaimRequest((), 1, lease_of(app), app.store.actor, job_id=job_id)
         claimed = next(iter(app.store.jobs.settle_and_claim([], [wanted]).claimed), None)
         if claimed is not None:
+            reporter = FailureReporter(app.store, app.failure_hooks())
+            reporter.report()
             running.started += 1
             running.ran.append(run_claimed(app, claimed))
-            running.queue.extend((app, follower) for follower in _followers(app, job_id))
+            running.queue.extend((app, follower) for follower in [*_followers(app, job_id), *reporter.report()])
 
 
 def _followers(app: App, job_id: int) -> list[int]:

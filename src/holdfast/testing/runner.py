@@ -78,10 +78,7 @@ def run_claimed(app: App, claimed: Claimed) -> Ran:
     mapper = _RecordingMapper(app.error_table, app.random)
     executor = Executor(mapper, app.clock, app._layers(), app.store, app._context_backend)
     attempt = _TestAttempt(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
-    settlement = _execute(executor, attempt)
-    if attempt.has_new_progress:
-        progress = LeaseRenewal(claimed.lease, attempt.started_at, attempt.progress, attempt.progress_text)
-        app.store.jobs.renew([progress], lease_of(app))
+    settlement = attempt.with_progress(_execute(executor, attempt))
     settled = SettledAndClaimed([], [])
     if attempt.completed is None:
         settled = app.store.jobs.settle_and_claim([settlement], [])

@@ -5,6 +5,7 @@ from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..clock import SECOND, Clock, boot_ns
 from ..context import Complete, Context, ContextBackend, LastError
@@ -33,6 +34,10 @@ class Handler(Protocol):
 
     @property
     def wants_context(self) -> bool: ...
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this is retried, as far as its type decides about it."""
+        ...
 
     def check_result(self, data: bytes) -> None:
         """Raise InvalidInput if the result does not have the annotated return type of the task."""
@@ -104,6 +109,12 @@ class Attempt(Struct, eq=False):
     def set_completing(self, completing: bool) -> None:
         """Mark the start or end of ctx.complete(). In between, housekeeping does not treat the lease as lost."""
         self.completing_since_ns = monotonic_ns() if completing else 0
+
+    def with_progress(self, settlement: Settlement) -> Settlement:
+        """Return the settlement with the last progress, which may not be stored yet."""
+        if self.progress is None:
+            return settlement
+        return replace(settlement, progress=self.progress, progress_text=self.progress_text)
 
     # --- called by the Context ---
 

@@ -69,6 +69,8 @@ class Dispatcher:
             return False
         if not self.unsettled:
             self._oldest_unsettled_ns = monotonic_ns()
+        if attempt.progress is not None:
+            settlement = attempt.with_progress(settlement)
         self.unsettled.append((attempt, attempt.completed or settlement))
         return True
 

@@ -137,7 +137,7 @@ class Executor:
                     except Then as then:  # a handler may raise Then instead of returning it
                         transaction.result = raised = then
                 settlement = self._outcome_mapper.for_completion(attempt, transaction.result)
-                settlement = self._store.jobs.offload(settlement)
+                settlement = self._store.jobs.offload(attempt.with_progress(settlement))
                 if attempt.cancelled or not self._store.jobs.settle(settlement, transaction):
                     raise LeaseLost(lost)
             attempt.completed = settlement

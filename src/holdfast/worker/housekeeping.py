@@ -45,6 +45,7 @@ DEAD_WORKERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
+REPORT_NS = 1000 * MILLISECOND
 FOLD_JOBS = 4000
 FOLD_BATCH = 10_000  # events; after a step of as many, fold again at once (a step has at most 20,000)
 BLOCKED_SECONDS = 0.05  # a transaction that is open for longer blocks other writers
@@ -75,7 +76,7 @@ class Housekeeping:
         self._started_count = -1  # in the last round
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
         self._unknown_claims: dict[Lease, int] = {}  # at the last heartbeat, and the rounds begun when first seen
-        self._settled_at_fold = 0
+        self._settled_at_fold = self._failed_at_report = 0
 
     def run_round(self, draining: bool = False) -> float:
         """Do everything that is due. Returns the seconds until the next round."""
@@ -154,6 +155,7 @@ class Housekeeping:
         if self._is_due("heartbeat", HEARTBEAT_NS, now):
             self._do("recording a heartbeat", self._heartbeat)
         delay = min(delay, self._do("adding up statistics", lambda: self._fold(now)))
+        delay = min(delay, self._do("reporting failures", lambda: self._report_failures(now)))
         if not draining:
             delay = min(delay, self._do("firing schedules", self._parts.scheduler.fire_due))
             delay = min(delay, self._do("pruning", self._parts.upkeep.do_some))
@@ -302,6 +304,13 @@ class Housekeeping:
                 del self._last["fold"]
                 return 0.0
         return math.inf
+
+    def _report_failures(self, now: int) -> None:
+        """Tell the hooks about failures: once a second, and after a failure of this worker."""
+        failed = self._job_log.counts["failed"]
+        if failed != self._failed_at_report or self._is_due("failures", REPORT_NS, now):
+            self._failed_at_report = failed
+            self._parts.reporter.report()
 
     # --- other workers ---
 

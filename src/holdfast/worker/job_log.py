@@ -14,6 +14,7 @@ from time import monotonic
 from ..clock import SECOND
 from ..failure import describe
 from ..model.job import LastTransition, Settlement, Transition
+from ..text import span
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -184,7 +185,7 @@ class JobLog:
         if code is not None:
             text += f": {code}" if outcome == "lost" else f" with {code}"
         if outcome in RESCHEDULED:
-            text += f"{', retry in' if outcome == 'retry_scheduled' else ' for'} {settlement.delay / SECOND:g} s"
+            text += f"{', retry in' if outcome == 'retry_scheduled' else ' for'} {_delay(settlement.delay)}"
         if settlement.then is not None:
             text += f", continues with {settlement.then.task}"
         text += f" (attempt {claimed.attempt} of {claimed.max_attempts}"
@@ -242,7 +243,12 @@ def _outcome(attempt: Attempt, settlement: Settlement) -> str:
     return EVENTS[settlement.transition]
 
 
+def _delay(microseconds: int) -> str:
+    seconds = microseconds / SECOND
+    return f"{round(seconds, 1):g} s" if seconds < 60 else span(seconds)
+
+
 def _duration(microseconds: float) -> str:
     if microseconds < SECOND:
         return f"{microseconds / 1000:.1f} ms"
-    return f"{microseconds / SECOND:.1f} s"
+    return f"{microseconds / SECOND:.1f} s" if microseconds < 60 * SECOND else span(microseconds / SECOND)

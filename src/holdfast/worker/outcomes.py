@@ -1,6 +1,7 @@
 """Retry or fail: decide how an attempt is settled, from what its handler returned or raised.
 
-- An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy.
+- An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy. The
+  task's `retry_on` and `give_up_on` name exceptions that fail the job at once.
 - `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
 - A payload that does not fit the function, and a result that is too large, not JSON or not of the annotated type,
   fail the job at once.
@@ -104,7 +105,8 @@ class OutcomeMapper:
                 return self.for_outcome(attempt, error)
             if isinstance(error, InvalidContinuation):
                 return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", shorten(str(error))))
-            return self.retry(attempt, self._errors.failure(error))
+            failure = self._errors.failure(error)
+            return self.retry(attempt, failure) if attempt.handler.retries(error) else self._failed(attempt, failure)
         except BaseException:  # noqa: BLE001  user code: __str__ or a property of the exception may raise
             return self.retry(attempt, INDESCRIBABLE)
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from .attempt import Attempt
 from .outcomes import OutcomeMapper
 from .thread_pool import PoolThread
 
+STOP_SECONDS = 5.0  # for the stop hooks of a child
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -24,7 +26,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class TaskNotLoaded(Struct, frozen=True, tag=True):
-    """Sent by a child that cannot import the task. detail: the reason."""
+    """Sent by a child that cannot import the task, or whose start hook raised. detail: the reason."""
 
     detail: str
 
@@ -96,6 +98,7 @@ class Child:
         self.process, self.pipe = process, pipe
         self.jobs_run = 0
         self.exceeded_memory = False
+        self.is_idle = False  # it has started, and runs nothing
 
     def receive(self) -> ChildMessage:
         return decode_message(self.pipe.recv_bytes())
@@ -153,9 +156,11 @@ class ProcessPool:
             attempt.stop = child.kill
             if attempt.cancelled:  # in the meantime: it is settled, so do not run it
                 raise EOFError
+            child.is_idle = False
             # The child asks again whether the attempt may start: it may have to wait for a processor.
             child.pipe.send_bytes(encode(StartAttempt(attempt.claimed, attempt.start_until_ns)))
             settlement = self._receive_settlement(child, attempt)
+            child.is_idle = True
         except (EOFError, OSError):
             return self._outcome_mapper.retry(attempt, self._remove_dead(thread))
         except Exception as error:  # noqa: BLE001  a message that cannot be encoded, or not be decoded
@@ -174,11 +179,19 @@ class ProcessPool:
                     child.kill()
 
     def close(self) -> None:
-        """Kill all children, and start no more."""
+        """Start no more children, let idle ones exit, and kill the others."""
         with self._lock:
             self._closed = True
-            for child in self._children:
+            children = list(self._children)
+        for child in children:
+            if child.is_idle:
+                child.close()
+            else:
                 child.kill()
+        until = monotonic() + STOP_SECONDS
+        for child in children:
+            child.process.join(max(0.0, until - monotonic()))
+            child.kill()
 
     def _get_child(self, thread: PoolThread) -> Child:
         if isinstance(thread.resource, Child):
@@ -188,7 +201,10 @@ class ProcessPool:
                 raise EOFError
             child = thread.resource = Child(*self._spawn())
             self._children.add(child)
-        child.receive()  # Ready
+        message = child.receive()
+        if isinstance(message, TaskNotLoaded):
+            raise RuntimeError(message.detail)
+        child.is_idle = True
         return child
 
     def _receive_settlement(self, child: Child, attempt: Attempt) -> Settlement:

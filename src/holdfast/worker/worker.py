@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from random import Random
 from time import monotonic, monotonic_ns
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from .claiming import ClaimPlanner, RunTimes, ServedQueue
 from .dispatcher import Dispatcher
 from .event_loop import EventLoop
 from .executor import Executor
+from .failure_reporter import FailureReporter
 from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, Housekeeping
 from .job_log import JobLog
 from .outcomes import OutcomeMapper
@@ -61,6 +62,18 @@ class BackgroundPruning(Protocol):
         ...
 
 
+class ProcessHooks(Protocol):
+    """Functions of the program that are called when a process which runs jobs starts and stops."""
+
+    def start(self, process: Literal["worker", "pool"]) -> None:
+        """Call them all. Raises what they raise."""
+        ...
+
+    def stop(self, process: Literal["worker", "pool"]) -> None:
+        """Call them all. Logs what they raise."""
+        ...
+
+
 class WorkerParts(Struct, frozen=True):
     """The objects that a worker is built from."""
 
@@ -74,6 +87,8 @@ class WorkerParts(Struct, frozen=True):
     spawn: Spawn
     scheduler: Scheduler
     upkeep: BackgroundPruning
+    reporter: FailureReporter
+    hooks: ProcessHooks
     retention: str | None
     """The retention policy in the program's code, as JSON, if it has one."""
 
@@ -157,12 +172,20 @@ class WorkerRun:
         self.has_too_many_stuck = self._is_blocked = False
 
     def run(self) -> WorkerReport:
+        self._parts.hooks.start("worker")
+        try:
+            return self._run()
+        finally:
+            self._parts.hooks.stop("worker")
+
+    def _run(self) -> WorkerReport:
         housekeeping = Housekeeping(
             self, self._parts, self._job_log, self._threads, self._process_threads, self._loop, self._process_pool
         )
         with StopSignals(self.stop), closing(self._job_log):
             self._store.workers.register(self._record(), self._parts.retention)
             self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES, MAX_SWEPT)
+            self._parts.reporter.report()  # a new hook begins here
             try:
                 self._threads.wake_or_start_threads(1)
                 self._parts.scheduler.store_declared(lambda: self._stopping)
@@ -270,7 +293,7 @@ class WorkerRun:
 
     def _is_idle(self) -> bool:
         """Return whether nothing is running or unsettled, and no job is ready that this worker serves."""
-        if self.dispatcher.is_busy():
+        if self.dispatcher.is_busy() or self._parts.reporter.report():
             return False
         return self.dispatcher.settle_and_claim(None) is False
 

@@ -1,4 +1,4 @@
-"""`holdfast cron`: list schedules; pause, resume or remove one."""
+"""`holdfast cron`: list schedules; pause, resume, run or remove one."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ import click
 from ...app.schedules import Schedule
 from ..bulk import print_paused, print_result
 from ..options import AuditOptions, DatabaseOption, change_options, complete_schedules, example, read_options
-from ..output import Column, Row, age, document, due, note, status_cell, table
+from ..output import Column, Row, age, document, due, local_text, note, say, status_cell, table
 
 COLUMNS = (
     Column("NAME", least=10), Column("CRON"), Column("ZONE", least=6, spare=3),
@@ -19,15 +19,17 @@ name_argument = click.argument("name", shell_complete=complete_schedules)
 
 @click.group(
     invoke_without_command=True,
-    epilog=example("holdfast cron --db app.db", "holdfast cron pause tidy --db app.db"),
+    epilog=example(
+        "holdfast cron --db app.db", "holdfast cron pause tidy --db app.db", "holdfast cron run tidy --db app.db"
+    ),
 )
 @read_options
 @click.pass_context
 def cron(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
     """List the schedules, or change one.
 
-    NEXT and LAST are the next and the last run. A schedule made by @app.cron appears once a worker with that code has
-    started.
+    NEXT and LAST are the next and the last run, as local times of the schedule's zone. A schedule made by @app.cron
+    or @app.every appears once a worker with that code has started.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -45,8 +47,12 @@ def cron(ctx: click.Context, database: DatabaseOption, as_json: bool) -> None:
 def _row(schedule: Schedule, now: datetime) -> Row:
     upcoming = status_cell("paused") if schedule.paused else ""
     if schedule.next_at is not None:
-        upcoming = due(schedule.next_at, now)
-    last = "" if schedule.last_at is None else f"{age(schedule.last_at, now)} ago"
+        upcoming = f"{local_text(schedule.next_at, schedule.tz)}, {due(schedule.next_at, now)}"
+    last = (
+        ""
+        if schedule.last_at is None
+        else f"{local_text(schedule.last_at, schedule.tz)}, {age(schedule.last_at, now)} ago"
+    )
     return [schedule.name, schedule.cron, schedule.tz, schedule.task, schedule.queue, upcoming, last]
 
 
@@ -66,6 +72,24 @@ def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bo
     """Resume a paused schedule. Runs that were missed during the pause are not made up."""
     with database.open() as app:
         print_paused("schedule", name, False, app.schedules.resume(name, **audit), as_json)
+
+
+@cron.command("run", epilog=example("holdfast cron run tidy --reason 'after the outage' --db app.db"))
+@name_argument
+@change_options
+def run_now(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bool) -> None:
+    """Enqueue a job of the schedule now, and print its id.
+
+    The next run stays as it is, and a paused schedule stays paused.
+    """
+    with database.open() as app:
+        job = app.schedules.run_now(name, **audit)
+    if as_json:
+        document({"schedule": name, "id": job.id, "deduplicated": job.deduplicated})
+        return
+    if job.deduplicated:
+        note(f"Nothing stored: job {job.id}, which is {job.status}, already has the key {job.key!r}")
+    say(str(job.id))
 
 
 @cron.command(epilog=example("holdfast cron remove tidy --db app.db"))

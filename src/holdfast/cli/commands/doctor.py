@@ -89,8 +89,8 @@ def _print_finding(finding: "Finding") -> None:
         [Cell(finding.severity, STYLES[finding.severity]), Cell(finding.code, "bold")],
         [finding.meaning],
     ]
-    if finding.mend:
-        rows.append([f"Fix: {finding.mend}"])
+    if finding.fix:
+        rows.append([f"Fix: {finding.fix}"])
     rows.append([""])
     lines(rows, wrap=True)
 

@@ -14,10 +14,8 @@ import click
 import msgspec
 
 from ... import validate
-from ...model.job import Criteria
 from ...model.stats import EVENTS
-from ...serialize import to_data
-from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
+from ..options import DatabaseOption, complete_jobs, complete_queues, complete_tasks, example, job_id, read_options
 from ..output import Cell, json_lines, lines, note, utc_text
 
 if TYPE_CHECKING:
@@ -44,31 +42,31 @@ STYLES = {
 }
 
 
-class Subject(NamedTuple):
-    """Queue and task of the job an event is about; None if it is about no job, or the job was deleted."""
-
-    queue: str | None = None
-    task: str | None = None
-
-
 class EventFilter(NamedTuple):
-    """Selects events by job, names and actors. An empty set matches any."""
+    """Selects events by job, names, actors, tasks and queues. An empty set matches any."""
 
     job: int | None
     names: frozenset[str]
     actors: frozenset[str]
+    tasks: frozenset[str]
+    queues: frozenset[str]
 
     @property
     def is_narrow(self) -> bool:
         """Whether some of the events read may not match."""
-        return bool(self.names or self.actors)
+        return bool(self.names or self.actors or self.tasks or self.queues)
 
     def matching(self, batch: Sequence[Event]) -> list[Event]:
-        return [
-            event
-            for event in batch
-            if (not self.names or event.event in self.names) and (not self.actors or event.actor in self.actors)
-        ]
+        return [event for event in batch if self._matches(event)]
+
+    def _matches(self, event: Event) -> bool:
+        # The detail names the queue that was paused or resumed, and the task of a schedule.
+        return (
+            (not self.names or event.event in self.names)
+            and (not self.actors or event.actor in self.actors)
+            and (not self.tasks or bool(self.tasks & {event.task, event.detail.get("task")}))
+            and (not self.queues or bool(self.queues & {event.queue, event.detail.get("queue")}))
+        )
 
 
 def _check_names(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
@@ -88,6 +86,7 @@ def _complete_events(ctx: click.Context, param: click.Parameter, incomplete: str
     epilog=example(
         "holdfast events --follow --db app.db",
         "holdfast events --job 42 --db app.db",
+        "holdfast events --task send_mail --event failed --db app.db",
         "holdfast events --actor kim --event paused --event resumed --db app.db",
         "holdfast events --after 1017 --follow --json --db app.db | jq .event",
     )
@@ -101,6 +100,14 @@ def _complete_events(ctx: click.Context, param: click.Parameter, incomplete: str
 @click.option(
     "--actor", "actors", multiple=True, metavar="NAME",
     help="Only events caused by this person, process or worker. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--task", "tasks", multiple=True, metavar="NAME", shell_complete=complete_tasks,
+    help="Only events of jobs and schedules of this task. Can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--queue", "queues", multiple=True, metavar="NAME", shell_complete=complete_queues,
+    help="Only events of this queue and of its jobs. Can be repeated.",
 )  # fmt: skip
 @click.option(
     "--after", type=click.IntRange(0, 2**63 - 1), metavar="CURSOR",
@@ -117,6 +124,8 @@ def events(
     of_job: int | None,
     names: frozenset[str],
     actors: tuple[str, ...],
+    tasks: tuple[str, ...],
+    queues: tuple[str, ...],
     after: int | None,
     limit: int | None,
     as_json: bool,
@@ -124,14 +133,14 @@ def events(
     """Print the event log, and follow it.
 
     It has every change of a job, queue or schedule, and who made it. At the end, a note on standard error names the
-    cursor to continue from. With --json, each line is an object. With --event or --actor, only the last 100,000
-    events are searched; --after 0 searches all.
+    cursor to continue from. With --json, each line is an object. With --event, --actor, --task or --queue, only the
+    last 100,000 events are searched; --after 0 searches all.
     """
-    wanted = EventFilter(of_job, names, frozenset(actors))
+    wanted = EventFilter(of_job, names, frozenset(actors), frozenset(tasks), frozenset(queues))
     with database.open() as app:
         if of_job is not None and not follow:
             app.jobs.get(of_job)  # raises JobNotFound
-        printer = _Printer(app, as_json)
+        printer = _Printer(as_json)
         cursor = _print_past(app, printer, wanted, after, limit)
         if follow:
             with _ReaderWatch(app.store.wake_waiters) as reader:
@@ -229,37 +238,24 @@ class _ReaderWatch:
 class _Printer:
     """Prints events, one per line."""
 
-    def __init__(self, app: Holdfast, as_json: bool) -> None:
-        self._app, self._as_json = app, as_json
-        self._known: dict[int, Subject] = {}
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
         self.count = 0
 
     def __call__(self, batch: Sequence[Event]) -> None:
         self.count += len(batch)
         if not batch:
             return
-        subjects = self._subjects({event.job_id for event in batch if event.job_id is not None})
-        pairs = [(event, subjects.get(event.job_id or 0, Subject())) for event in batch]
         if self._as_json:
-            json_lines(to_data(event) | subject._asdict() for event, subject in pairs)
+            json_lines(batch)
         else:
-            lines(_cells(*pair) for pair in pairs)
-
-    def _subjects(self, ids: set[int]) -> dict[int, Subject]:
-        """Read the jobs of a batch at once. Those of the last batch are cached: a job's task never changes."""
-        known = {id: self._known[id] for id in ids if id in self._known}
-        missing = tuple(ids - known.keys())
-        if missing:
-            records = self._app.store.jobs.list(Criteria(ids=missing), len(missing)).records
-            known |= {record.id: Subject(record.queue, record.task) for record in records}
-        self._known = known
-        return known
+            lines(_cells(event) for event in batch)
 
 
-def _cells(event: Event, subject: Subject) -> list[Cell]:
+def _cells(event: Event) -> list[Cell]:
     words = [f"attempt {event.attempt}"] if event.event == "claimed" else []
     detail = ", ".join([*words, *detail_words(event.event, event.detail)])
-    about = subject.task or ("" if subject.queue is None else f"message on {subject.queue}")
+    about = event.task or ("" if event.queue is None else f"message on {event.queue}")
     return [
         Cell(_time(event.at)),
         Cell(f"{'' if event.job_id is None else event.job_id:>{JOB_WIDTH}}"),

@@ -16,6 +16,7 @@ from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count
 from ..options import (
     AuditOptions,
     DatabaseOption,
+    attempts_option,
     audit_options,
     change_options,
     complete_jobs,
@@ -64,7 +65,7 @@ def bulk_command(complete: Any) -> Callable[[F], F]:
         "holdfast retry --error-code DEPENDENCY:SMTP --since 2h --db app.db",
     )
 )
-@click.option("--attempts", type=int, default=1, show_default=True, metavar="N", help="Additional attempts per job.")
+@attempts_option
 @delay_option
 @bulk_command(complete_retryable)
 def retry(
@@ -72,7 +73,7 @@ def retry(
     ids: tuple[int, ...],
     filters: Filters,
     options: BulkOptions,
-    attempts: int,
+    attempts: int | None,
     delay: float,
     audit: AuditOptions,
 ) -> None:

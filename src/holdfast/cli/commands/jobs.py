@@ -86,7 +86,7 @@ def _row(job: Job[Any], now: datetime, with_args: bool) -> Row:
 
 
 def payload_text(job: Job[Any], name: str) -> str:
-    """Return the job's `args` or `result` as JSON text, or why it cannot be read."""
+    """Return the job's `args`, `result` or `state` as JSON text, or why it cannot be read."""
     try:
         return msgspec.json.encode(getattr(job, name)).decode()
     except (InvalidPayload, BlobMissing, BlobError) as error:
@@ -94,7 +94,7 @@ def payload_text(job: Job[Any], name: str) -> str:
 
 
 def job_data(job: Job[Any], *payloads: str) -> dict[str, Any]:
-    """Return the job for JSON. payloads: `args` and `result`, which are private unless the operator asks for them."""
+    """Return the job for JSON. payloads: `args`, `result`, `state`: private unless the operator asks for them."""
     data: dict[str, Any] = to_data(job)
     for name in payloads:
         try:

@@ -7,6 +7,7 @@ from ..bulk import confirm, print_paused, print_result
 from ..options import (
     AuditOptions,
     DatabaseOption,
+    attempts_option,
     change_options,
     complete_queues,
     delay_option,
@@ -82,17 +83,15 @@ def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bo
 
 @queues.command(epilog=example("holdfast queues requeue inbox --db app.db"))
 @name_argument
-@click.option(
-    "--attempts", type=int, default=3, show_default=True, metavar="N", help="Additional attempts per message."
-)
+@attempts_option
 @delay_option
 @change_options
 def requeue(
-    database: DatabaseOption, name: str, attempts: int, delay: float, audit: AuditOptions, as_json: bool
+    database: DatabaseOption, name: str, attempts: int | None, delay: float, audit: AuditOptions, as_json: bool
 ) -> None:
     """Deliver the dead letters of the queue again: its failed messages, not its tasks."""
     with database.open() as app:
-        count = app.queue(name, max_attempts=attempts).requeue(delay=delay, **audit)
+        count = app.queue(name).requeue(attempts=attempts, delay=delay, **audit)
     print_result({"queue": name, "requeued": count}, f"{plural(count, 'message')} requeued.", count, as_json)
 
 

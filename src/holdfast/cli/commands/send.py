@@ -11,12 +11,11 @@ from ...app.options import EnqueueOptions, checked
 from ...codec import MAX_BYTES, decoder, encode
 from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadTooLarge
 from ...failure import shorten
-from ...model.job import NewJob
+from ...model.job import DEFAULT_MAX_ATTEMPTS, NewJob
 from ...supervisor import Holdfast
-from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, example, read_options
+from ..options import DatabaseOption, complete_queues, complete_tasks, delay_option, duration, example, read_options
 from ..output import document, note, say
 
-MESSAGE_ATTEMPTS = 3
 _decode = decoder(Any)
 
 
@@ -36,7 +35,16 @@ _decode = decoder(Any)
 @click.option("--priority", type=int, metavar="N", help="Higher priorities run first.  [default: 0]")
 @click.option("--key", metavar="TEXT", help="If an unfinished job has this key, store nothing and print its id.")
 @click.option(
-    "--max-attempts", type=int, metavar="N", help="Attempts before it fails for good.  [default: 3, with --task 5]"
+    "--max-attempts",
+    type=int,
+    metavar="N",
+    help=f"Attempts before it fails for good.  [default: {DEFAULT_MAX_ATTEMPTS}]",
+)
+@click.option(
+    "--expires",
+    type=duration,
+    metavar="DURATION",
+    help="Cancel the job if it has not started 10s, 5m, 1h, … from now.",
 )
 @click.option("--create", is_flag=True, help="Create the database if it does not exist.")
 @read_options
@@ -49,6 +57,7 @@ def send(
     priority: int | None,
     key: str | None,
     max_attempts: int | None,
+    expires: float | None,
     create: bool,
     as_json: bool,
 ) -> None:
@@ -61,7 +70,7 @@ def send(
     data = sys.stdin.buffer.read() if json == "-" else json.encode("utf-8", "surrogateescape")
     value = parse(data)
     with database.open(migrate=create) as app:
-        given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts}
+        given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts, "expires": expires}
         new = _new_job(app, queue, task, value, {name: one for name, one in given.items() if one is not None})
         inserted = app.store.jobs.insert(new)
     if as_json:
@@ -93,8 +102,6 @@ def _new_job(app: Holdfast, queue: str, task: str | None, value: Any, given: dic
     options = checked({"queue": queue, **given}, EnqueueOptions.__annotations__)
     if known is not None:
         options = known.job_options | options
-    elif task is None:
-        options.setdefault("max_attempts", MESSAGE_ATTEMPTS)
     name = None if task is None else validate.name(task, "task name")
     return NewJob(task=name, args=_encoded(app, task, value), **options)
 

@@ -57,10 +57,17 @@ Field = tuple[str, Cell | str]
 @click.argument("id", type=job_id, shell_complete=complete_jobs)
 @click.option("--args", "with_args", is_flag=True, help="Show the payload.")
 @click.option("--result", "with_result", is_flag=True, help="Show the result.")
+@click.option("--state", "with_state", is_flag=True, help="Show the state that an attempt saved for the next one.")
 @click.option("--traceback", "with_traceback", is_flag=True, help="Show the traceback of the last error.")
 @read_options
 def show(
-    database: DatabaseOption, id: int, with_args: bool, with_result: bool, with_traceback: bool, as_json: bool
+    database: DatabaseOption,
+    id: int,
+    with_args: bool,
+    with_result: bool,
+    with_state: bool,
+    with_traceback: bool,
+    as_json: bool,
 ) -> None:
     """Show one job with its dependencies and history.
 
@@ -72,7 +79,8 @@ def show(
         relations = find_relations(app, job)
         traceback = _traceback(app, history) if with_traceback else None
     timeline = with_times(history)
-    payloads = [name for name, wanted in (("args", with_args), ("result", with_result)) if wanted]
+    private = (("args", with_args), ("result", with_result), ("state", with_state))
+    payloads = [name for name, wanted in private if wanted]
     if as_json:
         data = job_data(job, *payloads) | _relations_data(job, relations)
         data["history"] = [_entry_data(entry) for entry in timeline]
@@ -296,6 +304,7 @@ def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
         ("finished", _ago(job.finished_at, now)),
         ("progress", f"{progress}{job.progress_text or ''}".rstrip()),
         ("timeout", "" if job.timeout is None else span(job.timeout)),
+        ("expires", _expires(job, now)),
         ("key", job.key or ""),
         ("tags", ", ".join(job.tags)),
         ("worker", job.worker or ""),
@@ -313,6 +322,12 @@ def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
         ("created", _ago(job.created_at, now)),
         *((name, value) for name, value in optional if value),
     ]
+
+
+def _expires(job: Job[Any], now: datetime) -> str:
+    if job.expires_at is None or job.is_finished:
+        return ""
+    return f"{utc_text(job.expires_at)} UTC, {due(job.expires_at, now)}"
 
 
 def _ago(moment: datetime | None, now: datetime) -> str:

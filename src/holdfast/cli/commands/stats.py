@@ -105,7 +105,7 @@ def stats(database: DatabaseOption, since: float | None, limit: int | None, as_j
         _oldest_section(snapshot),
         _attempts_section(snapshot, window, number),
         _failures_section(snapshot),
-        StatsSection("Storage", _storage_summary(snapshot.kept, snapshot.storage, snapshot.at), separator=";"),
+        StatsSection("Storage", _storage_summary(snapshot.retention, snapshot.storage, snapshot.at), separator=";"),
     ]
     layout = _layout(sections, limit)
     lines([[Cell(location, "bold"), f"{utc_text(snapshot.at)[:-4]} UTC"]])
@@ -143,7 +143,7 @@ def _print_json(snapshot: Snapshot, since: float | None) -> None:
         "by_status": counts.by_status,
         "counts": counts.items,
         **{name: getattr(snapshot, name) for name in names},
-        "retention": snapshot.kept,
+        "retention": snapshot.retention,
     })  # fmt: skip
 
 
@@ -300,11 +300,7 @@ def _attempts_row(one: TaskAttempts, latency: Latency | None, number: Number) ->
 
 def _seconds(value: float | None) -> str:
     """Format a percentile with two digits, since it comes from a histogram."""
-    if value is None:
-        return ""
-    if value < 0.001:
-        return "<1ms"
-    return f"{value * 1000:.2g}ms" if value < 0.0995 else f"{value:.2g}s" if value < 9.95 else span(int(value))
+    return "" if value is None else "<1ms" if value < 0.001 else span(value)
 
 
 def _failures_section(snapshot: Snapshot) -> StatsSection:

@@ -96,7 +96,7 @@ COLUMNS = (
     Column("HEARTBEAT", right=True, spare=1), Column("PID", right=True, spare=2),
     Column("HOST", least=8, spare=3), Column("UP", right=True, spare=5), Column("QUEUES", least=8, spare=4),
 )  # fmt: skip
-STATE_STYLES = {"alive": "green", "halted": "yellow", "lost": "red", "stopped": "dim"}
+STATE_STYLES = {"alive": "green", "suspended": "yellow", "lost": "red", "stopped": "dim"}
 
 
 @click.command(epilog=example("holdfast workers --db app.db", "holdfast workers --all --json --db app.db"))
@@ -105,9 +105,9 @@ STATE_STYLES = {"alive": "green", "halted": "yellow", "lost": "red", "stopped": 
 def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
     """List the workers with their state and running jobs.
 
-    A worker is alive as long as its process holds its lock, even if the last heartbeat is old. It is halted while
-    its process is suspended (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196 means
-    that all 4 slots are taken and 196 jobs are prefetched.
+    A worker is alive as long as its process holds its lock, even if the last heartbeat is old. It is suspended while
+    a signal has stopped its process (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196
+    means that all 4 slots are taken and 196 jobs are prefetched.
     """
     with database.open() as app:
         known = app.observe.workers()

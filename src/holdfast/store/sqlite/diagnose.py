@@ -167,8 +167,8 @@ class DiagnosisReader:
     def _parameters(self, diagnosis: Diagnosis) -> dict[str, Any]:
         """Return the parameters of all queries of the doctor."""
         now = self._clock.now()
-        dead = [worker.record.id for worker in diagnosis.workers_that_are("dead")]
-        live = [worker.record.id for worker in diagnosis.workers_that_are("alive", "stopped", "unknown")]
+        dead = [worker.record.id for worker in diagnosis.workers if worker.is_unnoticed]
+        live = [worker.record.id for worker in diagnosis.workers if worker.is_present]
         return {
             "limit": LIMIT,
             "window": -1 if diagnosis.deep else WINDOW,

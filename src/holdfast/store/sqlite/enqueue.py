@@ -90,6 +90,7 @@ class Enqueue:
             "priority": job.priority,
             "max_attempts": job.max_attempts,
             "timeout": job.timeout,
+            "expires_at": job.expiry(now),
             "trace": job.trace,
             "actor": self._db.actor,
             "now": now,

@@ -6,11 +6,13 @@ from typing import Any
 from ...model.job import NewJob
 
 # Fields of NewJob that are not stored as they are. Every other field is a column of the same name.
-_OTHER_FIELDS = ("args", "delay", "run_at", "key_window", "on_conflict", "actor", "links")
+_OTHER_FIELDS = (
+    "args", "delay", "run_at", "expires", "expires_at", "key_window", "on_conflict", "actor", "links",
+)  # fmt: skip
 PLAIN_COLUMNS = tuple(field for field in NewJob.__struct_fields__ if field not in _OTHER_FIELDS)
 COLUMNS = (
     "args", *PLAIN_COLUMNS, "status", "run_at", "created_at", "actor", "on_blocker_failure", "batch_id", "external",
-    "timeout_at", "chain_id", "chain_index",
+    "expires_at", "chain_id", "chain_index",
 )  # fmt: skip
 ROW = f"({', '.join('?' * len(COLUMNS))})"
 _plain_values = attrgetter(*PLAIN_COLUMNS)
@@ -28,10 +30,10 @@ def values(
 ) -> tuple[Any, ...]:
     """Return the values in the order of COLUMNS. chain_id, chain_index, batch_id: of a continuation."""
     links = job.links
-    policy, external, timeout_at = None, False, None
+    policy, external = None, False
     if links is not None:
         policy = None if links.on_blocker_failure == "hold" else links.on_blocker_failure
-        external, timeout_at = links.external, links.timeout_at
+        external = links.external
         batch_id = links.batch_id if batch_id is None else batch_id
     return (
         job.args,
@@ -43,7 +45,7 @@ def values(
         policy,
         batch_id,
         external,
-        timeout_at,
+        job.expires_at if job.expires is None else now + job.expires,
         chain_id,
         chain_index,
     )

@@ -35,7 +35,7 @@ class Operate:
         actor: str,
         *,
         delay: int = 0,
-        attempts: int = 1,
+        attempts: int | None = None,
         reason: str = "",
         result: str | None = None,
         failure: Failure = NO_FAILURE,

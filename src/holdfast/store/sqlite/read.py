@@ -17,18 +17,28 @@ from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
 COLUMNS = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("args", "result") else name for name in JobRecord.__struct_fields__
+    f"CAST({name} AS BLOB)" if name in ("args", "result", "state") else name for name in JobRecord.__struct_fields__
 )
-EVENT_COLUMNS = "id, job_id, at, event, attempt, actor, old_status, new_status, run_at, error_code, reason, detail"
+EVENT_COLUMNS = (
+    "id, job_id, at, event, attempt, actor, queue, task, old_status, new_status, run_at, error_code, reason, detail"
+)
 
 # Events whose old and new status are always the same, and are therefore not shown.
 OBVIOUS_EVENTS = frozenset({"enqueued", "claimed", "succeeded", "removed"})
 
 
 def event_record(
-    id: int, job_id: int | None, at: int, event: str, attempt: int | None, actor: str | None, *rest: Any
+    id: int,
+    job_id: int | None,
+    at: int,
+    event: str,
+    attempt: int | None,
+    actor: str | None,
+    queue: str | None,
+    task: str | None,
+    *rest: Any,
 ) -> EventRecord:
-    return record(EventRecord, (id, job_id, at, event, attempt, actor, _detail(event, *rest)))
+    return record(EventRecord, (id, job_id, at, event, attempt, actor, _detail(event, *rest), queue, task))
 
 
 def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:
@@ -136,11 +146,11 @@ class ReadJobs:
         return Happened([((kind, what), count) for kind, what, count in ended], seconds)
 
     def _seconds_until_due(self) -> float:
-        run_at, timeout_at, lease = self._db.read(
+        run_at, expires_at, lease = self._db.read(
             lambda connection: connection.execute(self._sql.next_due).fetchone()
         )
         seconds = [math.inf]
-        seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, timeout_at) if moment is not None]
+        seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, expires_at) if moment is not None]
         if lease is not None:
             seconds.append((lease - self._clock.boot_now()) / SECOND)
         return min(seconds)

@@ -3,12 +3,14 @@
 import builtins
 import sqlite3
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from msgspec.structs import replace
 
 from ...blobs import PLACEHOLDER
 from ...errors import InvalidInput
+from ...model.job import Inserted
 from ...model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
 from ..protocol import ScheduleAction
 from ..rows import fitting
@@ -26,8 +28,9 @@ _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 class SqliteSchedules:
     """Implements ScheduleStore."""
 
-    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs) -> None:
+    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs, random: Random) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
+        self._random = random
         self._fire_due = damaged.guarded(self._fire_each)
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
@@ -139,6 +142,23 @@ class SqliteSchedules:
             connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
         return [job_id for job_id in fired if job_id is not None]
 
+    def run_now(self, name: str, actor: str, reason: str = "") -> Inserted | None:
+        def work(connection: sqlite3.Connection) -> Inserted | None:
+            schedule = self._find_schedule(connection, name)
+            if schedule is None:
+                return None
+            now = self._clock.now()
+            inserted = self._enqueue.insert_one(connection, replace(schedule.job(now), actor=actor))
+            if inserted.existing is None:
+                connection.execute(self._sql.set_last_job, {"name": name, "fire_at": now, "job_id": inserted.id})
+            detail = {"schedule": name, "job": inserted.id} | ({"reason": reason} if reason else {})
+            values = {"now": now, "event": "schedule_run", "actor": actor, "detail": as_json(detail)}
+            connection.execute(self._sql.log_event, values)
+            return inserted
+
+        self._db.require_space(0)
+        return self._db.run(work, durable=True, wakes=True)
+
     def _fire_one(
         self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
     ) -> int | None:
@@ -149,7 +169,7 @@ class SqliteSchedules:
         values: dict[str, Any] = {"name": schedule.name, "fire_at": fire_at}
         if connection.execute(self._sql.add_fire, values).rowcount == 0:
             return None
-        job = schedule.job(fire_at)
+        job = schedule.job(fire_at, self._random)
         inserted = self._enqueue.insert_one(
             connection, job if blob is None else replace(job, args=PLACEHOLDER, args_blob=blob)
         )
@@ -182,6 +202,6 @@ def _record(row: tuple[Any, ...]) -> ScheduleRecord:
 
 
 def _next_after(schedule: NewSchedule, moment: int) -> int:
-    from ...cron import Cron
+    from ...cron import occurrences
 
-    return Cron(schedule.cron, schedule.tz).after(moment)
+    return occurrences(schedule.cron, schedule.tz).after(moment)

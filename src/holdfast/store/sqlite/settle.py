@@ -50,6 +50,13 @@ class Settle:
 
         return self._db.run(work, wakes=True)
 
+    def save_state(self, lease: Lease, state: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            return connection.execute(self._sql.save_state, (state, lease.id, lease.attempt)).rowcount == 1
+
+        self._db.require_space(len(state))
+        return self._db.run(work, durable=True, atomic=True)
+
     def _settle_in(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         """Settle in the caller's transaction. A continuation that cannot be inserted raises."""
         if one.then is not None:
@@ -75,13 +82,12 @@ class Settle:
         if one.transition == "release":
             failure = Failure("INTERNAL:ATTEMPTS_SPENT", f"released in attempt {one.lease.attempt}, the last")
         # finished_at is when the attempt ended, but the delay starts now: the clock may have been set since.
-        bound = _values(one.lease, one.finished_at, self._clock.now(), one.delay, failure, one.reason)
-        return one if self._run_first(connection, statements, bound | {"started_at": one.started_at}) else None
+        bound = _values(one, self._clock.now(), failure)
+        return one if self._run_first(connection, statements, bound) else None
 
     def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         lease = one.lease
-        bound = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
-        if connection.execute(self._sql.succeed, bound).rowcount == 1:
+        if connection.execute(self._sql.succeed, _success(one)).rowcount == 1:
             if one.result_blob is not None:
                 connection.execute(self._sql.set_result_blob, (one.result_blob, lease.id))
             return True
@@ -104,7 +110,7 @@ class Settle:
 
     def continue_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
         """Succeed and insert the continuations. Return the settlements whose lease was lost."""
-        finished = as_json([as_row(one) for one in settlements])
+        finished = as_json([(*as_row(one), one.progress, one.progress_text) for one in settlements])
         rows = connection.execute(self._sql.continue_many, (finished,)).fetchall()
         settled = {row[0]: row[1:] for row in rows}
         for one in settlements:
@@ -155,9 +161,7 @@ class _Ack:
         return self._delete(connection) or self._succeed(connection)
 
     def _succeed(self, connection: sqlite3.Connection) -> bool:
-        one, lease = self._one, self._one.lease
-        bound = (one.finished_at, None, lease.id, lease.attempt, lease.queue, one.started_at)
-        return connection.execute(self._sql.succeed, bound).rowcount == 1
+        return connection.execute(self._sql.succeed, _success(self._one)).rowcount == 1
 
     def _delete(self, connection: sqlite3.Connection) -> bool:
         lease = self._one.lease
@@ -172,18 +176,27 @@ def as_row(one: Settlement) -> tuple[int, int, str | None, int | None, int]:
     return one.lease.id, one.lease.attempt, one.result, one.started_at, one.finished_at
 
 
-def _values(lease: Lease, now: int, clock: int, delay: int, failure: Failure, reason: str) -> dict[str, Any]:
+def _success(one: Settlement) -> tuple[Any, ...]:
+    """Return the values of the statement succeed."""
+    lease = one.lease
+    about = (one.finished_at, one.result, lease.id, lease.attempt, lease.queue, one.started_at)
+    return (*about, one.progress, one.progress_text)
+
+
+def _values(one: Settlement, clock: int, failure: Failure) -> dict[str, Any]:
     return {
-        "id": lease.id,
-        "attempt": lease.attempt,
-        "queue": lease.queue,
-        "now": now,
+        "id": one.lease.id,
+        "attempt": one.lease.attempt,
+        "queue": one.lease.queue,
+        "now": one.finished_at,
         "clock": clock,
-        "run_at": clock + delay,
-        "started_at": None,
+        "run_at": clock + one.delay,
+        "started_at": one.started_at,
+        "progress": one.progress,
+        "progress_text": one.progress_text,
         "error_code": failure.code,
         "error_detail": failure.detail or None,
         "fingerprint": failure.fingerprint,
         "traceback": failure.traceback,
-        "reason": reason or None,
+        "reason": one.reason or None,
     }

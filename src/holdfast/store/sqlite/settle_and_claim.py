@@ -165,7 +165,7 @@ def _is_one_statement(settlements: Sequence[Settlement], plans: list[tuple[Claim
 
 
 def _is_plain_success(one: Settlement) -> bool:
-    if one.transition != "succeed" or one.then is not None or not one.lease.history:
+    if one.transition != "succeed" or one.then is not None or one.progress is not None or not one.lease.history:
         return False
     return one.result_blob is None and (one.result is None or len(one.result) <= LARGE_RESULT_CHARACTERS)
 

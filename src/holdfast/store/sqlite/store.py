@@ -23,6 +23,7 @@ from .engine.worker_locks import Slot
 from .engine.writer import Owner
 from .enqueue import Enqueue
 from .explain import Explain
+from .failures import Failures
 from .file import File
 from .listing import Listing
 from .migrate import DEFAULT_PREFIX
@@ -86,11 +87,12 @@ class SqliteStore:
             reading,
             listing,
             blobs,
+            Failures(db, enqueue),
             damaged,
         )
         self.workers = _Workers(workers, damaged)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = SqliteSchedules(db, blobs, enqueue, damaged)
+        self.schedules = SqliteSchedules(db, blobs, enqueue, damaged, random)
         self.statistics = SqliteStatistics(db, statistics, damaged)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))
@@ -141,16 +143,19 @@ class _Jobs:
         reading: ReadJobs,
         listing: Listing,
         blobs: Blobs,
+        failures: Failures,
         damaged: DamagedJobs,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
         self.claim_messages, self.sweep = damaged.guarded(claim.claim_messages), damaged.guarded(claim.sweep)
         self.settle_and_claim = damaged.guarded(settle_and_claim.settle_and_claim)
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
+        self.save_state = settle.save_state
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
         self.last_transitions = reading.last_transitions
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
+        self.unreported_failures, self.report_failures = failures.unreported_failures, failures.report_failures
 
 
 class _Workers:

@@ -17,7 +17,7 @@ from ...text import plural
 from ..rows import integer, record, text
 from ..statements import Statements, as_json
 from .database import Database
-from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, presence
+from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, state_of_worker
 from .workflow import Workflows
 
 log = logging.getLogger("holdfast.worker")
@@ -37,7 +37,7 @@ def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> 
 
 def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
     """Return the workers that have not ended, without the jobs that they have claimed."""
-    return [one for one in _attendance(connection, sql, path, {}) if one.presence != "ended"]
+    return [one for one in _attendance(connection, sql, path, {}) if one.record.ended_at is None]
 
 
 def _attendance(
@@ -47,7 +47,10 @@ def _attendance(
     for number, inode, id, pid, host, queues, tasks, *plain, limits in connection.execute(sql.workers).fetchall():
         row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits))
         worker, slot = record(WorkerRecord, row), record(Slot, (number, inode))
-        state = "ended" if worker.ended_at is not None else presence(path, slot, worker.pid, worker.host)
+        if worker.ended_at is None:
+            state = state_of_worker(path, slot, worker.pid, worker.host)
+        else:
+            state = "lost" if worker.ending == "lost" else "stopped"
         found.append(WorkerStatus(worker, state, claimed.get(worker.id, [])))
     return found
 
@@ -163,7 +166,7 @@ class Workers:
                 connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": integer(lease)})
 
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
-        return presence(self._db.options.path, slot, pid, host) == "alive"
+        return state_of_worker(self._db.options.path, slot, pid, host) == "alive"
 
     def _recover_from(self, worker_id: str, limit: int | None) -> int:
         def work(connection: sqlite3.Connection) -> int:

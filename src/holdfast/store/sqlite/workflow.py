@@ -256,14 +256,14 @@ class Workflows:
     # --- resolving ends ---
 
     def resolve(self, limit: int | None = None) -> int:
-        """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, and fail external
-        jobs after their timeout, until so many rows were processed. Returns how many."""
+        """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, fail external
+        jobs after their timeout and cancel expired jobs, until so many rows were processed. Returns how many."""
         return self._db.in_batches(self._resolve_some, limit)
 
     def _resolve_some(self, connection: sqlite3.Connection) -> int:
         times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
-        timed_out = connection.execute(self._sql.time_out_external, times).rowcount
-        return timed_out + self.resolve_here(connection)
+        ended = (self._sql.time_out_external, self._sql.expire)
+        return sum(connection.execute(one, times).rowcount for one in ended) + self.resolve_here(connection)
 
     def has_endings(self, connection: sqlite3.Connection) -> bool:
         return connection.execute(self._sql.any_ending).fetchone() is not None

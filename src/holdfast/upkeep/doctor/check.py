@@ -32,11 +32,11 @@ class Finding(Struct, frozen=True):
     severity: Severity
     code: str
     meaning: str
-    mend: str | None = None
+    fix: str | None = None
     detail: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.code}: {self.meaning}" + (f" Fix: {self.mend}" if self.mend else "")
+        return f"{self.severity}: {self.code}: {self.meaning}" + (f" Fix: {self.fix}" if self.fix else "")
 
 
 class Checkup(Struct, frozen=True):

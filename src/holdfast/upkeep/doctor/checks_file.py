@@ -135,7 +135,7 @@ def _foreign_connections(diagnosis: Diagnosis, with_holdfast: bool) -> Evidence 
     if not has_wal_reset_bug(diagnosis.sqlite_version_info):
         return None
     host = gethostname()
-    workers = {one.record.pid for one in diagnosis.workers if one.record.host == host and one.presence != "dead"}
+    workers = {one.record.pid for one in diagnosis.workers if one.record.host == host and one.state != "lost"}
     ours = {*workers, diagnosis.file.pid}
     foreign = [user for user in diagnosis.file.users if not user.deleted and user.pid not in ours]
     without = [user for user in foreign if not user.has_holdfast]

@@ -61,7 +61,9 @@ def from_workers(
 
 def _dead_workers(diagnosis: Diagnosis) -> Evidence | None:
     held = diagnosis.samples.get("jobs_of_dead_workers", Sample())
-    return from_workers(diagnosis.workers_that_are("dead"), {"jobs": held.count}, jobs=counted(held, "job"))
+    return from_workers(
+        [one for one in diagnosis.workers if one.is_unnoticed], {"jobs": held.count}, jobs=counted(held, "job")
+    )
 
 
 def _silent_workers(diagnosis: Diagnosis) -> Evidence | None:
@@ -173,7 +175,7 @@ CHECKS = (
             "Workers that died: {workers}. They still hold {jobs}.",
             "A live worker recovers such jobs at once; none has done so.",
             REPAIR),
-        Case("STOPPED_WORKERS", "warning", lambda d: from_workers(d.workers_that_are("stopped")),
+        Case("SUSPENDED_WORKERS", "warning", lambda d: from_workers(d.workers_that_are("suspended")),
             "Workers stopped by a signal: {workers}.",
             "They do nothing until they are continued.",
             "kill -CONT {pids}"),
@@ -202,6 +204,12 @@ CHECKS = (
         Case("LATE_JOBS", "warning", "late_jobs",
             "Due more than a minute ago, and still scheduled: {jobs}.",
             "No worker makes them ready.",
+            START),
+    )),
+    Check("Are jobs cancelled when they expire?", cases=(
+        Case("EXPIRED_JOBS", "warning", "expired_jobs",
+            "Expired more than a minute ago, and still waiting: {jobs}.",
+            "No worker cancels them, or fails them if they are external.",
             START),
     )),
     Check("Are queues paused?", needs=("paused_queues",), cases=(

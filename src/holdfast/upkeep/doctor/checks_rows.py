@@ -103,7 +103,7 @@ def _is_of_another_boot(diagnosis: Diagnosis) -> bool:
 
 
 def _used_elsewhere(diagnosis: Diagnosis) -> Evidence | None:
-    return from_workers(diagnosis.workers_that_are("alive", "stopped")) if _is_of_another_boot(diagnosis) else None
+    return from_workers(diagnosis.workers_that_are("alive", "suspended")) if _is_of_another_boot(diagnosis) else None
 
 
 BY_HAND = "Rows of {prefix}jobs were deleted with foreign keys off, which is SQLite's default."

@@ -58,7 +58,7 @@ def assess(metrics: HealthMetrics, limits: Limits) -> Health:
     attempts = failed + sum(metrics.attempts.get(name, 0) for name in SUCCESSES)
     rate = failed / attempts if attempts else None
     workers = sum(
-        worker.presence in ("alive", "unknown") and limits.host in (None, worker.record.host)
+        worker.state in ("alive", "unknown") and limits.host in (None, worker.record.host)
         for worker in metrics.workers
     )
     problems = list[str]()

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ....errors import CannotOpen
-from ....model.worker import Presence
+from ....model.worker import WorkerState
 from ...private_files import as_store_error, open_or_create
 
 HIGHEST_SLOT = 2**62
@@ -146,17 +146,17 @@ def lock_file(database: Path) -> LockFile:
         return _files.setdefault(path, LockFile(path))
 
 
-def presence(database: Path, slot: Slot, pid: int, host: str) -> Presence:
+def state_of_worker(database: Path, slot: Slot, pid: int, host: str) -> WorkerState:
     """Return whether the process of a worker lives, by its lock. Never creates the lock file."""
     if slot.number >= 0 and not lock_path(database.resolve()).exists():
         return "unknown"
     file = lock_file(database)
     if file.is_free(slot):
-        return "dead"
+        return "lost"
     if not file.is_current(slot):
         return "unknown"
     # A process id is valid only on its own host.
-    return "stopped" if host == socket.gethostname() and is_stopped(pid) else "alive"
+    return "suspended" if host == socket.gethostname() and is_stopped(pid) else "alive"
 
 
 def is_stopped(pid: int) -> bool:

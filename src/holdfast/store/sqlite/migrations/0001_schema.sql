@@ -35,6 +35,10 @@ CREATE TABLE {p}jobs (
     run_at        INTEGER NOT NULL DEFAULT {now}
         CONSTRAINT run_at_is_in_microseconds         -- rejects seconds, milliseconds and nanoseconds
             CHECK (typeof(run_at) = 'integer' AND run_at >= created_at / 100 AND run_at < 253500000000000000),
+    expires_at    INTEGER                            -- when a waiting job is cancelled, and an external one fails
+        CONSTRAINT expires_at_is_in_microseconds
+            CHECK (expires_at IS NULL OR (typeof(expires_at) = 'integer' AND expires_at >= created_at / 100
+                                          AND expires_at < 253500000000000000)),
     timeout       INTEGER                            -- of one attempt, in microseconds
         CONSTRAINT timeout_is_not_negative CHECK (timeout IS NULL OR (typeof(timeout) = 'integer' AND timeout >= 0)),
     max_attempts  INTEGER NOT NULL DEFAULT 5
@@ -50,7 +54,7 @@ CREATE TABLE {p}jobs (
             CHECK (typeof(attempt) = 'integer' AND attempt >= 0 AND attempt <= max_attempts)
         CONSTRAINT ready_has_attempts_left           -- so that a claim need not check
             CHECK (status <> 'ready' OR attempt < max_attempts),
-    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, returned
+    uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, before a retry by hand
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
     worker        TEXT                               -- the worker that runs it, or ran it last
         CONSTRAINT worker_is_text CHECK (worker IS NULL OR typeof(worker) = 'text'),
@@ -70,6 +74,7 @@ CREATE TABLE {p}jobs (
     progress      REAL
         CONSTRAINT progress_is_a_number CHECK (progress IS NULL OR typeof(progress) = 'real'),
     progress_text TEXT,
+    state         TEXT,                              -- JSON object, saved by an attempt for the next one
 
     -- Result, or last error
     result        TEXT,                              -- JSON
@@ -100,11 +105,6 @@ CREATE TABLE {p}jobs (
         CONSTRAINT batch_id_is_an_integer CHECK (batch_id IS NULL OR typeof(batch_id) = 'integer'),
     external           INTEGER NOT NULL DEFAULT 0    -- 1: no worker runs it; a caller completes it
         CONSTRAINT external_is_0_or_1 CHECK (external = 0 OR external = 1),
-    timeout_at         INTEGER                       -- when an external job fails
-        CONSTRAINT timeout_at_is_in_microseconds
-            CHECK (timeout_at IS NULL
-                OR (typeof(timeout_at) = 'integer' AND timeout_at >= created_at / 100
-                    AND timeout_at < 253500000000000000)),
 
     -- The last transition, which the trigger jobs_changed copies into the log. Holdfast increments `revision` with
     -- each transition; if it stays the same, plain SQL has changed the row.
@@ -124,7 +124,8 @@ CREATE INDEX {p}jobs_blocked   ON {p}jobs (queue, task) WHERE status = 'blocked'
 CREATE INDEX {p}jobs_failed    ON {p}jobs (queue, task) WHERE status = 'failed';
 CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at)
     WHERE finished_at IS NOT NULL OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled';
-CREATE INDEX {p}jobs_timeout   ON {p}jobs (timeout_at) WHERE status = 'blocked' AND timeout_at IS NOT NULL;
+CREATE INDEX {p}jobs_expires   ON {p}jobs (expires_at)
+    WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready');
 
 -- For listing. None contains the status, so claims and settlements do not update them.
 CREATE INDEX {p}jobs_place     ON {p}jobs (queue, task);
@@ -538,7 +539,7 @@ CREATE TABLE {p}workers (
 
 CREATE TABLE {p}schedules (
     name           TEXT    NOT NULL CONSTRAINT one_row_per_schedule PRIMARY KEY,
-    cron           TEXT    NOT NULL,                 -- five fields, or a nickname such as @daily
+    cron           TEXT    NOT NULL,                 -- five fields, a nickname such as @daily, or @every 30s
     tz             TEXT    NOT NULL DEFAULT 'UTC',
     task           TEXT    NOT NULL,
     args           TEXT    NOT NULL DEFAULT '{}',
@@ -548,6 +549,7 @@ CREATE TABLE {p}schedules (
     max_attempts   INTEGER NOT NULL DEFAULT 5
         CONSTRAINT schedules_max_attempts_is_positive CHECK (typeof(max_attempts) = 'integer' AND max_attempts > 0),
     timeout        INTEGER,
+    expires        INTEGER,                          -- microseconds after the enqueue
     key            TEXT,
     tags           TEXT,                             -- JSON array
     missed         TEXT    NOT NULL DEFAULT 'coalesce'
@@ -555,6 +557,8 @@ CREATE TABLE {p}schedules (
     catch_up_limit INTEGER NOT NULL DEFAULT 100
         CONSTRAINT catch_up_limit_is_1_to_1000
             CHECK (typeof(catch_up_limit) = 'integer' AND catch_up_limit BETWEEN 1 AND 1000),
+    jitter         INTEGER NOT NULL DEFAULT 0        -- microseconds by which a job is due later, at most
+        CONSTRAINT jitter_is_not_negative CHECK (typeof(jitter) = 'integer' AND jitter >= 0),
     source         TEXT    NOT NULL DEFAULT 'runtime'
         CONSTRAINT source_is_known CHECK (source IN ('code', 'runtime')),
     paused_at      INTEGER,

@@ -62,7 +62,7 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 
 -- name: ready_pairs
 -- The first row is what to sweep before a claim. Column 1 is a sum: 1 if a scheduled job is due, 2 if an ended job is
--- not resolved or an external job has timed out. Column 2: whether a lease has expired.
+-- not resolved or a waiting job has expired. Column 2: whether a lease has expired.
 -- The other rows are the pairs of queue and task with ready jobs after (:queue, :task), and whether the queue is
 -- paused.
 -- Each step is one index lookup of a minimum: the comparison (queue, task) > (?, ?) would scan all jobs of a pair.
@@ -80,7 +80,8 @@ WITH RECURSIVE found (queue, task, step) AS (
 )
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)
            + 2 * (EXISTS (SELECT 1 FROM {p}endings)
-                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now)),
+                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
+                             AND expires_at <= :now)),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found
@@ -96,7 +97,8 @@ WITH RECURSIVE found (queue, task) AS (
 )
 SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)
            + 2 * (EXISTS (SELECT 1 FROM {p}endings)
-                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now)),
+                  OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
+                             AND expires_at <= :now)),
        EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
@@ -145,10 +147,11 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: next_due
--- when the next scheduled job is due and the next external job times out (wall clock), and when the next lease
--- expires (boot clock)
+-- when the next scheduled job is due and the next waiting job expires (wall clock), and when the next lease expires
+-- (boot clock)
 SELECT CAST((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') AS INTEGER),
-       CAST((SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL) AS INTEGER),
+       CAST((SELECT min(expires_at) FROM {p}jobs WHERE expires_at IS NOT NULL
+               AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')) AS INTEGER),
        CAST((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') AS INTEGER)
 
 -- name: awaited

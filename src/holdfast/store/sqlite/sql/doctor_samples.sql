@@ -54,6 +54,11 @@ WHERE NOT external AND NOT EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = wait
 -- due for a while, and still scheduled
 SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :late_before LIMIT :limit
 
+-- name: expired_jobs
+-- expired a while ago, and still waiting
+SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
+  AND expires_at <= :late_before LIMIT :limit
+
 -- name: created_in_future
 SELECT id FROM (SELECT id, created_at FROM {p}jobs ORDER BY id DESC LIMIT :newest)
 WHERE created_at > :future LIMIT :limit

@@ -18,7 +18,7 @@ WITH RECURSIVE reached (chain, depth) AS (
         coalesce((SELECT id FROM {p}jobs WHERE chain_id = reached.chain ORDER BY chain_index DESC LIMIT 1), reached.chain)
     LIMIT :bound
 )
-SELECT reached.chain, NULL, last.id, last.task, last.status, last.chain_index, last.external, last.timeout_at,
+SELECT reached.chain, NULL, last.id, last.task, last.status, last.chain_index, last.external, last.expires_at,
        last.error_code
 FROM reached LEFT JOIN {p}jobs AS last ON last.id =
     coalesce((SELECT id FROM {p}jobs WHERE chain_id = reached.chain ORDER BY chain_index DESC LIMIT 1), reached.chain)

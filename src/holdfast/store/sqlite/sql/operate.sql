@@ -3,12 +3,15 @@
 
 -- name: requeue
 -- failed, cancelled -> ready (or scheduled, or blocked by unfinished blockers). `attempt` is never reset, so
--- `max_attempts` is raised. Skips jobs whose key, or whose chain's key, an unfinished job has taken since.
+-- `max_attempts` is raised: by :attempts, or by as many as the job had at first, which is always the difference of
+-- `max_attempts` and `uncounted`. Skips jobs whose key, or whose chain's key, an unfinished job has taken since.
 UPDATE OR IGNORE {p}jobs SET
     status = CASE WHEN external OR EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IS NULL)
                   THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
-    run_at = :run_at, timeout_at = NULL,
-    max_attempts = max(max_attempts, attempt + :attempts), finished_at = NULL, result = NULL, result_blob = NULL, worker = NULL,
+    run_at = :run_at, expires_at = NULL,
+    max_attempts = max(max_attempts, attempt + coalesce(:attempts, max(1, max_attempts - uncounted))),
+    uncounted = max(max_attempts, attempt + coalesce(:attempts, max(1, max_attempts - uncounted))) - max_attempts + uncounted,
+    finished_at = NULL, result = NULL, result_blob = NULL, worker = NULL,
     transition = 'requeued', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('failed', 'cancelled')
   AND (chain_id IS NULL OR NOT EXISTS (

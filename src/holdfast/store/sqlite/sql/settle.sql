@@ -4,7 +4,8 @@
 -- name: succeed
 -- running -> succeeded
 UPDATE {p}jobs SET status = 'succeeded', finished_at = ?1, lease = NULL, result = ?2,
-    started_at = coalesce(?6, started_at), error_code = NULL, error_detail = NULL, fingerprint = NULL,
+    started_at = coalesce(?6, started_at), progress = coalesce(?7, progress), progress_text = coalesce(?8, progress_text),
+    error_code = NULL, error_detail = NULL, fingerprint = NULL,
     transition = 'succeeded', actor = worker, reason = NULL, updated_at = ?1, revision = revision + 1
 WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue = ?5 AND task IS NULL))
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
@@ -20,13 +21,16 @@ WHERE {p}jobs.id = done.column1 AND +status = 'running' AND {p}jobs.attempt = do
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
 -- name: continue_many
--- running -> succeeded, with a continuation: rows as for succeed_many, without results
+-- running -> succeeded, with a continuation: rows as for succeed_many, without results, and with progress
 UPDATE {p}jobs SET status = 'succeeded', continued = 1, started_at = done.started_at, finished_at = done.finished_at,
     lease = NULL, result = NULL, error_code = NULL, error_detail = NULL, fingerprint = NULL,
+    progress = coalesce(done.progress, {p}jobs.progress),
+    progress_text = coalesce(done.progress_text, {p}jobs.progress_text),
     transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.finished_at, revision = revision + 1
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
-           json_extract(value, '$[3]') AS started_at, json_extract(value, '$[4]') AS finished_at
+           json_extract(value, '$[3]') AS started_at, json_extract(value, '$[4]') AS finished_at,
+           json_extract(value, '$[5]') AS progress, json_extract(value, '$[6]') AS progress_text
     FROM json_each(?1)
 ) AS done
 WHERE {p}jobs.id = done.id AND +status = 'running' AND {p}jobs.attempt = done.attempt
@@ -50,6 +54,7 @@ UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 're
     worker = NULL, lease = NULL,
     error_code = :error_code, error_detail = :error_detail, fingerprint = :fingerprint,
     started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'retry_scheduled', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL)) AND attempt < max_attempts
@@ -59,6 +64,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, lease = NULL,
     error_code = :error_code, error_detail = :error_detail, fingerprint = :fingerprint,
     started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'failed', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
@@ -73,6 +79,7 @@ ON CONFLICT (fingerprint) DO UPDATE SET last_seen = :now
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL, max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'snoozed', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
@@ -81,6 +88,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 -- running -> ready, when the worker stops; the attempt does not count
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1, started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'interrupted', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
 
@@ -96,6 +104,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'released', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL)) AND attempt < max_attempts
@@ -105,6 +114,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, lease = NULL,
     error_code = NULL, error_detail = :reason, fingerprint = NULL,
     started_at = coalesce(:started_at, started_at),
+    progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'cancelled', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
   AND (:queue IS NULL OR (queue = :queue AND task IS NULL))
@@ -123,6 +133,10 @@ FROM (
 WHERE {p}jobs.id = renewal.id AND +status = 'running' AND {p}jobs.attempt = renewal.attempt
   AND (renewal.queue IS NULL OR ({p}jobs.queue = renewal.queue AND task IS NULL))
 RETURNING id
+
+-- name: save_state
+-- running -> running, with the state that the attempt saves for the next one
+UPDATE {p}jobs SET state = ?1 WHERE id = ?2 AND status = 'running' AND attempt = ?3
 
 -- name: held
 -- which of these rows of id, attempt and queue still hold their lease

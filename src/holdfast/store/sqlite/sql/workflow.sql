@@ -99,7 +99,16 @@ DELETE FROM {p}endings WHERE id IN (SELECT value FROM json_each(?))
 UPDATE {p}jobs SET status = 'failed', finished_at = :now, error_code = 'TIMEOUT:EXTERNAL', fingerprint = NULL,
     error_detail = 'the external job was not settled before its timeout',
     transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
-WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'blocked' AND timeout_at <= :now ORDER BY timeout_at LIMIT :limit)
+WHERE id IN (SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
+               AND expires_at <= :now ORDER BY expires_at LIMIT :limit) AND external
+
+-- name: expire
+-- blocked, scheduled, ready -> cancelled, when the job was not started before it expired
+UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, error_code = 'TIMEOUT:EXPIRED', fingerprint = NULL,
+    error_detail = 'the job expired before attempt ' || (attempt + 1) || ' was started',
+    transition = 'cancelled', actor = :actor, reason = 'expired', updated_at = :now, revision = revision + 1
+WHERE id IN (SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
+               AND expires_at <= :now ORDER BY expires_at LIMIT :limit) AND NOT external
 
 -- name: blocked_if_requeued
 -- The jobs among these that can be requeued and would wait again: their chains, and the chains that each waits for.
@@ -187,7 +196,7 @@ DELETE FROM {p}jobs WHERE id IN (SELECT id FROM {p}jobs WHERE id = :chain OR cha
 -- name: blockers
 -- The chains that a job waits for or waited for, each with its last job: one per position; or, if :urgent, each chain
 -- once, those that need an operator first.
-SELECT found.chain_id, found.outcome, last.id, last.task, last.status, last.chain_index, last.external, last.timeout_at,
+SELECT found.chain_id, found.outcome, last.id, last.task, last.status, last.chain_index, last.external, last.expires_at,
        last.error_code
 FROM (SELECT chain_id, outcome, min(position) AS position FROM {p}blockers WHERE job_id = :job
       GROUP BY chain_id, CASE WHEN NOT :urgent THEN position END) AS found
