@@ -42,6 +42,7 @@ class CronTaskOptions(JobOptions, total=False):
 
     retry: Retry | None
     pool: Pool
+    version: int
 
 
 class TaskDecoratorOptions(CronTaskOptions, total=False):
@@ -75,6 +76,7 @@ class TaskOptions(Struct, frozen=True):
     retry: RetryPolicy = backoff()
     timeout: int | None = None
     pool: Pool = "thread"
+    version: int = 0
 
 
 # --- checked and documented: one entry for each option --------------------------------------------
@@ -162,6 +164,11 @@ OPTIONS: dict[str, Option] = {
         '`"process"` runs the task in [a process of its own](../guides/workers.md#how-many-at-a-time). Not for '
         "coroutine functions.",
     ),
+    "version": Option(
+        lambda value: validate.integer(value, "version", 0, 2**31 - 1),
+        "The version of the task's code, stored with each job. Workers whose code has an older version leave it: "
+        "see [upgrades](../guides/upgrades.md#versions).",
+    ),
     "delay": Option(
         lambda value: validate.duration(value, "delay"),
         "Seconds or a `timedelta` from now, up to 100 years. The job does not start before that.",
@@ -208,6 +215,7 @@ OPTIONS: dict[str, Option] = {
 }
 
 JOB_OPTIONS = tuple(JobOptions.__annotations__)
+TASK_FIELDS = (*JOB_OPTIONS, "version")  # options of a task that each of its jobs is stored with
 LINK_OPTIONS = ("conn", "after", "on_blocker_failure", "batch")  # not fields of NewJob; all others are
 
 

@@ -110,6 +110,7 @@ class ReadyJobs(Struct, frozen=True):
     task: str
     count: int
     more: bool
+    version: int = 0  # the newest
 
 
 class PausedQueue(Struct, frozen=True):

@@ -9,7 +9,7 @@ States, and how a job moves between them:
                       release, recover     └──────────────────┘
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Flag, StrEnum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -38,7 +38,7 @@ STATUSES: frozenset[str] = frozenset(Status)
 TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
-Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
+Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release", "unfit"]
 _PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments", "new_job"})
 
 
@@ -74,6 +74,7 @@ class NewJob(Redacted, frozen=True):
     links: Links | None = None  # None: no relation to other jobs
     trace: str | None = None  # the trace context of the enqueue
     args_blob: str | None = None  # the blob that `args` refers to
+    version: int = 0  # of the task's code
 
     def due(self, now: int) -> int:
         """Return when the job is due. The database rejects times in early 1970, as a wrong unit: they are raised."""
@@ -121,6 +122,8 @@ class JobRecord(Redacted, frozen=True):
     timeout_at: int | None = None
     args_blob: str | None = None  # see blobs.py
     result_blob: str | None = None
+    version: int = 0
+    unfit_since: int | None = None  # since when workers return it, because the payload does not fit their code
 
     @property
     def chain(self) -> int:
@@ -168,6 +171,7 @@ class Inserted(Struct, frozen=True):
             progress=None,
             progress_text=None,
             history=int(job.history),
+            version=job.version,
         )
 
 
@@ -217,6 +221,8 @@ class ClaimRequest(Struct, frozen=True):
     worker: str
     queues: Sequence[tuple[str, int]] | None = None  # name and the most jobs to take
     job_id: int | None = None  # only this job
+    versions: Mapping[str, int] = {}  # of tasks; 0 for the others. Jobs of newer versions are not claimed
+    skip: Collection[int] = ()  # ids of jobs not to claim
 
 
 class Sweep(Flag):
@@ -242,6 +248,7 @@ class Settlement(Redacted, frozen=True, gc=False):
     reason: str = ""
     then: NewJob | None = None  # the next job of the chain, after a success
     result_blob: str | None = None  # the blob that `result` refers to
+    keep: int = 0  # how long a payload that does not fit is kept for newer code
 
 
 class SettledAndClaimed(Struct, frozen=True):

@@ -26,6 +26,7 @@ class NewSchedule(Redacted, frozen=True):
     timeout: int | None
     key: str | None = None
     tags: str | None = None  # a JSON array
+    version: int = 0
     missed: Missed = "coalesce"
     catch_up_limit: int = CATCH_UP_LIMIT
     source: Source = "runtime"

@@ -191,6 +191,7 @@ class Holdfast(App):
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
             upkeep=BackgroundPruner(self.store, self.clock),
+            payload_timeout=self.payload_timeout,
             retention=None if self._retention is None else to_json(self._retention).decode(),
         )
         return Worker(parts, options)

@@ -32,6 +32,9 @@ class Handler(Protocol):
     def retry_policy(self) -> RetryPolicy: ...
 
     @property
+    def version(self) -> int: ...
+
+    @property
     def wants_context(self) -> bool: ...
 
     def check_result(self, data: bytes) -> None:

@@ -120,7 +120,9 @@ class DiagnosisReader:
             diagnosis.endings = self._rows("count_endings", values)[0][0]
         with part("ready_jobs"):
             rows = self._rows("ready_by_queue_and_task", values)
-            diagnosis.ready_jobs = [ReadyJobs(queue, task, count, count >= LIMIT) for queue, task, count in rows]
+            diagnosis.ready_jobs = [
+                ReadyJobs(queue, task, count, count >= LIMIT, version) for queue, task, count, version in rows
+            ]
         with part("paused_queues"):
             rows = self._rows("paused_queues", values)
             diagnosis.paused_queues = [record(PausedQueue, row) for row in rows]

@@ -91,6 +91,7 @@ class Enqueue:
             "max_attempts": job.max_attempts,
             "timeout": job.timeout,
             "trace": job.trace,
+            "version": job.version,
             "actor": self._db.actor,
             "now": now,
         }

@@ -72,7 +72,7 @@ def _silent_workers(diagnosis: Diagnosis) -> Evidence | None:
 
 
 def _ready(diagnosis: Diagnosis, problem: str) -> Evidence | None:
-    """Find ready jobs with the given problem: none of the live workers has the task, or serves its queue."""
+    """Find ready jobs with the given problem: none of the live workers has the task, its version, or the queue."""
     jobs = [group for group in diagnosis.ready_jobs if _problem(group, diagnosis.live_workers) == problem]
     if not jobs:
         return None
@@ -93,6 +93,8 @@ def _problem(group: ReadyJobs, workers: list[WorkerStatus]) -> str | None:
     able = [worker.record for worker in workers if group.task in worker.record.tasks]
     if not able:
         return "unknown task"
+    if all(worker.version_of(group.task) < group.version for worker in able):
+        return "old version"
     served = any(worker.queues is None or group.queue in worker.queues for worker in able)
     return None if served else "unserved queue"
 
@@ -193,10 +195,20 @@ CHECKS = (
             "Ready, and no running worker has the task: {jobs} of {tasks}.",
             "They wait for a worker that has the code. Was the task renamed or removed?",
             START),
+        Case("OLD_WORKERS", "warning", lambda d: _ready(d, "old version"),
+            "Ready, and all running workers have an older version of the task: some of {jobs} of {tasks}.",
+            "They wait for a worker that has the version with which they were enqueued.",
+            START),
         Case("UNSERVED_QUEUES", "warning", lambda d: _ready(d, "unserved queue"),
             "Ready, and no worker that has the task serves the queue: {jobs} in {queues}.",
             fix=f"{START} --queues {{queue_list}}"),
         Case("READY_JOBS", "ok", always, "Every ready job has a worker that can run it."),
+    )),
+    Check("Do the payloads fit the code of the workers?", cases=(
+        Case("UNFIT_JOBS", "warning", "unfit_jobs",
+            "Given back, because the payload does not fit the code of the workers that have tried it: {jobs}.",
+            "They wait for a worker with newer code, and fail after payload_timeout. Is old code running?",
+            "holdfast explain {id} {database}"),
     )),
     Check("Do scheduled jobs become ready when they are due?", cases=(
         Case("LATE_JOBS", "warning", "late_jobs",

@@ -26,6 +26,8 @@ CREATE TABLE {p}jobs (
         CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
     tags          TEXT,                              -- JSON array of strings
     trace         TEXT,                              -- trace context of the enqueuer
+    version       INTEGER NOT NULL DEFAULT 0         -- of the task's code; workers with an older one do not take it
+        CONSTRAINT version_is_not_negative CHECK (typeof(version) = 'integer' AND version >= 0),
     history       INTEGER NOT NULL DEFAULT 1         -- 0: no events, no attempts; deleted when it succeeds
         CONSTRAINT history_is_0_or_1 CHECK (history = 0 OR history = 1),
 
@@ -52,6 +54,8 @@ CREATE TABLE {p}jobs (
             CHECK (status <> 'ready' OR attempt < max_attempts),
     uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, returned
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
+    unfit_since   INTEGER                            -- since when workers return it: it does not fit their code
+        CONSTRAINT unfit_since_is_an_integer CHECK (unfit_since IS NULL OR typeof(unfit_since) = 'integer'),
     worker        TEXT                               -- the worker that runs it, or ran it last
         CONSTRAINT worker_is_text CHECK (worker IS NULL OR typeof(worker) = 'text'),
     lease         INTEGER                            -- when the claim expires, in microseconds of the boot clock
@@ -118,6 +122,7 @@ CREATE TABLE {p}jobs (
 -- Partial indexes, one per purpose. Every index ends with the id, so that jobs of equal priority are
 -- first-in-first-out even if the clock jumps.
 CREATE INDEX {p}jobs_ready     ON {p}jobs (queue, task, priority DESC) WHERE status = 'ready';
+CREATE INDEX {p}jobs_versioned ON {p}jobs (queue, task, version) WHERE version > 0 AND status = 'ready';
 CREATE INDEX {p}jobs_scheduled ON {p}jobs (run_at) WHERE status = 'scheduled';
 CREATE INDEX {p}jobs_running   ON {p}jobs (coalesce(lease, 0)) WHERE status = 'running';
 CREATE INDEX {p}jobs_blocked   ON {p}jobs (queue, task) WHERE status = 'blocked';
@@ -550,6 +555,7 @@ CREATE TABLE {p}schedules (
     timeout        INTEGER,
     key            TEXT,
     tags           TEXT,                             -- JSON array
+    version        INTEGER NOT NULL DEFAULT 0,       -- of the task's code
     missed         TEXT    NOT NULL DEFAULT 'coalesce'
         CONSTRAINT missed_is_known CHECK (missed IN ('coalesce', 'skip', 'catch_up')),
     catch_up_limit INTEGER NOT NULL DEFAULT 100

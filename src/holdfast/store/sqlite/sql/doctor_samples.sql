@@ -54,6 +54,14 @@ WHERE NOT external AND NOT EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = wait
 -- due for a while, and still scheduled
 SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :late_before LIMIT :limit
 
+-- name: unfit_jobs
+-- whose payload does not fit the code of the workers that have tried it
+SELECT id FROM (
+    SELECT * FROM (SELECT id, unfit_since FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' LIMIT :window)
+    UNION ALL
+    SELECT * FROM (SELECT id, unfit_since FROM {p}jobs WHERE status = 'scheduled' ORDER BY run_at LIMIT :window)
+) WHERE unfit_since IS NOT NULL LIMIT :limit
+
 -- name: created_in_future
 SELECT id FROM (SELECT id, created_at FROM {p}jobs ORDER BY id DESC LIMIT :newest)
 WHERE created_at > :future LIMIT :limit

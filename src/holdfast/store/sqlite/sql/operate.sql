@@ -7,7 +7,7 @@
 UPDATE OR IGNORE {p}jobs SET
     status = CASE WHEN external OR EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IS NULL)
                   THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
-    run_at = :run_at, timeout_at = NULL,
+    run_at = :run_at, timeout_at = NULL, unfit_since = NULL,
     max_attempts = max(max_attempts, attempt + :attempts), finished_at = NULL, result = NULL, result_blob = NULL, worker = NULL,
     transition = 'requeued', actor = :actor, reason = :reason, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT value FROM json_each(:batch)) AND {where} AND status IN ('failed', 'cancelled')
