@@ -142,6 +142,10 @@ class BrokenRows(Struct, frozen=True):
     count: int
 
 
+OpenBatches = dict[int, Presence]
+"""Batches whose block has not ended, and whether its process is alive."""
+
+
 class BlobReferences(Struct, frozen=True):
     """Large payloads and results, which jobs refer to by name."""
 
@@ -193,6 +197,7 @@ class Diagnosis(Struct):
     workers: list[WorkerStatus] = []
     blocked_jobs: list[BlockedJob] = []
     endings: int = 0  # finished jobs whose dependents were not told yet
+    open_batches: OpenBatches = {}
     ready_jobs: list[ReadyJobs] = []
     paused_queues: list[PausedQueue] = []
     clock: ClockHistory = ClockHistory()

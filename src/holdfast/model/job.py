@@ -291,6 +291,7 @@ class Criteria(Struct, frozen=True):
     key: tuple[str, ...] = ()
     error_code: tuple[str, ...] = ()
     tag: tuple[str, ...] = ()
+    batch_id: tuple[int, ...] = ()
     created_from: int | None = None
     created_before: int | None = None
     finished_from: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...clock import SECOND
 from ...model.diagnosis import BlockedJob, Diagnosis, ReadyJobs, Sample
-from ...model.worker import WorkerStatus
+from ...model.worker import Presence, WorkerStatus
 from ...text import plural, short, span, word
 from .check import Case, Check, Evidence, Found, always, counted, first_of, found, from_sample, ids
 
@@ -127,6 +127,21 @@ def _endings(diagnosis: Diagnosis) -> Evidence | None:
     return found({"endings": count}, jobs=plural(count, "job")) if count else None
 
 
+def _open_batches(presence: Presence) -> Callable[[Diagnosis], Found]:
+    """Find batches whose block has not ended, by whether its process is alive."""
+
+    def find(diagnosis: Diagnosis) -> Found:
+        batches = sorted(id for id, state in diagnosis.open_batches.items() if state == presence)
+        return found({"batches": batches}, batches=_ids(batches), id=str(batches[0])) if batches else None
+
+    return find
+
+
+def _abandoned_batches(diagnosis: Diagnosis) -> Evidence | None:
+    sample = diagnosis.samples.get("abandoned_batches")
+    return found({"batches": sample.ids}, batches=ids(sample), id=str(sample.ids[0])) if sample else None
+
+
 REPAIR = "holdfast doctor --repair {database}"
 START = "holdfast worker module:app"
 LEASES = ("expired_leases", "jobs_of_dead_workers")
@@ -169,6 +184,20 @@ CHECKS = (
             "They continue when their blockers have succeeded.",
             "holdfast retry {cause_ids} {database}"),
         Case("BLOCKED_JOBS", "ok", always, "Every blocked job waits for something that can still happen."),
+    )),
+    Check("Do the blocks of batches end?", needs=("open_batches", "abandoned_batches"), cases=(
+        Case("OPEN_BATCHES", "warning", _open_batches("dead"),
+            "Open, and the process of the block that made it has died: batch {batches}.",
+            "It is never done. A running worker seals it at once.",
+            REPAIR),
+        Case("OPEN_BATCHES", "warning", _open_batches("unknown"),
+            "Open, and the lock file of the block that made it was removed: batch {batches}.",
+            "If its process is gone, it is never done. Seal it then.",
+            "holdfast batch seal {id} {database}"),
+        Case("ABANDONED_BATCHES", "note", _abandoned_batches,
+            "Abandoned in the last day, because the block raised or its process died: batch {batches}.",
+            "Not all members may have been added, and on_success does not run. Do the work again if it is needed.",
+            "holdfast batch show {id} {database}"),
     )),
     Check("Are the workers alive?", needs=("workers",), cases=(
         Case("DEAD_WORKERS", "warning", _dead_workers,

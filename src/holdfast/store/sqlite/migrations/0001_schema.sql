@@ -358,6 +358,10 @@ CREATE TABLE {p}batches (
     success_job_id INTEGER,                          -- id of the enqueued job
     done_job_id    INTEGER,
     deleted        INTEGER NOT NULL DEFAULT 0,       -- number of members deleted before they succeeded
+    creator        TEXT,                             -- the process whose block made it
+    slot           INTEGER,                          -- byte of the lock file, locked while that process is in a block
+    inode          INTEGER,                          -- of the lock file
+    abandoned_at   INTEGER,                          -- when it was sealed although its block had not ended
     CONSTRAINT batches_have_their_types
         CHECK (typeof(created_at) = 'integer' AND typeof(deleted) = 'integer'
                AND (on_success IS NULL OR typeof(on_success) = 'text')
@@ -365,8 +369,13 @@ CREATE TABLE {p}batches (
                AND (sealed_at IS NULL OR typeof(sealed_at) = 'integer')
                AND (done_at IS NULL OR typeof(done_at) = 'integer')
                AND (success_job_id IS NULL OR typeof(success_job_id) = 'integer')
-               AND (done_job_id IS NULL OR typeof(done_job_id) = 'integer'))
+               AND (done_job_id IS NULL OR typeof(done_job_id) = 'integer')
+               AND (creator IS NULL OR typeof(creator) = 'text')
+               AND (slot IS NULL OR typeof(slot) = 'integer') AND (inode IS NULL OR typeof(inode) = 'integer')
+               AND (abandoned_at IS NULL OR typeof(abandoned_at) = 'integer'))
 );
+CREATE INDEX {p}batches_undone    ON {p}batches (sealed_at) WHERE done_at IS NULL;
+CREATE INDEX {p}batches_abandoned ON {p}batches (abandoned_at) WHERE abandoned_at IS NOT NULL;
 CREATE INDEX {p}batches_success ON {p}batches (success_job_id) WHERE success_job_id IS NOT NULL;
 CREATE INDEX {p}batches_done    ON {p}batches (done_job_id) WHERE done_job_id IS NOT NULL;
 

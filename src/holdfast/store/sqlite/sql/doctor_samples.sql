@@ -38,6 +38,10 @@ SELECT DISTINCT batch_id FROM (
     SELECT * FROM (SELECT batch_id FROM {p}jobs WHERE batch_id IS NOT NULL ORDER BY batch_id DESC LIMIT :window)
 ) WHERE batch_id NOT IN (SELECT id FROM {p}batches) LIMIT :limit
 
+-- name: abandoned_batches
+-- in the last day
+SELECT id FROM {p}batches WHERE abandoned_at IS NOT NULL AND abandoned_at > :yesterday ORDER BY id DESC LIMIT :limit
+
 -- name: expired_leases
 -- running past the lease, and not held by a live worker
 SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :expired_before
