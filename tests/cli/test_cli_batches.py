@@ -7,6 +7,9 @@ import pytest
 from click.testing import Result
 
 from holdfast import Batch, Holdfast
+from holdfast.cli.top.data import read_data
+from holdfast.cli.top.state import TopState
+from holdfast.cli.top.view import draw
 from support.running_worker import drain
 
 Run = Callable[..., Result]
@@ -73,8 +76,10 @@ def test_cancel_asks_first(batches: dict[str, Batch], on: Run, data: Data) -> No
     assert batches["running"].progress().state == "done"
 
 
-def test_seal_ends_an_open_batch(batches: dict[str, Batch], on: Run) -> None:
-    assert on("batch", "seal", "3").stdout == "Batch 3 is sealed.\n"
+def test_seal_ends_an_open_batch(batches: dict[str, Batch], app: Holdfast, on: Run) -> None:
+    assert on("batch", "seal", "3", "--actor", "kim", "--reason", "complete").stdout == "Batch 3 is sealed.\n"
+    (event,) = [one for one in app.observe.events() if one.event == "batch_sealed"]
+    assert (event.actor, event.detail) == ("kim", {"batch": 3, "reason": "complete"})
     again = on("batch", "seal", "3")
     assert (again.exit_code, again.stdout) == (1, "Batch 3 was sealed already.\n")
 
@@ -83,6 +88,13 @@ def test_jobs_are_listed_by_batch(batches: dict[str, Batch], data: Data) -> None
     assert [job["id"] for job in data("jobs", "--batch", "1")["jobs"]] == [2, 1]
     assert [job["id"] for job in data("jobs", "--batch", "1", "--status", "failed")["jobs"]] == [2]
     assert [job["status"] for job in data("jobs", "--batch", "2")["jobs"]] == ["scheduled"]
+
+
+def test_top_counts_batches_that_are_not_done(batches: dict[str, Batch], app: Holdfast) -> None:
+    data = read_data(app)
+    assert data.batches == 2
+    lines = draw(data, TopState(), "app.db", (120, 24), data.at)
+    assert "2 unfinished batches" in "".join(cell.text for cell in lines[1])
 
 
 def test_a_batch_id_is_a_positive_number(app: Holdfast, on: Run) -> None:

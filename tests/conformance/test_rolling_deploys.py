@@ -40,7 +40,7 @@ def new(open_app: Open, clock: FakeClock) -> Holdfast:
 # --- payloads that do not fit ---
 
 
-def test_a_payload_for_newer_code_is_left_to_other_workers_and_does_not_count(
+def test_g10_a_payload_for_newer_code_is_left_to_other_workers_and_does_not_count(
     app: Holdfast, new: Holdfast, events: Events
 ) -> None:
     with_old_code(app)
@@ -108,7 +108,7 @@ def test_what_a_worker_cannot_remember_waits_for_everyone(
     assert (app.jobs.count(status="ready"), app.jobs.count(status="scheduled")) == (2, 3)
 
 
-def test_it_fails_when_no_worker_could_read_it_for_an_hour(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
+def test_g10_it_fails_when_no_worker_could_read_it_for_an_hour(app: Holdfast, clock: FakeClock, sql: Sql) -> None:
     with_old_code(app)
     sql("INSERT INTO holdfast_jobs (task, args) VALUES ('charge', ?)", (NEW_PAYLOAD,))
     begun = clock.now()
@@ -212,7 +212,7 @@ def test_explain_says_it_of_a_job_that_is_scheduled_again(app: Holdfast, sql: Sq
 # --- versions ---
 
 
-def test_older_workers_do_not_take_jobs_of_a_newer_version(app: Holdfast, new: Holdfast, events: Events) -> None:
+def test_g10_older_workers_do_not_take_jobs_of_a_newer_version(app: Holdfast, new: Holdfast, events: Events) -> None:
     old = with_old_code(app).enqueue(1)
     job = with_new_code(new, version=2).enqueue(7)  # its payload would fit the old code
     drain(app)

@@ -429,6 +429,11 @@ class Batches:
         page = page_by_id(lambda most, place: read(state, most, place), limit, cursor)
         return Page([_progress(record) for record in page], page.next, page.previous)
 
+    def seal(self, id: int, *, reason: str = "", actor: str | None = None) -> bool:
+        """Seal an open batch as the end of its block does. False if it was sealed already."""
+        who, why = validate.actor(actor), validate.reason(reason)
+        return self._app.store.workflows.close_batch(self.get(id).id, actor=who, reason=why)
+
     def cancel(self, id: int, *, reason: str = "", actor: str | None = None) -> int:
         """Cancel the unfinished members, and return how many. `on_done` runs, `on_success` does not.
 
@@ -436,8 +441,8 @@ class Batches:
         """
         batch = self.get(id)
         if not batch.progress().sealed:
-            why = f"cancelled by {validate.actor(actor)}" + (f": {reason}" if reason else "")
-            self._app.store.workflows.close_batch(batch.id, abandoned=shorten(why))
+            why = "cancelled before its block had ended" + (f": {validate.reason(reason)}" if reason else "")
+            self._app.store.workflows.close_batch(batch.id, abandoned=shorten(why), actor=validate.actor(actor))
         return self._app.jobs.cancel(batch=batch.id, status=sorted(STATUSES - TERMINAL), reason=reason, actor=actor)
 
     def retry(

@@ -338,11 +338,19 @@ class WorkflowStore(Protocol):
         ...
 
     def close_batch(
-        self, batch_id: int, conn: Any = None, *, abandoned: str | None = None, cancel: bool = False
+        self,
+        batch_id: int,
+        conn: Any = None,
+        *,
+        abandoned: str | None = None,
+        cancel: bool = False,
+        actor: str | None = None,
+        reason: str = "",
     ) -> bool:
         """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
 
         abandoned: why its block did not end; `on_success` will not run.
+        actor, reason: of an operator, for the event log.
         cancel: cancel the members, and run no callback.
         """
         ...

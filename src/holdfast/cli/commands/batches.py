@@ -150,12 +150,10 @@ def retry(
 
 @batch.command(epilog=example("holdfast batch seal 7 --db app.db"))
 @id_argument
-@read_options
-def seal(database: DatabaseOption, id: int, as_json: bool) -> None:
+@change_options
+def seal(database: DatabaseOption, id: int, audit: AuditOptions, as_json: bool) -> None:
     """Seal an open batch, as the end of its block does. It is done when all members have finished."""
     with database.open() as app:
-        found = app.batches.get(id)
-        was_open = not found.progress().sealed
-        found.seal()
+        was_open = app.batches.seal(id, **audit)
     text = f"Batch {id} is sealed." if was_open else f"Batch {id} was sealed already."
     print_result({"batch": id, "sealed": was_open}, text, was_open, as_json)

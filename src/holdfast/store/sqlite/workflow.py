@@ -190,22 +190,32 @@ class Workflows:
         self.block_lock.leave()
 
     def close_batch(
-        self, batch_id: int, conn: Any = None, *, abandoned: str | None = None, cancel: bool = False
+        self,
+        batch_id: int,
+        conn: Any = None,
+        *,
+        abandoned: str | None = None,
+        cancel: bool = False,
+        actor: str | None = None,
+        reason: str = "",
     ) -> bool:
         """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
 
         abandoned: why its block did not end; `on_success` will not run.
+        actor, reason: of an operator, for the event log.
         cancel: cancel the members, and run no callback. Does nothing if the batch was rolled back with the
             transaction of `conn`.
         """
 
         def work(connection: sqlite3.Connection) -> bool:
-            given = {"batch": batch_id, "now": self._clock.now(), "actor": self._db.actor}
+            given = {"batch": batch_id, "now": self._clock.now(), "actor": actor or self._db.actor}
             statement = self._sql.seal_batch if abandoned is None else self._sql.abandon_batch
             is_changed = connection.execute(statement, given).rowcount == 1
-            if is_changed and abandoned is not None:
-                detail = as_json({"batch": batch_id, "reason": abandoned})
-                connection.execute(self._sql.log_event, given | {"event": "batch_abandoned", "detail": detail})
+            if is_changed and (abandoned is not None or actor is not None):
+                event = "batch_sealed" if abandoned is None else "batch_abandoned"
+                why = {"reason": abandoned or reason} if abandoned or reason else {}
+                detail = as_json({"batch": batch_id} | why)
+                connection.execute(self._sql.log_event, given | {"event": event, "detail": detail})
             if cancel:
                 given["reason"] = shorten(f"batch {batch_id} was abandoned: {abandoned}")
                 connection.execute(self._sql.drop_callbacks, given)
