@@ -47,9 +47,9 @@ def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndA
         )
     if job.task is None:
         return _message(store, job, it)
-    workers = [worker for worker in store.workers.list() if worker.is_present]
     if job.unfit_since is not None:
         return f"{it}, but {_unfit(details)}.", NEWER_CODE.format(id=job.id)
+    workers = [worker for worker in store.workers.list() if worker.is_present]
     candidates = [worker for worker in workers if worker.presence != "stopped" and _serves(worker.record, job)]
     if not candidates:
         return _no_worker(workers, job, it)

@@ -312,7 +312,7 @@ class Batch:
 
     def progress(self) -> BatchProgress:
         """Read how many members have which status."""
-        return _progress(self._read())
+        return _progress(self._read(counted=True))
 
     def wait(self, timeout: float | None = None) -> BatchProgress:
         """Wait until the batch is done, and return its progress. Raises WaitTimeout after `timeout` seconds."""
@@ -356,8 +356,8 @@ class Batch:
         """The id of the job that `on_done` became, or None."""
         return self._read().done_job_id
 
-    def _read(self) -> BatchRecord:
-        record = self._app.store.workflows.batch(self.id)
+    def _read(self, *, counted: bool = False) -> BatchRecord:
+        record = self._app.store.workflows.batch(self.id, counted=counted)
         if record is None:
             raise BatchNotFound(f"there is no batch {self.id}: it never existed, or was rolled back or deleted")
         return record
@@ -440,7 +440,7 @@ class Batches:
         An open batch is sealed, so its block cannot add members any more once all have finished.
         """
         batch = self.get(id)
-        if not batch.progress().sealed:
+        if batch._read().sealed_at is None:
             why = "cancelled before its block had ended" + (f": {validate.reason(reason)}" if reason else "")
             self._app.store.workflows.close_batch(batch.id, abandoned=shorten(why), actor=validate.actor(actor))
         return self._app.jobs.cancel(batch=batch.id, status=sorted(STATUSES - TERMINAL), reason=reason, actor=actor)

@@ -363,8 +363,10 @@ class WorkflowStore(Protocol):
         """Count the batches that are not done, up to a bound."""
         ...
 
-    def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """Return a batch by its id, or by the job that was enqueued as its callback."""
+    def batch(
+        self, batch_id: int | None = None, *, callback: int | None = None, counted: bool = True
+    ) -> BatchRecord | None:
+        """Return a batch by its id, or by the job that was enqueued as its callback. counted: with its members."""
         ...
 
     def job_details(self, job_id: int) -> JobDetails | None:

@@ -267,15 +267,17 @@ class Workflows:
         """Count the batches that are not done, up to a bound."""
         return int(self._db.rows(self._sql.count_undone_batches, {"bound": bound})[0][0])
 
-    def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """Return a batch by its id, or by the job that was enqueued as its callback."""
+    def batch(
+        self, batch_id: int | None = None, *, callback: int | None = None, counted: bool = True
+    ) -> BatchRecord | None:
+        """Return a batch by its id, or by the job that was enqueued as its callback. counted: with its members."""
 
         def work(connection: sqlite3.Connection) -> BatchRecord | None:
             statement = self._sql.batch.replace("{columns}", BATCH_COLUMNS)
             row = connection.execute(statement, {"batch": batch_id, "callback": callback}).fetchone()
             if row is None:
                 return None
-            counts = dict(connection.execute(self._sql.batch_counts, (row[0],)).fetchall())
+            counts = dict(connection.execute(self._sql.batch_counts, (row[0],)).fetchall()) if counted else {}
             return record(BatchRecord, (*row, counts))
 
         return self._db.read(work)
