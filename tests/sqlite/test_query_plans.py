@@ -123,7 +123,7 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
 def statement_of(app: Holdfast, name: str) -> str:
     sql: str = getattr(app.store.database.sql, name)  # type: ignore[attr-defined]
     filled = sql.replace("{columns}", "*").replace("{where}", "true").replace("{order}", "DESC")
-    return filled.replace("{table}", "holdfast_tags")
+    return filled.replace("{table}", "holdfast_tags").replace("{broken}", "false")
 
 
 def plan(connection: sqlite3.Connection, statement: str) -> list[str]:

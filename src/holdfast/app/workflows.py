@@ -463,7 +463,8 @@ class Batches:
         how: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
         return self._app.jobs.retry(batch=batch.id, status="failed", delay=delay, actor=actor, reason=reason, **how)
 
-    aget, alist, acancel, aretry = in_thread(get), in_thread(list), in_thread(cancel), in_thread(retry)
+    aget, alist, aseal = in_thread(get), in_thread(list), in_thread(seal)
+    acancel, aretry = in_thread(cancel), in_thread(retry)
 
 
 def _progress(record: BatchRecord) -> BatchProgress:
