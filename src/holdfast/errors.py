@@ -434,7 +434,10 @@ OWN_CODES: dict[str, str] = {
         "the task returned a `Then` with which the chain cannot continue: wrong arguments, an option that is not "
         "allowed, a circular wait"
     ),
-    "INVALID_INPUT:PAYLOAD": "the arguments of a job do not fit the task, or are not JSON",
+    "INVALID_INPUT:PAYLOAD": (
+        "the arguments of a job are not JSON, or did not fit the code of any worker for "
+        "[`payload_timeout`](../guides/upgrades.md#a-new-parameter)"
+    ),
     "INTERNAL:ATTEMPTS_SPENT": "a message was released in its last attempt",
     "INVALID_INPUT:SCHEMA": "the body of a message does not fit the type of the queue",
     "INVALID_INPUT:UNDECODABLE": "the body of a message is not JSON",

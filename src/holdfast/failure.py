@@ -13,7 +13,8 @@ TRACEBACK_LIMIT = 20_000
 LINE_LIMIT = 2_000
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,31}(:[A-Z0-9][A-Z0-9_.-]{0,63})?")
 
-# The first class in the exception's MRO that is listed here decides.
+# The first class in the exception's MRO that is listed here decides. The code says what happened, not what to do:
+# every exception of a task is retried while there are attempts, whatever its code (worker/outcomes.py).
 BUILT_IN_CODES: dict[type[BaseException], str] = {
     TimeoutError: "TIMEOUT:OPERATION",
     ConnectionError: "DEPENDENCY:CONNECTION",

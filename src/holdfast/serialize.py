@@ -36,7 +36,7 @@ SHAPES = {
         ("name", "cron", "tz", "task", "queue", "paused", "next_at", "last_at", "last_job_id", "missed", "source"),
     ),
     "Blocker": Shape(("id", "task", "status", "chain_id", "holds", "error_code")),
-    "BatchProgress": Shape(extra=("finished",)),
+    "BatchProgress": Shape(extra=("finished", "state")),
     "Explanation": Shape(rename={"job_id": "id"}),
     "TaskAttempts": Shape(extra=("jobs", "failure_rate", "keeps_failing")),
     "Checkup": Shape(("severity", "summary", "seconds", "repaired", "findings")),

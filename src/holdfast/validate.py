@@ -139,6 +139,14 @@ def job_ids(value: Any) -> tuple[int, ...]:
     return tuple(job_id(one) for one in value)
 
 
+def one_or_several_ids(value: Any, what: str) -> tuple[int, ...]:
+    """Return the ids of a filter: none, one, or several."""
+    if value is None:
+        return ()
+    several = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return tuple(integer(one, what, 1, 2**63 - 1) for one in several)
+
+
 def text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(f"{what} must be text, got {type(value).__qualname__}")

@@ -17,6 +17,7 @@ BY = ("--actor", "kim", "--reason", "ticket 4711")
 
 # They look; or they are the program's own work: to send, and to run what was sent.
 UNSIGNED = {
+    *("batches", "batch", "batch show"),
     *("completion", "cron", "events", "explain", "failures", "health", "jobs", "queues", "show", "stats", "workers"),
     *("send", "worker"),
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Holdfast, Queue
+from holdfast.errors import InvalidPayload
 from holdfast.testing import FakeClock
 from support.transitions import claim_tasks, recover
 
@@ -72,6 +73,18 @@ def test_a_dead_letter_says_why(inbox: Queue[str], bury: Bury) -> None:
     (dead,) = inbox.dead_letters()
     assert dead.error_code == "INTERNAL:ATTEMPTS_SPENT"
     assert dead.error_detail
+
+
+def test_a_loop_over_dead_letters_goes_on_if_one_cannot_be_decoded(
+    app: Holdfast, inbox: Queue[str], bury: Bury, sql: Callable[..., object]
+) -> None:
+    bury("whole")
+    sql("INSERT INTO holdfast_jobs (queue, args) VALUES ('inbox', 'no JSON'), ('inbox', '7')")
+    assert inbox.receive() is None
+    letters = inbox.dead_letters()
+    assert [letter.raw_args for letter in letters] == [b"7", b"no JSON", b'"whole"']
+    with pytest.raises(InvalidPayload):
+        letters[1].args  # noqa: B018  a property
 
 
 def test_requeue_delivers_all_again(inbox: Queue[str], bury: Bury) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, JobError, Retry, Snooze
+from holdfast.failure import BUILT_IN_CODES
 from holdfast.testing import FakeClock
 from support.running_worker import attempts, drain, due_in, left, outcomes
 
@@ -399,10 +400,23 @@ def test_g10_a_task_that_this_worker_does_not_know_is_left(
     assert {job.refresh().result for job in strangers} == {"there"}
 
 
-MISFITS = ["no JSON", '{"n": "text"}', "{}", "[1]", '{"n": 1, "m": 2}', "null", "[" * 100, "", '{"n": 1e999}']
+@pytest.mark.parametrize("kind", BUILT_IN_CODES, ids=lambda kind: kind.__name__)
+def test_every_exception_is_retried_whatever_its_error_code(app: Holdfast, kind: type[BaseException]) -> None:
+    """One rule: the code says what happened, and does not decide about a retry."""
+
+    @app.task(max_attempts=2, retry=60)
+    def fail() -> None:
+        raise kind("x")
+
+    job = fail.enqueue()
+    drain(app)
+    assert (job.refresh().status, job.error_code) == ("scheduled", BUILT_IN_CODES[kind])
 
 
-def test_g10_a_payload_that_does_not_fit_fails_alone_and_at_once(app: Holdfast, sql: Sql) -> None:
+UNREADABLE = ["no JSON", "[" * 100, "", '{"n": 1e999}', '{"n": 1']
+
+
+def test_g10_a_payload_that_is_no_json_fails_alone_and_at_once(app: Holdfast, sql: Sql) -> None:
     @app.task
     def double(n: int) -> int:
         return 2 * n
@@ -411,7 +425,7 @@ def test_g10_a_payload_that_does_not_fit_fails_alone_and_at_once(app: Holdfast, 
     async def triple(n: int) -> int:
         return 3 * n
 
-    for args in MISFITS:
+    for args in UNREADABLE:
         sql("INSERT INTO holdfast_jobs (task, args) VALUES ('double', ?), ('triple', ?)", (args, args))
     good = double.enqueue(21)
     drain(app)
@@ -430,7 +444,7 @@ class Fussy:
             raise KeyError("thirteen")
 
 
-def test_an_argument_type_that_raises_fails_only_its_own_job(app: Holdfast, sql: Sql) -> None:
+def test_an_argument_type_that_raises_holds_up_only_its_own_job(app: Holdfast, sql: Sql) -> None:
     @app.task
     def use(fussy: Fussy) -> int:
         return fussy.n
@@ -444,4 +458,4 @@ def test_an_argument_type_that_raises_fails_only_its_own_job(app: Holdfast, sql:
     good = use.enqueue(Fussy(1))
     drain(app, concurrency=2)
     assert good.refresh().result == 1
-    assert app.jobs.count(status="failed") == 2
+    assert app.jobs.count(status="ready") == 2

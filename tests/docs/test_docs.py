@@ -142,6 +142,14 @@ def test_the_list_of_the_doctors_checks_is_generated() -> None:
     assert generate(page) == page
 
 
+def test_one_page_says_what_is_retried_and_no_other_says_otherwise() -> None:
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"}
+    assert [name for name, text in texts.items() if "does not decide whether a job is retried" in text] == [
+        "errors-and-retries.md"
+    ]
+    assert [name for name, text in texts.items() if re.search(r"(retry|trying again) will\s+not\s+help", text)] == []
+
+
 def events_in_source() -> set[str]:
     statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
     code = (SQL / "operate.py").read_text(encoding="utf-8")

@@ -11,9 +11,12 @@ from support.running_worker import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-TRIES: dict[str, list[list[str]]] = {"demo.py": [["--seconds", seconds] for seconds in ("6", "30", "120")]}
+TRIES: dict[str, list[list[str]]] = {
+    "demo.py": [["--seconds", seconds] for seconds in ("6", "30", "120")],
+    "nightly_import.py": [["--rows", "400"]],
+}
 """Arguments: if there is too little to see, as on a slow machine, it is tried with the next ones."""
-PARTS = {"sample_app.py"}  # of another example
+PARTS = {"sample_app.py", "nightly_tasks.py"}  # of another example
 TELLING_LINES = {
     "demo.py": [
         "The story of job 1, which killed its worker:",
@@ -41,6 +44,19 @@ TELLING_LINES = {
         "the chain: charge succeeded, ship succeeded, notify succeeded",
         "the money: {'ada': 87, 'shop': 13}",
         "1000 of 1000 mails were sent",
+    ],
+    "nightly_import.py": [
+        "In the middle, the worker is killed; the import is running.",
+        "The report says: 396 imported, 4 rejected",
+        "Customers: 396 of 396, each imported 1 time. Reports: 1.",
+        "'n/a' is not a number",
+    ],
+    "sql_consumer.py": [
+        "parcel 4, attempt 2: the warehouse is closed",
+        "3: INVALID_INPUT:UNDECODABLE",
+        "2: INVALID_INPUT:SCHEMA",
+        "5: REJECTED:TOO_HEAVY",
+        "Booked: [(1, 250), (4, 90)]",
     ],
     "debounce.py": ["job 1: scheduled, {'document': 'report.txt', 'version': 4}"],
 }

@@ -70,7 +70,10 @@ QUESTIONS = {
         WHERE on_done IS NOT NULL AND (done_at IS NULL) <> (done_job_id IS NULL)""",
     "a batch that told of a success that was none, or the other way round": f"""
         SELECT id FROM holdfast_batches AS batch WHERE on_success IS NOT NULL AND (success_job_id IS NOT NULL) <>
-            (done_at IS NOT NULL AND NOT EXISTS (SELECT 1 {MEMBERS} AND status <> 'succeeded'))""",  # noqa: S608
+            (done_at IS NOT NULL AND abandoned_at IS NULL
+             AND NOT EXISTS (SELECT 1 {MEMBERS} AND status <> 'succeeded'))""",  # noqa: S608
+    "a batch whose process died in its block, and that did not end": """SELECT id FROM holdfast_batches
+        WHERE sealed_at IS NULL""",
     "callbacks that no batch knows of, or more of them than batches": """SELECT id FROM holdfast_jobs AS job
         WHERE task IN ('on_done', 'on_success') AND chain_id IS NULL AND 1 <>
             (SELECT count(*) FROM holdfast_batches WHERE job.id IN (done_job_id, success_job_id))""",

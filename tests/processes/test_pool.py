@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from yard import Yard
 
@@ -22,11 +23,18 @@ def test_a_task_in_a_process_has_its_arguments_result_and_errors(yard: Yard) -> 
     yard.start(pool=2)
     plain = yard.enqueue("print_args", '{"text": "é\\u0000", "number": 4}')
     default = yard.enqueue("print_args", '{"text": "x"}')
-    bad = yard.enqueue("print_args", '{"text": 7}')
+    bad = yard.enqueue("print_args", "no JSON")
+    unfit = yard.enqueue("print_args", '{"text": 7}')
     failing = yard.enqueue("fail_in_pool", max_attempts=1)
     assert yard.ends(plain).result == ["é\0", 4]
     assert yard.ends(default).result == ["x", 3]
     assert yard.ends(bad, "failed").error_code == "INVALID_INPUT:PAYLOAD"
+
+    def events() -> list[Any]:
+        return [one for one in yard.app.jobs.history(unfit.id) if one.kind == "event"]
+
+    returned = eventually(lambda: [one for one in events() if one.name == "returned"])
+    assert "str" in returned[0].detail["reason"], "it is left to newer code"
     assert yard.ends(failing, "failed").error_code == "DEPENDENCY:CONNECTION"
     assert failing.error_detail == "ConnectionError: no line"
     pids = {line[4] for job in (plain, default, failing) for line in yard.noted("begin", job)}

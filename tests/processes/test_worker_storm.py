@@ -152,9 +152,10 @@ def wait_until_all_has_ended(app: Holdfast, crew: Crew, database: Path) -> None:
             # In one look: an end that nobody has worked off may make something ready.
             left = connection.execute(
                 """SELECT (SELECT count(*) FROM holdfast_endings),
-                   (SELECT count(*) FROM holdfast_jobs WHERE status IN ('scheduled', 'ready', 'running'))"""
+                   (SELECT count(*) FROM holdfast_jobs WHERE status IN ('scheduled', 'ready', 'running')),
+                   (SELECT count(*) FROM holdfast_batches WHERE sealed_at IS NULL)"""
             ).fetchone()
-            if left == (0, 0):
+            if left == (0, 0, 0):
                 return
             assert not crew.complaints(), crew.complaints()
             assert time.monotonic() < until, f"not ended after {LONGEST_END_SECONDS} s: {left}"

@@ -178,3 +178,11 @@ def test_no_path_comes_from_the_database(app: Holdfast, url: str, name: Any) -> 
     app.jobs.delete(status="failed")
     collect(app)
     assert Path("/etc/passwd").exists() and missing(app) == []
+
+
+def test_the_raw_payload_of_a_lost_file_is_the_reference_to_it(app: Holdfast, url: str) -> None:
+    sent = app.queue("inbox").send(large())
+    whole = app.jobs.get(sent).raw_args
+    lose(url)
+    reference = app.jobs.get(sent).raw_args
+    assert 0 < len(reference) < 1000 < len(whole)

@@ -46,7 +46,7 @@ def test_no_query_scans_the_jobs_without_an_index(app: Holdfast, conn: sqlite3.C
 def steps(app: Holdfast, name: str) -> int:
     """The steps of SQLite's virtual machine, which do not depend on the load."""
     values: dict[str, object] = dict.fromkeys(("window", "limit", "newest", "recent"), 100)
-    values |= {"live_workers": "[]", "dead_workers": "[]", "prefix": "holdfast_", "tolerance": 1}
+    values |= {"live_workers": "[]", "dead_workers": "[]", "prefix": "holdfast_", "tolerance": 1, "yesterday": 1}
     values |= dict.fromkeys(("expired_before", "late_before", "earliest"), 0) | dict.fromkeys(
         ("future", "far_future"), 2**62
     )

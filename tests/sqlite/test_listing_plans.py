@@ -14,8 +14,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.model.job import Criteria, Cursor, Status
+from holdfast.model.workflow import BatchState
 from holdfast.store import statistics
-from holdfast.store.sqlite import listing, listing_plan
+from holdfast.store.sqlite import listing, listing_plan, workflow
 from holdfast.store.sqlite.listing import where
 from holdfast.store.sqlite.listing_plan import IdRange, JobIndexes, OrderedIndex, SortedScan
 
@@ -40,13 +41,20 @@ CROWDS = {
 INSERT = """
 WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < {jobs}),
     made (i, queue, task, status) AS (SELECT i, {places}, {status} FROM numbers)
-INSERT INTO holdfast_jobs (id, queue, task, status, priority, created_at, run_at, finished_at, error_code, key, tags)
+INSERT INTO holdfast_jobs (id, queue, task, status, priority, created_at, run_at, finished_at, error_code, key, tags,
+    batch_id)
 SELECT i, queue, task, status, i % 3, {start} + i * {second}, {start} + i * {second},
     CASE WHEN status IN ('failed', 'succeeded') THEN {start} + (i + 50) * {second} END,
     CASE WHEN status = 'failed' THEN 'TEST:' || i % 2 END,
     CASE WHEN status IN ('failed', 'succeeded') THEN 'key' || i % 4 END,
-    CASE WHEN i % 5 = 0 THEN '["often"]' WHEN i % 5003 = 1 THEN '["seldom"]' END
+    CASE WHEN i % 5 = 0 THEN '["often"]' WHEN i % 5003 = 1 THEN '["seldom"]' END,
+    CASE WHEN i % 3 = 0 THEN 1 WHEN i % 5003 = 2 THEN 2 END
 FROM made
+"""
+BATCHES = """
+WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < {jobs})
+INSERT INTO holdfast_batches (id, created_at, sealed_at, done_at, abandoned_at)
+SELECT i, i, CASE WHEN i > 2 THEN i END, CASE WHEN i > 4 THEN i END, CASE WHEN i IN (4, 5) THEN i END FROM numbers
 """
 
 
@@ -60,6 +68,7 @@ def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute(INSERT.format(jobs=JOBS, places=places, status=status, start=START, second=SECOND))
+            connection.execute(BATCHES.format(jobs=JOBS))
         while app.store.statistics.fold():
             pass
         yield app
@@ -128,6 +137,11 @@ CRITERIA = {
     "chains": Criteria(roots=True, messages=False),
     **{f"{status.value} chains": Criteria(roots=True, chain_status=(status,), messages=False) for status in Status},
     "ids": Criteria(ids=tuple(range(1, 500))),
+    "in a batch": Criteria(batch_id=(1,)),
+    "in a small batch": Criteria(batch_id=(2,)),
+    "in no batch": Criteria(batch_id=(3,)),
+    **{f"{status.value} in a batch": Criteria(batch_id=(1,), status=(status,)) for status in Status},
+    "in a batch and in a queue": Criteria(batch_id=(1, 2), queue=("a",)),
 }
 CURSORS = [None, Cursor(20_000), Cursor(20_000, newer=True)]
 
@@ -148,6 +162,21 @@ def test_one_or_two_filters_need_no_second_page(crowd: Holdfast, name: str) -> N
     """What stops before its end is the exception."""
     stopped = [cursor for cursor in CURSORS if crowd.store.jobs.list(CRITERIA[name], 21, cursor).scanned is not None]
     assert stopped == []
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [(None, 50), ("open", 2), ("running", 2), ("done", 50), ("abandoned", 2)], ids=str
+)
+def test_a_page_of_batches_takes_a_bounded_number_of_steps(
+    crowd: Holdfast, state: BatchState | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches there are, and members in one of them."""
+    monkeypatch.setattr(workflow, "MAX_COUNTED", 50)
+    cursors = [None, Cursor(20_000), Cursor(0, newer=True)]
+    pages = [crowd.store.workflows.batches(state, 50, cursor) for cursor in cursors]
+    assert {len(page) for page in pages} == {found}
+    taken = [steps(crowd, lambda: crowd.store.workflows.batches(state, 50, cursor)) for cursor in cursors]  # noqa: B023
+    assert max(taken) < MOST_STEPS, taken
 
 
 def test_a_scan_of_all_jobs_takes_more_steps(crowd: Holdfast) -> None:
@@ -193,6 +222,7 @@ ORDERS: dict[str, Callable[[JobIndexes], OrderedIndex]] = {
     "place": lambda indexes: indexes.queue_task,
     "error": lambda indexes: indexes.error_code,
     "tag": lambda indexes: indexes.tag,
+    "batch": lambda indexes: indexes.batch,
     "ready": lambda indexes: indexes.by_status[Status.READY],
     "blocked": lambda indexes: indexes.by_status[Status.BLOCKED],
     "failed": lambda indexes: indexes.by_status[Status.FAILED],

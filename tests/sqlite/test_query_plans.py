@@ -20,6 +20,9 @@ HOT = [
     "claim_messages",
     "claim_next_message",
     "claim_tasks",
+    "claim_readable",
+    "newest_versions",
+    "return_unfit",
     "claim_one",
     "ready_pairs",
     "ready_pairs_in",
@@ -119,7 +122,8 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
 
 def statement_of(app: Holdfast, name: str) -> str:
     sql: str = getattr(app.store.database.sql, name)  # type: ignore[attr-defined]
-    return sql.replace("{columns}", "*").replace("{where}", "true").replace("{table}", "holdfast_tags")
+    filled = sql.replace("{columns}", "*").replace("{where}", "true").replace("{order}", "DESC")
+    return filled.replace("{table}", "holdfast_tags").replace("{broken}", "false")
 
 
 def plan(connection: sqlite3.Connection, statement: str) -> list[str]:
@@ -148,8 +152,10 @@ SERVED_BY = {
     "claim_next_message": {"jobs_scheduled", "jobs_running", "jobs_ready"},
     "removed_jobs": {"events_removed"},
     "claim_tasks": {"jobs_ready"},
-    "ready_pairs": {"jobs_expires", "jobs_ready", "jobs_scheduled", "jobs_running"},
-    "ready_pairs_in": {"jobs_expires", "jobs_ready", "jobs_scheduled", "jobs_running"},
+    "ready_pairs": {"jobs_expires", "jobs_ready", "jobs_scheduled", "jobs_running", "jobs_versioned"},
+    "ready_pairs_in": {"jobs_expires", "jobs_ready", "jobs_scheduled", "jobs_running", "jobs_versioned"},
+    "claim_readable": {"jobs_ready"},
+    "newest_versions": {"jobs_versioned"},
     "recover_lost": {"jobs_running"},
     "recover_lost_spent": {"jobs_running"},
     "renew_for": {"jobs_running"},

@@ -115,6 +115,10 @@ class Backend(ABC):
     def bury_workers(self) -> None:
         """Let every worker on record look as if its process had ended."""
 
+    @abstractmethod
+    def bury_creators(self) -> None:
+        """Let the process of each block that makes a batch look as if it had ended inside."""
+
     # --- what it takes up ---
 
     @abstractmethod
@@ -198,6 +202,9 @@ class SqliteBackend(Backend):
 
     def bury_workers(self) -> None:
         self.sql("UPDATE holdfast_workers SET slot = -1")  # as after a restart of the machine
+
+    def bury_creators(self) -> None:
+        self.sql("UPDATE holdfast_batches SET slot = -1 WHERE sealed_at IS NULL")
 
     def used_bytes(self, app: Holdfast) -> int:
         return app.store.file.pages().used_bytes

@@ -62,7 +62,7 @@ def test_a_reply_that_cannot_be_read_fails_its_attempt_and_the_next_has_another_
     started = iter(pipes)
     pool = ProcessPool(
         lambda: (Process(), next(started)),
-        OutcomeMapper(ErrorTable(), None),
+        OutcomeMapper(ErrorTable(), None, 0),
         SystemClock(),
         None,
         None,  # type: ignore[arg-type]

@@ -164,6 +164,8 @@ class App:
         on SQLite before 3.51.3.
     blobs: the store for large payloads and results; by default files in a folder beside the database.
     blob_bytes: payloads and results larger than this go there. None: all go into the database, up to 1 MiB each.
+    payload_timeout: for how many seconds a job whose payload does not fit the code of any worker is kept for newer
+        code, before it fails.
     retention: how long finished jobs are kept. Default: the rules stored in the database, or else `Retention()`.
     clock, random: for tests.
     """
@@ -183,6 +185,7 @@ class App:
         guard_connections: bool = True,
         blobs: BlobStore | None = None,
         blob_bytes: int | None = LARGE_BYTES,
+        payload_timeout: Seconds = 3600,
         retention: Retention | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -206,6 +209,7 @@ class App:
         self.clock: Clock = clock or SystemClock()
         self.random = chance
         self._retention = validate.retention(retention)
+        self.payload_timeout = validate.duration(payload_timeout, "payload_timeout")
         self._settings: dict[str, Any] = {
             "prefix": validate.prefix(prefix),
             "durable_level": durability.upper(),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 MAX_AHEAD = 1000
 MAX_KINDS = 10
 START_WORKER = "holdfast worker module:app"
+NEWER_CODE = (
+    "A worker with code that fits runs it; after payload_timeout, an hour by default, it fails. Deploy that code, or "
+    "cancel the job: holdfast cancel {id}"
+)
 ReasonAndAdvice = tuple[str, str]
 
 
@@ -43,6 +47,8 @@ def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndA
         )
     if job.task is None:
         return _message(store, job, it)
+    if job.unfit_since is not None:
+        return f"{it}, but {_unfit(details)}.", NEWER_CODE.format(id=job.id)
     workers = [worker for worker in store.workers.list() if worker.is_present]
     candidates = [worker for worker in workers if worker.state != "suspended" and _serves(worker.record, job)]
     if not candidates:
@@ -51,7 +57,15 @@ def why_not_claimed(store: Store, details: JobDetails, state: str) -> ReasonAndA
 
 
 def _serves(worker: WorkerRecord, job: JobRecord) -> bool:
-    return job.task in worker.tasks and (worker.queues is None or job.queue in worker.queues)
+    in_queues = worker.queues is None or job.queue in worker.queues
+    return job.task in worker.tasks and in_queues and worker.version_of(job.task) >= job.version
+
+
+def _unfit(details: JobDetails) -> str:
+    """Say that the payload does not fit, since when, and why."""
+    since = moment(details.record.unfit_since or 0)
+    why = f" ({short(details.reason)})" if details.reason else ""
+    return f"its payload does not fit the code of any worker that has tried it since {since}{why}"
 
 
 def _message(store: Store, job: JobRecord, it: str) -> ReasonAndAdvice:
@@ -72,6 +86,13 @@ def _no_worker(workers: Sequence[WorkerStatus], job: JobRecord, it: str) -> Reas
     if not knowing:
         who = "the running worker does not have" if len(workers) == 1 else f"none of {len(workers)} workers has"
         return f"{it}, but {who} the task {task}.", f"Start a worker that has it: {START_WORKER}"
+    newest = max(worker.record.version_of(job.task) for worker in knowing)
+    if newest < job.version:
+        has = f"version {newest}" if newest else "no version"
+        return (
+            f"{it}, but it needs version {job.version} of the task {task}, and the running workers have {has}.",
+            f"Start a worker that has it: {START_WORKER}",
+        )
     serving = [worker for worker in knowing if _serves(worker.record, job)]
     if not serving:
         queues = sorted({short(name) for worker in knowing for name in worker.record.queues or ()})
@@ -293,6 +314,8 @@ class _JobExplainer:
         if job.run_at <= self._now:
             return why_not_claimed(self._store, self._details, f"has been due for {whole(self._now - job.run_at)}")
         when = ahead(job.run_at, self._now)
+        if job.unfit_since is not None:
+            return f"{self._it} is tried again at {when}: {_unfit(self._details)}.", NEWER_CODE.format(id=job.id)
         if transition == "retry_scheduled":
             failed = f"{self._attempt} failed with {error(job.error_code, job.error_detail)}"
             reason = f"{self._it} will be retried at {when}, since {failed}."

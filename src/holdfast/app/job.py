@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
@@ -11,7 +12,7 @@ import msgspec
 from ..blobs import is_reference
 from ..clock import SECOND, as_datetime
 from ..codec import decoder
-from ..errors import InvalidPayload, JobFailed, JobNotFound, NoResult
+from ..errors import BlobMissing, InvalidPayload, JobFailed, JobNotFound, NoResult, StoreError
 from ..failure import shorten
 from ..model.job import TERMINAL, JobRecord, Status
 from .waiting import WaitForEnd, finish_in_thread, in_thread
@@ -61,6 +62,21 @@ class Job(Generic[R]):
     def args(self) -> Any:
         """The payload as plain JSON values."""
         return _plain(self._whole(self._record.args, self._record.args_blob), "payload")
+
+    @property
+    def raw_args(self) -> bytes:
+        """The payload as it is stored, also if it is not JSON. Never raises.
+
+        Of a large payload that is missing or cannot be read, this is the reference to it.
+        """
+        with suppress(BlobMissing, StoreError):
+            return self._whole(self._record.args, self._record.args_blob)
+        return self._record.args
+
+    @property
+    def version(self) -> int:
+        """The version of the task's code that enqueued it; 0 if the task has none."""
+        return self._record.version
 
     @property
     def priority(self) -> int:

@@ -1,8 +1,8 @@
 """`app.jobs`: find jobs and operate on them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
@@ -35,6 +35,7 @@ class Filters(TypedDict, total=False):
     key: Texts
     error_code: Texts
     tag: Texts
+    batch: int | Sequence[int]
     created_after: datetime
     created_before: datetime
     finished_after: datetime
@@ -262,24 +263,46 @@ class Jobs:
 
 
 def page_of(store: Store, wanted: Criteria, limit: int, cursor: str | None) -> Page[JobRecord]:
+    stopped: list[Listed] = []
+
+    def read(most: int, place: Cursor | None) -> Sequence[JobRecord]:
+        listed = store.jobs.list(wanted, most, place)
+        if listed.resume is not None:
+            stopped.append(listed)
+        return listed.records
+
+    page = page_by_id(read, limit, cursor)
+    if not stopped:
+        return page
+    (listed,) = stopped
+    return _stopped_page(listed, listed.resume or 0, None if cursor is None else _read_cursor(cursor))
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Row = TypeVar("Row", bound=HasId)
+
+
+def page_by_id(read: Callable[[int, Cursor | None], Sequence[Row]], limit: int, cursor: str | None) -> Page[Row]:
+    """Return a page of rows, newest first. read: returns at most so many, from the cursor on."""
     validate.integer(limit, "limit", 1, MAX_PAGE)
     place = None if cursor is None else _read_cursor(cursor)
     backwards = place is not None and place.newer
-    listed = store.jobs.list(wanted, limit + 1, place)
-    records = listed.records
-    more = len(records) > limit
-    if more:  # the extra record only shows that there are more
-        records = records[1:] if backwards else records[:-1]
-    if listed.resume is not None:
-        return _stopped_page(listed, listed.resume, place)
+    rows = [*read(limit + 1, place)]
+    more = len(rows) > limit
+    if more:  # the extra row only shows that there are more
+        rows = rows[1:] if backwards else rows[:-1]
     has_older, has_newer = (True, more) if backwards else (more, place is not None)
-    if not records and place is not None:  # the jobs there were deleted: the way back starts at the same place
+    if not rows and place is not None:  # the rows there were deleted: the way back starts at the same place
         back = _write_cursor(Cursor(place.id + 1 if backwards else place.id - 1, newer=not backwards))
         return Page([], next=back if backwards else None, previous=None if backwards else back)
     return Page(
-        records,
-        next=_write_cursor(Cursor(records[-1].id)) if records and has_older else None,
-        previous=_write_cursor(Cursor(records[0].id, newer=True)) if records and has_newer else None,
+        rows,
+        next=_write_cursor(Cursor(rows[-1].id)) if rows and has_older else None,
+        previous=_write_cursor(Cursor(rows[0].id, newer=True)) if rows and has_newer else None,
     )
 
 
@@ -322,6 +345,7 @@ def criteria(filters: Filters) -> Criteria:
         key=validate.one_or_several(filters.get("key"), "key"),
         error_code=validate.one_or_several(filters.get("error_code"), "error_code"),
         tag=validate.one_or_several(filters.get("tag"), "tag"),
+        batch_id=validate.one_or_several_ids(filters.get("batch"), "batch"),
         created_from=moment("created_after"),
         created_before=moment("created_before"),
         finished_from=moment("finished_after"),

@@ -48,6 +48,7 @@ class CronTaskOptions(JobOptions, total=False):
     give_up_on: ExceptionTypes
     pool: Pool
     expires: Seconds | None
+    version: int
 
 
 class TaskDecoratorOptions(CronTaskOptions, total=False):
@@ -85,6 +86,7 @@ class TaskOptions(Struct, frozen=True):
     timeout: int | None = None
     expires: int | None = None
     pool: Pool = "thread"
+    version: int = 0
 
 
 # --- checked and documented: one entry for each option --------------------------------------------
@@ -230,6 +232,11 @@ OPTIONS: dict[str, Option] = {
         '`"process"` runs the task in [a process of its own](../guides/workers.md#how-many-at-a-time). Not for '
         "coroutine functions.",
     ),
+    "version": Option(
+        lambda value: validate.integer(value, "version", 0, 2**31 - 1),
+        "The version of the task's code, stored with each job. Workers whose code has an older version leave it: "
+        "see [upgrades](../guides/upgrades.md#versions).",
+    ),
     "delay": Option(
         lambda value: validate.duration(value, "delay"),
         "Seconds or a `timedelta` from now, up to 100 years. The job does not start before that.",
@@ -287,6 +294,8 @@ OPTIONS: dict[str, Option] = {
 
 JOB_OPTIONS = tuple(name for name in EnqueueOptions.__annotations__ if name in CronTaskOptions.__annotations__)
 """Options that a task sets for all its jobs, and `using` for some of them. NewJob has fields of these names."""
+TASK_FIELDS = (*JOB_OPTIONS, "version")
+"""Options of a task that each of its jobs is stored with."""
 LINK_OPTIONS = ("conn", "after", "on_blocker_failure", "batch")  # not fields of NewJob; all others are
 
 

@@ -17,7 +17,7 @@ from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..model.workflow import Links
 from ..retry_policies import RetryPolicy
 from .job import Job
-from .options import JOB_OPTIONS, LINK_OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions, checked
+from .options import LINK_OPTIONS, TASK_FIELDS, EnqueueOptions, TaskDecoratorOptions, TaskOptions, checked
 from .waiting import finish_in_thread
 from .workflows import Step
 
@@ -39,7 +39,7 @@ class Task(Generic[P, R]):
     def __init__(self, app: "App", function: Callable[..., Any], options: TaskOptions) -> None:
         self._app, self.function, self.options = app, function, options
         self.name = options.name
-        self.job_options = {name: getattr(options, name) for name in JOB_OPTIONS}
+        self.job_options = {name: getattr(options, name) for name in TASK_FIELDS}
         functools.update_wrapper(self, function)
 
     @functools.cached_property
@@ -63,6 +63,10 @@ class Task(Generic[P, R]):
     @property
     def retry_policy(self) -> RetryPolicy:
         return self.options.retry
+
+    @property
+    def version(self) -> int:
+        return self.options.version
 
     def retries(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this is retried."""

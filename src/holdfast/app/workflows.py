@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,11 +14,11 @@ from .. import validate
 from ..clock import as_datetime
 from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound, NoResult
 from ..failure import shorten
-from ..model.job import STATUSES, JobRecord, NewJob, Page, Status
-from ..model.workflow import BatchRecord
+from ..model.job import STATUSES, TERMINAL, JobRecord, NewJob, Page, Status
+from ..model.workflow import BATCH_STATES, BatchRecord, BatchState
 from ..text import plural
 from .job import Job, still
-from .jobs import Filters, criteria, page_of
+from .jobs import Filters, criteria, page_by_id, page_of
 from .waiting import WaitForEnd, finish_in_thread, in_thread
 
 if TYPE_CHECKING:
@@ -248,6 +248,9 @@ def _end_of(app: App, chain_id: int) -> JobRecord:
 class BatchProgress(Struct, frozen=True):
     """The members of a batch by status. A member that continued as a chain counts once, by its chain's status."""
 
+    id: int
+    """The id of the batch."""
+    created_at: datetime
     total: int
     blocked: int
     scheduled: int
@@ -260,8 +263,19 @@ class BatchProgress(Struct, frozen=True):
     """Members that were deleted before they succeeded. They are not in `total`, and prevent `on_success`."""
     sealed: bool
     """Whether the block that made the batch has ended. A batch is not done before that."""
+    abandoned: bool
+    """Whether it was sealed although its block had not ended: the block raised, or its process died."""
     done_at: datetime | None
-    """When all members had finished, or None."""
+    """When all members had finished, or None. A retry of members sets it to None again."""
+    more: bool = False
+    """Whether there are more members than were counted. `app.batches.list` counts up to 1,000 of each status."""
+
+    @property
+    def state(self) -> Literal["open", "running", "done"]:
+        """Open until the block has ended, then running until all members have finished."""
+        if self.done_at is not None:
+            return "done"
+        return "running" if self.sealed else "open"
 
     @property
     def pending(self) -> int:
@@ -298,7 +312,7 @@ class Batch:
 
     def progress(self) -> BatchProgress:
         """Read how many members have which status."""
-        return _progress(self._read())
+        return _progress(self._read(counted=True))
 
     def wait(self, timeout: float | None = None) -> BatchProgress:
         """Wait until the batch is done, and return its progress. Raises WaitTimeout after `timeout` seconds."""
@@ -328,6 +342,11 @@ class Batch:
     aprogress = in_thread(progress)
 
     @property
+    def creator(self) -> str | None:
+        """The process that made it, as it is named in the event log; None if it was made by plain SQL."""
+        return self._read().creator
+
+    @property
     def success_job_id(self) -> int | None:
         """The id of the job that `on_success` became, or None."""
         return self._read().success_job_id
@@ -337,8 +356,8 @@ class Batch:
         """The id of the job that `on_done` became, or None."""
         return self._read().done_job_id
 
-    def _read(self) -> BatchRecord:
-        record = self._app.store.workflows.batch(self.id)
+    def _read(self, *, counted: bool = False) -> BatchRecord:
+        record = self._app.store.workflows.batch(self.id, counted=counted)
         if record is None:
             raise BatchNotFound(f"there is no batch {self.id}: it never existed, or was rolled back or deleted")
         return record
@@ -346,7 +365,7 @@ class Batch:
     def seal(self) -> None:
         """Close the batch for new members, except those that its members add. It is done when all have finished.
 
-        The end of the block does this. Call it for a batch whose process died inside the block.
+        The end of the block does this. If its process dies before that, a worker does: see `BatchProgress.abandoned`.
         """
         self._app.store.workflows.close_batch(self.id, self._conn)
         self._tell_inline()
@@ -360,12 +379,18 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.seal()
-            return
-        reason = shorten(f"batch {self.id} was abandoned: {type(error).__name__} in the block that made it")
         try:
-            self._app.store.workflows.close_batch(self.id, self._conn, cancel=reason)
+            if error is None:
+                self.seal()
+            else:
+                self._abandon(error)
+        finally:
+            self._app.store.workflows.leave_block()
+
+    def _abandon(self, error: BaseException) -> None:
+        reason = shorten(f"{type(error).__name__} in the block that made it")
+        try:
+            self._app.store.workflows.close_batch(self.id, self._conn, abandoned=reason, cancel=True)
         except HoldfastError as second:  # the program must see the first error
             error.add_note(f"The members of batch {self.id} could not be cancelled: {second}")
 
@@ -380,7 +405,7 @@ class Batch:
 
 
 class Batches:
-    """`app.batches`: find a batch again."""
+    """`app.batches`: find batches and operate on them."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -388,19 +413,71 @@ class Batches:
     def get(self, id: int) -> Batch:
         """Return the batch with this id. Raises BatchNotFound."""
         batch = Batch(self._app, validate.integer(id, "batch id", 1, 2**63 - 1))
-        batch.progress()  # raises BatchNotFound
+        batch._read()  # raises BatchNotFound
         return batch
 
-    aget = in_thread(get)
+    def list(
+        self, *, state: BatchState | None = None, limit: int = 50, cursor: str | None = None
+    ) -> Page[BatchProgress]:
+        """Return a page of batches with their progress, newest first. Members are counted up to 1,000 per status.
+
+        state: "open", "running", "done", or "abandoned", which are those whose block did not end.
+        """
+        if state is not None and state not in BATCH_STATES:
+            raise InvalidInput(f"state must be one of {', '.join(sorted(BATCH_STATES))}, got {validate.shown(state)}")
+        read = self._app.store.workflows.batches
+        page = page_by_id(lambda most, place: read(state, most, place), limit, cursor)
+        return Page([_progress(record) for record in page], page.next, page.previous)
+
+    def seal(self, id: int, *, reason: str = "", actor: str | None = None) -> bool:
+        """Seal an open batch as the end of its block does. False if it was sealed already."""
+        who, why = validate.actor(actor), validate.reason(reason)
+        return self._app.store.workflows.close_batch(self.get(id).id, actor=who, reason=why)
+
+    def cancel(self, id: int, *, reason: str = "", actor: str | None = None) -> int:
+        """Cancel the unfinished members, and return how many. `on_done` runs, `on_success` does not.
+
+        An open batch is sealed, so its block cannot add members any more once all have finished.
+        """
+        batch = self.get(id)
+        if batch._read().sealed_at is None:
+            why = "cancelled before its block had ended" + (f": {validate.reason(reason)}" if reason else "")
+            self._app.store.workflows.close_batch(batch.id, abandoned=shorten(why), actor=validate.actor(actor))
+        return self._app.jobs.cancel(batch=batch.id, status=sorted(STATUSES - TERMINAL), reason=reason, actor=actor)
+
+    def retry(
+        self,
+        id: int,
+        *,
+        delay: float = 0,
+        attempts: int | None = None,
+        actor: str | None = None,
+        reason: str = "",
+    ) -> int:
+        """Run the failed members again, and return how many. attempts: by default as `app.jobs.retry`.
+
+        The batch is done again when they have finished. `on_done` does not run a second time; `on_success` runs if
+        all members have succeeded then.
+        """
+        batch = self.get(id)
+        how: dict[str, Any] = {} if attempts is None else {"attempts": attempts}
+        return self._app.jobs.retry(batch=batch.id, status="failed", delay=delay, actor=actor, reason=reason, **how)
+
+    aget, alist, aseal = in_thread(get), in_thread(list), in_thread(seal)
+    acancel, aretry = in_thread(cancel), in_thread(retry)
 
 
 def _progress(record: BatchRecord) -> BatchProgress:
     counts = {status: record.counts.get(status, 0) for status in STATUSES}
     return BatchProgress(
+        id=record.id,
+        created_at=as_datetime(record.created_at),
         total=sum(counts.values()),
         **counts,
         deleted=record.deleted,
         sealed=record.sealed_at is not None,
+        abandoned=record.abandoned_at is not None,
+        more=record.more,
         done_at=None if record.done_at is None else as_datetime(record.done_at),
     )
 

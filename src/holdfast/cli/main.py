@@ -23,6 +23,8 @@ COMMANDS = {
     "fail": "commands.job_actions",
     "delete": "commands.job_actions",
     "queues": "commands.queues",
+    "batches": "commands.batches",
+    "batch": "commands.batches",
     "cron": "commands.cron",
     "migrate": "commands.migrate",
     "stats": "commands.stats",

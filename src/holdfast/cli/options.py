@@ -268,11 +268,14 @@ def filter_options(command: F) -> F:
     @click.option("--key", multiple=True, metavar="TEXT", help="Only jobs with this key.")
     @click.option("--error-code", multiple=True, metavar="CODE", help="Only jobs that failed with this error code.")
     @click.option(
+        "--batch", multiple=True, type=click.IntRange(1, 2**63 - 1), metavar="ID", help="Only members of this batch."
+    )
+    @click.option(
         "--since", type=duration, metavar="DURATION", help="Only jobs enqueued within the last 30m, 1h, 2d, …"
     )
     @functools.wraps(command)
     def with_filters(*args: Any, since: float | None, **given: Any) -> Any:
-        names = ("status", "queue", "task", "tag", "key", "error_code")
+        names = ("status", "queue", "task", "tag", "key", "error_code", "batch")
         filters = cast("Filters", {name: list(values) for name in names if (values := given.pop(name))})
         if since is not None:
             filters["created_after"] = datetime.now(UTC) - timedelta(seconds=since)

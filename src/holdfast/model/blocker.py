@@ -37,6 +37,7 @@ class JobDetails(Struct, frozen=True):
     record: JobRecord
     transition: str  # the last transition
     actor: str | None  # of the last transition
+    reason: str | None  # of the last transition
     lease_left: int | None  # time until the lease expires; negative if it has expired
     paused: bool  # whether its queue is paused
     unresolved: bool  # a job has finished whose waiting jobs were not released yet

@@ -110,6 +110,7 @@ class ReadyJobs(Struct, frozen=True):
     task: str
     count: int
     more: bool
+    version: int = 0  # the newest
 
 
 class PausedQueue(Struct, frozen=True):
@@ -139,6 +140,10 @@ class BrokenRows(Struct, frozen=True):
     table: str
     constraint: str
     count: int
+
+
+OpenBatches = dict[int, WorkerState]
+"""Batches whose block has not ended, and whether its process is alive."""
 
 
 class BlobReferences(Struct, frozen=True):
@@ -192,6 +197,7 @@ class Diagnosis(Struct):
     workers: list[WorkerStatus] = []
     blocked_jobs: list[BlockedJob] = []
     endings: int = 0  # finished jobs whose dependents were not told yet
+    open_batches: OpenBatches = {}
     ready_jobs: list[ReadyJobs] = []
     paused_queues: list[PausedQueue] = []
     clock: ClockHistory = ClockHistory()

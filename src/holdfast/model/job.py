@@ -9,7 +9,7 @@ States, and how a job moves between them:
                       release, recover     └──────────────────┘
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Flag, StrEnum, auto
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -40,7 +40,7 @@ TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CA
 DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in the schema are the same
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
-Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
+Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release", "unfit"]
 _PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments", "new_job"})
 
 
@@ -78,6 +78,7 @@ class NewJob(Redacted, frozen=True):
     links: Links | None = None  # None: no relation to other jobs
     trace: str | None = None  # the trace context of the enqueue
     args_blob: str | None = None  # the blob that `args` refers to
+    version: int = 0  # of the task's code
 
     def due(self, now: int) -> int:
         """Return when the job is due. The database rejects times in early 1970, as a wrong unit: they are raised."""
@@ -130,6 +131,8 @@ class JobRecord(Redacted, frozen=True):
     args_blob: str | None = None  # see blobs.py
     result_blob: str | None = None
     state: bytes | None = None  # JSON, saved by an attempt for the next one
+    version: int = 0
+    unfit_since: int | None = None  # since when workers return it, because the payload does not fit their code
 
     @property
     def chain(self) -> int:
@@ -178,6 +181,7 @@ class Inserted(Struct, frozen=True):
             progress_text=None,
             history=int(job.history),
             expires_at=job.expiry(self.now),
+            version=job.version,
         )
 
 
@@ -227,6 +231,8 @@ class ClaimRequest(Struct, frozen=True):
     worker: str
     queues: Sequence[tuple[str, int]] | None = None  # name and the most jobs to take
     job_id: int | None = None  # only this job
+    versions: Mapping[str, int] = {}  # of tasks; 0 for the others. Jobs of newer versions are not claimed
+    skip: Collection[int] = ()  # ids of jobs not to claim
 
 
 class Sweep(Flag):
@@ -254,6 +260,7 @@ class Settlement(Redacted, frozen=True, gc=False):
     result_blob: str | None = None  # the blob that `result` refers to
     progress: float | None = None  # None: as it is stored
     progress_text: str | None = None
+    keep: int = 0  # how long a payload that does not fit is kept for newer code
 
 
 class SettledAndClaimed(Struct, frozen=True):
@@ -324,6 +331,7 @@ class Criteria(Struct, frozen=True):
     key: tuple[str, ...] = ()
     error_code: tuple[str, ...] = ()
     tag: tuple[str, ...] = ()
+    batch_id: tuple[int, ...] = ()
     created_from: int | None = None
     created_before: int | None = None
     finished_from: int | None = None

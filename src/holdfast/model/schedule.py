@@ -30,6 +30,7 @@ class NewSchedule(Redacted, frozen=True):
     expires: int | None = None
     key: str | None = None
     tags: str | None = None  # a JSON array
+    version: int = 0
     missed: Missed = "coalesce"
     catch_up_limit: int = CATCH_UP_LIMIT
     jitter: int = 0  # each job is due up to this much later than its occurrence

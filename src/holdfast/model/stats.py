@@ -45,7 +45,7 @@ EVENTS = (
     *("enqueued", "unblocked", "promoted", "claimed", "succeeded", "retry_scheduled", "snoozed", "released"),
     *("interrupted", "returned", "recovered", "completed", "failed", "cancelled", "replaced", "requeued", "run_now"),
     *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
-    *("retention_changed", "removed"),
+    *("retention_changed", "removed", "batch_abandoned", "batch_sealed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
     "schedule_run",
 )

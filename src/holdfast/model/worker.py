@@ -12,6 +12,7 @@ class WorkerLimits(Struct, frozen=True, omit_defaults=True):
     weighted: bool = False  # queues are chosen at random by weight, not in order
     pool: int = 0  # the number of processes for pool_tasks
     pool_tasks: tuple[str, ...] = ()
+    versions: dict[str, int] = {}  # the newest version that it takes, of tasks that have one
 
 
 class WorkerRecord(Struct, frozen=True):
@@ -29,6 +30,10 @@ class WorkerRecord(Struct, frozen=True):
     ended_at: int | None = None
     ending: str | None = None
     limits: WorkerLimits = WorkerLimits()
+
+    def version_of(self, task: str | None) -> int:
+        """Return the newest version of the task's jobs that it takes."""
+        return self.limits.versions.get(task or "", 0)
 
 
 WorkerState = Literal[

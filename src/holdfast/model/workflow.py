@@ -5,6 +5,10 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 OnBlockerFailure = Literal["hold", "fail", "cancel", "run"]
+BatchState = Literal["open", "running", "done", "abandoned"]
+"""open: members can be added. running: sealed, with unfinished members. done: all have finished. abandoned: sealed
+although its block had not ended; it is also running or done."""
+BATCH_STATES: frozenset[str] = frozenset(get_args(BatchState))
 ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
 
 
@@ -32,7 +36,10 @@ class BatchRecord(Struct, frozen=True):
     success_job_id: int | None
     done_job_id: int | None
     deleted: int
+    creator: str | None
+    abandoned_at: int | None
     counts: dict[str, int]  # chains of its members by status
+    more: bool = False  # whether there are more members than were counted
 
 
 class Deletion(Struct, frozen=True):

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         WaitingJob,
     )
     from ..model.worker import WorkerRecord, WorkerStatus
-    from ..model.workflow import BatchRecord, Deletion
+    from ..model.workflow import BatchRecord, BatchState, Deletion
     from ..retention import Expiry, Position
     from .waiters import Waiters
 
@@ -348,17 +348,44 @@ class WorkflowStore(Protocol):
         """Delete the whole chain, unless jobs wait for it. cascade: delete those, too. All or nothing."""
         ...
 
-    def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int: ...
+    def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int:
+        """Add an open batch. If this process dies before `leave_block`, a sweep of workers seals it as abandoned."""
+        ...
 
-    def close_batch(self, batch_id: int, conn: Any = None, *, cancel: str | None = None) -> None:
-        """Stop accepting members. Only unfinished members may then add more.
+    def leave_block(self) -> None:
+        """Tell that a block of this process, which `add_batch` began, is over."""
+        ...
 
-        cancel: a reason; cancels the members, and no callback runs.
+    def close_batch(
+        self,
+        batch_id: int,
+        conn: Any = None,
+        *,
+        abandoned: str | None = None,
+        cancel: bool = False,
+        actor: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
+
+        abandoned: why its block did not end; `on_success` will not run.
+        actor, reason: of an operator, for the event log.
+        cancel: cancel the members, and run no callback.
         """
         ...
 
-    def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """Return a batch by its id, or by the job that was enqueued as its callback."""
+    def batches(self, state: BatchState | None, limit: int, cursor: Cursor | None) -> builtins.list[BatchRecord]:
+        """Return batches, newest first. Members are counted up to a bound."""
+        ...
+
+    def count_undone(self, bound: int) -> int:
+        """Count the batches that are not done, up to a bound."""
+        ...
+
+    def batch(
+        self, batch_id: int | None = None, *, callback: int | None = None, counted: bool = True
+    ) -> BatchRecord | None:
+        """Return a batch by its id, or by the job that was enqueued as its callback. counted: with its members."""
         ...
 
     def job_details(self, job_id: int) -> JobDetails | None:

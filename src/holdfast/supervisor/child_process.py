@@ -119,6 +119,10 @@ def _run(
     app = task.app
     attempt = _PipedAttempt(start.claimed, task, 0, start.start_until_ns, pipe=pipe)
     executor = Executor(
-        OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
+        OutcomeMapper(app.error_table, Random(), app.payload_timeout),
+        SystemClock(),
+        app._layers(),
+        app.store,
+        app._context_backend,
     )
     return AttemptFinished(executor.run(attempt))

@@ -194,6 +194,7 @@ class Holdfast(App):
             upkeep=BackgroundPruner(self.store, self.clock),
             reporter=FailureReporter(self.store, self.failure_hooks()),
             hooks=self._hooks,
+            payload_timeout=self.payload_timeout,
             retention=None if self._retention is None else to_json(self._retention).decode(),
         )
         return Worker(parts, options)

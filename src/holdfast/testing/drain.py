@@ -89,6 +89,10 @@ class Drained(Sequence[Ran]):
         return self._count("cancelled")
 
     @property
+    def returned(self) -> int:
+        return self._count("returned")
+
+    @property
     def lost(self) -> int:
         return self._count("lost")
 
@@ -164,7 +168,8 @@ def _end(app: App, until: datetime | None, seconds: Seconds | None) -> int | Non
 
 def _run_due(app: App, most: int, ran: list[Ran]) -> Iterator[Ran]:
     """Run due jobs one at a time, so that a job of a higher priority that a handler enqueues runs next."""
-    wanted = ClaimRequest(list(app.tasks), 1, lease_of(app), app.store.actor)
+    versions = {name: task.version for name, task in app.tasks.items()}
+    wanted = ClaimRequest(list(app.tasks), 1, lease_of(app), app.store.actor, versions=versions)
     while found := app.store.jobs.settle_and_claim([], [wanted]).claimed:
         if len(ran) >= most:
             app.store.jobs.settle_and_claim(

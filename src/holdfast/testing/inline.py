@@ -158,7 +158,7 @@ def _followers(app: App, job_id: int) -> list[int]:
         if record is None or record.chain in seen:
             continue
         seen.add(record.chain)
-        batch = None if record.batch_id is None else app.store.workflows.batch(record.batch_id)
+        batch = None if record.batch_id is None else app.store.workflows.batch(record.batch_id, counted=False)
         callbacks = [] if batch is None else [batch.done_job_id, batch.success_job_id]
         last = app.store.workflows.chain(record.chain, last_only=True)
         waiting = app.store.workflows.waiting_for(record.chain, -1, include_finished=True).found

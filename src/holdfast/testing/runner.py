@@ -20,13 +20,14 @@ from ..worker.job_log import JobLog
 from ..worker.outcomes import OutcomeMapper
 from .clock import FakeClock
 
-Ending = Literal["succeeded", "retried", "snoozed", "failed", "cancelled", "lost"]
+Ending = Literal["succeeded", "retried", "snoozed", "failed", "cancelled", "returned", "lost"]
 ENDINGS: dict[Transition, Ending] = {
     "succeed": "succeeded",
     "retry": "retried",
     "snooze": "snoozed",
     "fail": "failed",
     "stop": "cancelled",
+    "unfit": "returned",
 }
 HOUR = 3600 * SECOND
 CENTURY = 100 * 365 * 24 * HOUR
@@ -39,7 +40,8 @@ class Ran(Struct, frozen=True):
     task: str
     attempt: int
     outcome: Ending
-    """`"retried"` if a retry is scheduled; `"lost"` if the job was cancelled or claimed by another while it ran."""
+    """`"retried"` if a retry is scheduled; `"returned"` if the payload does not fit the task; `"lost"` if the job was
+    cancelled or claimed by another while it ran."""
     error: BaseException | None = None
     """The exception that the handler raised, unless it was an outcome such as Retry."""
 
@@ -75,7 +77,7 @@ def lease_of(app: App) -> int:
 
 def run_claimed(app: App, claimed: Claimed) -> Ran:
     """Run the attempt and settle it. Exceptions for the test itself, such as a Ctrl-C, are raised after that."""
-    mapper = _RecordingMapper(app.error_table, app.random)
+    mapper = _RecordingMapper(app.error_table, app.random, app.payload_timeout)
     executor = Executor(mapper, app.clock, app._layers(), app.store, app._context_backend)
     attempt = _TestAttempt(claimed, app.tasks[claimed.task or ""], monotonic_ns(), app=app)
     settlement = attempt.with_progress(_execute(executor, attempt))

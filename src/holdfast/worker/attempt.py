@@ -33,6 +33,9 @@ class Handler(Protocol):
     def retry_policy(self) -> RetryPolicy: ...
 
     @property
+    def version(self) -> int: ...
+
+    @property
     def wants_context(self) -> bool: ...
 
     def retries(self, error: BaseException) -> bool:

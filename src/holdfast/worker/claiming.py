@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
+from time import monotonic_ns
 
 from msgspec import Struct
 
@@ -49,6 +50,37 @@ class RunTimes:
     def prefetch_count(self, places: int) -> int:
         """Return how many jobs can be run in this many places within PREFETCH_SECONDS."""
         return int(places * PREFETCH_SECONDS / max(self._mean, 1e-6))
+
+
+MAX_SKIPPED = 500
+
+
+class SkippedJobs:
+    """Jobs whose payload does not fit this worker's code. It leaves them to other workers for a while.
+
+    All methods are thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[int, int] = {}  # monotonic nanoseconds
+
+    def add(self, job_id: int, delay: int) -> bool:
+        """Skip a job for a time in microseconds. Returns False if there are too many."""
+        if len(self._until) >= MAX_SKIPPED:
+            return False
+        self._until[job_id] = monotonic_ns() + delay * 1000
+        return True
+
+    def ids(self) -> Collection[int]:
+        return tuple(self._until)
+
+    def forget_due(self) -> bool:
+        """Forget the jobs whose time is over, so that they are claimed again. Returns whether there were any."""
+        now = monotonic_ns()
+        due = [job_id for job_id, until in list(self._until.items()) if until <= now]
+        for job_id in due:
+            self._until.pop(job_id, None)
+        return bool(due)
 
 
 _QUEUE = re.compile(r"(?P<name>[^*=,]+)(\*(?P<weight>[0-9]{1,6}))?(=(?P<limit>[0-9]{1,6}))?")
@@ -130,7 +162,8 @@ NO_LIMIT = 2**31
 class ClaimPlanner:
     """Plans the claims of one pool.
 
-    tasks: the tasks that run there. size: how many may run at a time. prefetch: whether to claim short jobs ahead.
+    tasks: the tasks that run there, and versions: of those that have one. size: how many may run at a time.
+    skipped: jobs not to claim. prefetch: whether to claim short jobs ahead.
     """
 
     def __init__(
@@ -140,9 +173,11 @@ class ClaimPlanner:
         queues: Sequence[ServedQueue] | None,
         run_times: RunTimes,
         random: Random,
+        versions: Mapping[str, int],
+        skipped: SkippedJobs,
         prefetch: bool = True,
     ) -> None:
-        self._tasks, self._size, self._queues = tasks, size, queues
+        self._tasks, self._size, self._queues, self._versions, self._skipped = tasks, size, queues, versions, skipped
         self._run_times, self._random, self._prefetch = run_times, random, prefetch
         self._limited = queues is not None and any(queue.limit is not None for queue in queues)
 
@@ -161,7 +196,15 @@ class ClaimPlanner:
         if limit <= 0 or not self._tasks:
             return None
         limit = min(limit, MAX_BATCH)
-        return ClaimRequest(self._tasks, limit, lease, worker, self._queue_limits(held))
+        return ClaimRequest(
+            self._tasks,
+            limit,
+            lease,
+            worker,
+            self._queue_limits(held),
+            versions=self._versions,
+            skip=self._skipped.ids(),
+        )
 
     def _queue_limits(self, held: Callable[[], Iterable[Attempt]]) -> list[tuple[str, int]] | None:
         if self._queues is None:

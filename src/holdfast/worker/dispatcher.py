@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, monotonic_ns
 
+from msgspec.structs import replace
+
 from ..clock import SECOND, Clock, boot_ns
 from ..errors import CorruptDatabase, DamagedRow, StoreClosed, StoreError
 from ..failure import Failure, describe
@@ -18,7 +20,7 @@ from ..model.job import Claimed, ClaimRequest, SettledAndClaimed, Settlement
 from ..store.protocol import Store
 from ..text import plural
 from .attempt import Attempt, Handler
-from .claiming import RunTimes
+from .claiming import RunTimes, SkippedJobs
 from .job_log import JobLog
 
 log = logging.getLogger("holdfast.worker")
@@ -40,11 +42,13 @@ class Dispatcher:
         lease: int,
         claim_requests: Callable[[], list[ClaimRequest]],
         distribute: Callable[[list[Attempt], object], None],
+        skipped: SkippedJobs,
     ) -> None:
         self._store, self._clock, self._handlers, self._job_log = store, clock, handlers, job_log
         self._run_times, self._claim_requests, self._distribute = run_times, claim_requests, distribute
         self.start_within_ns = lease * 1000 * 2 // 3  # of a claim or renewal
         self.held: set[Attempt] = set()  # claimed, and neither settled nor lost
+        self.skipped = skipped
         self.active: set[Attempt] = set()  # running, or about to start
         self.unsettled: deque[tuple[Attempt, Settlement]] = deque()  # finished, not stored yet
         self._unsettleable: list[tuple[Attempt, Settlement]] = []  # the store raised an unexpected error for them
@@ -67,6 +71,8 @@ class Dispatcher:
             self.active.remove(attempt)  # atomic: if two threads try, only one succeeds
         except KeyError:
             return False
+        if settlement.transition == "unfit" and self.skipped.add(attempt.claimed.id, settlement.delay):
+            settlement = replace(settlement, delay=0)  # other workers may take it at once
         if not self.unsettled:
             self._oldest_unsettled_ns = monotonic_ns()
         if attempt.progress is not None:

@@ -160,7 +160,7 @@ class Executor:
         except (BlobMissing, StoreError) as error:
             return self._outcome_mapper.for_unreadable_payload(attempt, error)
         except Exception as error:  # noqa: BLE001  parameter types may be user code
-            return self._outcome_mapper.for_invalid_payload(attempt, error)
+            return self._outcome_mapper.for_invalid_payload(attempt, data, error)
         call = partial(handler.function, *args, **kwargs) if args or kwargs else handler.function
         if context is None or not self._middleware:
             return call

@@ -30,12 +30,14 @@ EVENTS: dict[Transition, str] = {
     "snooze": "snoozed",
     "interrupt": "interrupted",
     "give_back": "returned",
+    "unfit": "unfit",
 }
-"""The event names, as in the history of a job."""
+"""The event names, as in the history of a job, where `unfit` is `returned`."""
 DESCRIPTIONS = {
     "retry_scheduled": "failed",
     "cancelled": "cancelled itself",
     "interrupted": "was interrupted",
+    "unfit": "does not fit the code of this worker and is left to others, see holdfast explain",
     "lost": "lost its lease, outcome discarded",
 }
 ENDED_FROM_OUTSIDE = {"cancelled", "completed"}
@@ -62,6 +64,7 @@ class JobLog:
         self._lines = 0  # for successes in this second
         self._sums: dict[str, _Sum] = {}  # by task, for all tasks with a success in this second
         self._errors: dict[str, float] = {}  # when each error of the worker itself was logged
+        self._unfit: set[str] = set()  # tasks with a payload that did not fit
 
     def settled(self, batch: list[tuple[Attempt, Settlement]], lost: set[int]) -> None:
         """Log settled attempts. lost: the `id()` of settlements that the store rejected, as the lease was lost."""
@@ -160,6 +163,9 @@ class JobLog:
     def _record(self, attempt: Attempt, settlement: Settlement, outcome: str) -> None:
         self.counts[outcome] += 1
         level = logging.INFO if outcome in EXPECTED else logging.WARNING
+        if outcome == "unfit":  # a warning for the first of each task
+            level = logging.DEBUG if attempt.handler.name in self._unfit else logging.WARNING
+            self._unfit.add(attempt.handler.name)
         if log.isEnabledFor(level) and outcome not in UNLOGGED:
             self._write(level, attempt, settlement, outcome)
 
@@ -182,7 +188,7 @@ class JobLog:
             "again_in_s": settlement.delay / SECOND if outcome in RESCHEDULED else None,
         }
         text = f"{attempt.handler.name} {claimed.id} {DESCRIPTIONS.get(outcome, outcome)}"
-        if code is not None:
+        if code is not None and outcome != "unfit":
             text += f": {code}" if outcome == "lost" else f" with {code}"
         if outcome in RESCHEDULED:
             text += f"{', retry in' if outcome == 'retry_scheduled' else ' for'} {_delay(settlement.delay)}"

@@ -1,10 +1,10 @@
 """Retry or fail: decide how an attempt is settled, from what its handler returned or raised.
 
-- An exception, a timeout or the death of a child process leads to a retry, after the delay of the retry policy. The
-  task's `retry_on` and `give_up_on` name exceptions that fail the job at once.
+- An exception (whatever its error code), a timeout or the death of a child process leads to a retry, after the delay
+  of the retry policy. The task's `retry_on` and `give_up_on` name exceptions that fail the job at once.
 - `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
-- A payload that does not fit the function, and a result that is too large, not JSON or not of the annotated type,
-  fail the job at once.
+- A payload that does not fit the function is given back for workers with newer code, and fails after a time. One that
+  is not JSON, and a result that is too large, not JSON or not of the annotated type, fail the job at once.
 
 A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
 `attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry_policies.py`) computes the delay.
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from ..clock import SECOND
-from ..codec import encode_result
+from ..codec import encode_result, is_json
 from ..errors import (
     BlobMissing,
     HoldfastError,
@@ -32,6 +32,8 @@ from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
 RETRY_REQUESTED = Failure("RETRY:REQUESTED", "the task requested a retry")
+FIRST_UNFIT_SECONDS = 1.0  # until a worker tries a payload again that does not fit; doubled each time
+MAX_UNFIT_SECONDS = 60.0
 INDESCRIBABLE = Failure("INTERNAL:ERROR", "the handler raised an exception that cannot be converted to text")
 
 
@@ -39,10 +41,11 @@ class OutcomeMapper:
     """Maps values and exceptions to settlements.
 
     errors: the error codes of the app. random: for the jitter of the retry policies.
+    payload_timeout: how long a payload that does not fit is kept for newer code, in microseconds.
     """
 
-    def __init__(self, errors: ErrorTable, random: Random) -> None:
-        self._errors, self._random = errors, random
+    def __init__(self, errors: ErrorTable, random: Random, payload_timeout: int) -> None:
+        self._errors, self._random, self._payload_timeout = errors, random, payload_timeout
 
     def for_value(self, attempt: Attempt, value: Any) -> Settlement:
         """Return the settlement for a value that the handler returned: an outcome, or the result."""
@@ -110,13 +113,21 @@ class OutcomeMapper:
         except BaseException:  # noqa: BLE001  user code: __str__ or a property of the exception may raise
             return self.retry(attempt, INDESCRIBABLE)
 
-    def for_invalid_payload(self, attempt: Attempt, error: Exception) -> Settlement:
-        """Return the failure for a payload that does not fit the function. A retry would not help."""
+    def for_invalid_payload(self, attempt: Attempt, data: bytes, error: Exception) -> Settlement:
+        """Return the settlement for a payload that does not fit the function: newer code may be able to read it.
+
+        `delay` is for how long this worker leaves it alone. What is not JSON fails at once: no code can read it.
+        """
         try:
             detail = shorten(str(error))
         except BaseException:  # noqa: BLE001  user code: a parameter type may have raised it
             detail = ""
-        return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", detail))
+        failure = Failure("INVALID_INPUT:PAYLOAD", detail)
+        if not is_json(data):
+            return self._failed(attempt, failure)
+        seconds = min(FIRST_UNFIT_SECONDS * 2 ** min(attempt.claimed.uncounted, 10), MAX_UNFIT_SECONDS)
+        delay = min(_microseconds(seconds), self._payload_timeout)
+        return self._settled(attempt, "unfit", failure=failure, delay=delay, keep=self._payload_timeout)
 
     def not_started(self, attempt: Attempt) -> Settlement:
         """Give back an attempt whose handler was not called. It does not count."""

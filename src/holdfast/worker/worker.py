@@ -23,7 +23,7 @@ from ..model.worker import WorkerLimits, WorkerRecord
 from ..store.protocol import Store
 from ..text import plural
 from .attempt import Attempt, Handler, Middleware
-from .claiming import ClaimPlanner, RunTimes, ServedQueue
+from .claiming import ClaimPlanner, RunTimes, ServedQueue, SkippedJobs
 from .dispatcher import Dispatcher
 from .event_loop import EventLoop
 from .executor import Executor
@@ -89,6 +89,8 @@ class WorkerParts(Struct, frozen=True):
     upkeep: BackgroundPruning
     reporter: FailureReporter
     hooks: ProcessHooks
+    payload_timeout: int
+    """How long a payload that does not fit is kept for newer code, in microseconds."""
     retention: str | None
     """The retention policy in the program's code, as JSON, if it has one."""
 
@@ -121,8 +123,8 @@ class WorkerRun:
         self._parts, self._store = parts, parts.store
         self._wake_up = WakeUp()
         self._job_log = JobLog(last_transitions=parts.store.jobs.last_transitions)
-        self._run_times = RunTimes()
-        self.outcome_mapper = outcome_mapper = OutcomeMapper(parts.errors, parts.random)
+        self._run_times, skipped = RunTimes(), SkippedJobs()
+        self.outcome_mapper = outcome_mapper = OutcomeMapper(parts.errors, parts.random, parts.payload_timeout)
         executor = Executor(outcome_mapper, parts.clock, parts.middleware, parts.store, parts.backing)
         self.dispatcher = Dispatcher(
             self._store,
@@ -133,6 +135,7 @@ class WorkerRun:
             self.lease,
             self._claim_requests,
             self._distribute,
+            skipped,
         )
         self._process_pool = ProcessPool(
             parts.spawn, outcome_mapper, parts.clock, options.max_jobs, options.max_memory
@@ -146,7 +149,7 @@ class WorkerRun:
             lambda _, attempt: executor.run(attempt),
             has_room=self._has_room if self._tasks_of_kind("async") else None,
         )
-        self._loop = EventLoop(self.dispatcher, executor, self._has_room, self._request_settle)
+        self._loop = EventLoop(self.dispatcher, executor, self._has_room, self.request_settle)
         self._process_threads = ThreadPool(
             "pool",
             options.pool,
@@ -163,11 +166,11 @@ class WorkerRun:
             "process": self._process_threads,
         }
         own_tasks = self._tasks_of_kind("thread", "async")
-        self._planner = ClaimPlanner(own_tasks, options.concurrency, options.queues, self._run_times, parts.random)
+        self._versions = {name: one.version for name, one in parts.handlers.items() if one.version}
+        common = options.queues, self._run_times, parts.random, self._versions, skipped
+        self._planner = ClaimPlanner(own_tasks, options.concurrency, *common)
         process_tasks = self._tasks_of_kind("process")
-        self._process_planner = ClaimPlanner(
-            process_tasks, options.pool, options.queues, self._run_times, parts.random, prefetch=False
-        )
+        self._process_planner = ClaimPlanner(process_tasks, options.pool, *common, prefetch=False)
         self._stopping = self._stop_now = self._notify_housekeeping = False
         self.has_too_many_stuck = self._is_blocked = False
 
@@ -262,8 +265,8 @@ class WorkerRun:
         """Return whether another attempt may start. Threads and coroutines share the concurrency limit."""
         return len(self.dispatcher.active) - len(self._process_threads.busy) < self.options.concurrency
 
-    def _request_settle(self) -> None:
-        """Wake a pool thread that settles finished attempts, for the event loop."""
+    def request_settle(self) -> None:
+        """Wake a pool thread that settles finished attempts and claims jobs, for the event loop and housekeeping."""
         if self._threads.is_waiting_for_commits():
             self._store.wake_waiters()
         else:
@@ -349,6 +352,7 @@ class WorkerRun:
                 weighted=any(queue.weight is not None for queue in queues or ()),
                 pool=self.options.pool,
                 pool_tasks=tuple(sorted(self._tasks_of_kind("process"))),
+                versions=self._versions,
             ),
         )
 

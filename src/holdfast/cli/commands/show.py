@@ -308,6 +308,7 @@ def _job_fields(job: Job[Any], now: datetime) -> list[Field]:
         ("key", job.key or ""),
         ("tags", ", ".join(job.tags)),
         ("worker", job.worker or ""),
+        ("version", str(job.version or "")),
     ]
     if error:
         name = "reason" if job.status == "cancelled" else "error"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SPARKLINE_MINUTES = 60
 MAX_FAILURES = 200
 MAX_RUNNING = 500
+MAX_BATCHES = 1000
 FINISHED = ("succeeded", "failed", "cancelled")
 FAILURE_WINDOW = timedelta(days=1)
 
@@ -45,6 +46,7 @@ class TopData(NamedTuple):
     running: list[JobRecord]
     failures: list[FailureLine]
     workers: list[WorkerHealth]
+    batches: int = 0  # not done
 
     @property
     def done_per_minute(self) -> float:
@@ -85,6 +87,7 @@ def read_data(app: Holdfast, pattern: str = "") -> TopData:
         running=_running(app, pattern),
         failures=_failures(app, pattern),
         workers=[one for one in app.observe.workers() if one.ended_at is None],
+        batches=app.store.workflows.count_undone(MAX_BATCHES),
     )
 
 

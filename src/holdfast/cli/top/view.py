@@ -110,6 +110,9 @@ def _counts(data: TopData) -> Line:
         count = data.counts.get(name, 0)
         if count:
             found += [Cell(short(count), f"bold {status_cell(name).style}".rstrip()), Cell(f" {name}  ", "dim")]
+    if data.batches:
+        noun = "batch" if data.batches == 1 else "batches"
+        found += [Cell(short(data.batches), "bold"), Cell(f" unfinished {noun}  ", "dim")]
     return found or [Cell("no jobs", "dim")]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...model.job import Claimed, ClaimRequest, Sweep
 from ..statements import Statements, as_json
@@ -27,6 +28,7 @@ class ClaimGroup(Struct, frozen=True):
     pairs: Sequence[Pair]
     limit: int
     limit_per_pair: int
+    versions: Sequence[int] | None = None  # the newest to claim of each pair; None: claim whatever comes first
 
 
 class ClaimPlan(Struct, frozen=True):
@@ -50,15 +52,26 @@ class ReadyPairScanner:
     def scan(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
         if request.queues is not None:
             names = {"queues": as_json([name for name, _ in request.queues])}
-            (due, expired, _), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
-            return ClaimPlan(due, expired, _group_by_queue(request.queues, _claimable(rows, request)))
-        (due, expired, _), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
-        if len(rows) <= WINDOW_STEPS:
-            pairs, limit_per_pair = _claimable(rows, request), request.limit
+            (due, expired, versioned), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
+            groups = _group_by_queue(request.queues, _claimable(rows, request))
         else:
-            pairs = self._next_window(connection, request, times)
-            limit_per_pair = -(-request.limit // max(1, len(pairs)))
-        return ClaimPlan(due, expired, [ClaimGroup(pairs, request.limit, limit_per_pair)] if pairs else [])
+            (due, expired, versioned), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
+            if len(rows) <= WINDOW_STEPS:
+                pairs, limit_per_pair = _claimable(rows, request), request.limit
+            else:
+                pairs = self._next_window(connection, request, times)
+                limit_per_pair = -(-request.limit // max(1, len(pairs)))
+            groups = [ClaimGroup(pairs, request.limit, limit_per_pair)] if pairs else []
+        if versioned or request.skip:  # during a deployment
+            groups = [self._without_newer(connection, request, group) for group in groups]
+        return ClaimPlan(due, expired, groups)
+
+    def _without_newer(self, connection: sqlite3.Connection, request: ClaimRequest, group: ClaimGroup) -> ClaimGroup:
+        """Limit the versions to claim, if a pair has ready jobs of a newer one or the request skips jobs."""
+        mine = [request.versions.get(task, 0) for _, task in group.pairs]
+        newest = connection.execute(self._sql.newest_versions, {"pairs": as_json(group.pairs)}).fetchall()
+        has_newer = any((found or 0) > version for (found,), version in zip(newest, mine, strict=True))
+        return replace(group, versions=mine) if has_newer or request.skip else group
 
     def _next_window(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> list[Pair]:
         """Go on from the end of the last window, until there is a claimable pair or all pairs were scanned."""

@@ -41,6 +41,7 @@ from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlit
 from .engine.errors import SQLITE_ERRORS, code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
+from .engine.worker_locks import Slot, state_of_worker
 from .migrate import Migrations, compare, expected
 from .stats import LONGEST_READY, NO_LIMIT
 from .workers import present_workers
@@ -60,6 +61,7 @@ SECONDS_PER_QUERY = 0.25  # unless the diagnosis is deep
 INSTRUCTIONS_PER_TICK = 10_000  # of SQLite's virtual machine, between two looks at the clock
 LARGEST_CHECKED_BYTES = 64 * 1024 * 1024
 SWEEP_TOLERANCE = 10 * SECOND  # how late a worker may be to recover a job
+DAY = 86_400 * SECOND
 CLOCK_TOLERANCE = 60 * SECOND  # between the clocks of two machines
 FAR_FUTURE = 10 * 365 * 86_400 * SECOND
 EARLIEST = 1_000_000_000 * SECOND  # 2001
@@ -116,11 +118,20 @@ class DiagnosisReader:
                 BlockedJob(id, policy, succeeded, failed, deleted, tuple(msgspec.json.decode(ids or "[]")))
                 for id, policy, succeeded, failed, deleted, ids in rows
             ]
+        with part("open_batches"):
+            rows = self._rows("open_blocks", {"limit": LIMIT})
+            diagnosis.open_batches = {
+                id: state_of_worker(self._path, record(Slot, (number, inode)), 0, "")
+                for number, inode, found in rows
+                for id in msgspec.json.decode(found)
+            }
         with part("endings"):
             diagnosis.endings = self._rows("count_endings", values)[0][0]
         with part("ready_jobs"):
             rows = self._rows("ready_by_queue_and_task", values)
-            diagnosis.ready_jobs = [ReadyJobs(queue, task, count, count >= LIMIT) for queue, task, count in rows]
+            diagnosis.ready_jobs = [
+                ReadyJobs(queue, task, count, count >= LIMIT, version) for queue, task, count, version in rows
+            ]
         with part("paused_queues"):
             rows = self._rows("paused_queues", values)
             diagnosis.paused_queues = [record(PausedQueue, row) for row in rows]
@@ -182,6 +193,7 @@ class DiagnosisReader:
             "far_future": now + FAR_FUTURE,
             "earliest": EARLIEST,
             "tolerance": CLOCK_TOLERANCE,
+            "yesterday": now - DAY,
         }
 
     def _settings(self, is_open: bool) -> Settings:

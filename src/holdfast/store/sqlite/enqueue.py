@@ -92,6 +92,7 @@ class Enqueue:
             "timeout": job.timeout,
             "expires_at": job.expiry(now),
             "trace": job.trace,
+            "version": job.version,
             "actor": self._db.actor,
             "now": now,
         }

@@ -28,10 +28,10 @@ class Explain:
             row = connection.execute(self._sql.job_details, (job_id,)).fetchone()
             if record is None or row is None:
                 return None
-            transition, actor, lease, paused, unresolved = row
+            transition, actor, reason, lease, paused, unresolved = row
             left = None if lease is None else integer(lease) - self._clock.boot_now()
             behind = self._indirect_blockers(connection, record)
-            return JobDetails(record, transition, actor, left, bool(paused), bool(unresolved), behind)
+            return JobDetails(record, transition, actor, reason, left, bool(paused), bool(unresolved), behind)
 
         return self._db.read_snapshot(work)
 

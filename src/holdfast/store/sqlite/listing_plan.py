@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-from ...model.job import Criteria, Status
+from ...model.job import STATUSES, Criteria, Status
 from ...model.stats import Count
 from ..statements import Statements, as_json
 from ..statistics import StatisticsReader
@@ -255,6 +255,8 @@ class JobIndexes:
         queue_task = ("queue = {}", "task IS {}")
         self.queue_task = OrderedIndex(f"{self._jobs}place", "true", queue_task)
         self.error_code = OrderedIndex(f"{self._jobs}error", "true", ("error_code = {}",))
+        in_batch = ("batch_id = {}", "continued = {}", "status = {}")
+        self.batch = OrderedIndex(f"{self._jobs}batch", "batch_id IS NOT NULL", in_batch)
         self.tag = OrderedIndex(f"{prefix}tags INDEXED BY {prefix}tags_tag", "true", ("tag = {}",), "job_id")
         self.without_history = SortedScan(sql, f"{self._jobs}unlogged", "history = 0", {})
         self.by_status = {
@@ -316,7 +318,7 @@ class ListPlanner:
     def is_selective(self) -> bool:
         """Whether a filter, such as a key or tag, usually matches few jobs."""
         wanted = self._wanted
-        return wanted.ids is not None or bool(wanted.key or wanted.tag or wanted.error_code)
+        return wanted.ids is not None or bool(wanted.key or wanted.tag or wanted.error_code or wanted.batch_id)
 
     def path(self) -> AccessPath | None:
         """Choose the access path. None: no index helps, so all jobs have to be scanned by id."""
@@ -361,6 +363,11 @@ class ListPlanner:
         ):
             if values:
                 found.append(RangeScan(self._sql, index, [[value] for value in dict.fromkeys(values)]))
+        if self._wanted.batch_id:
+            statuses = [] if self._wanted.chain_status else [status.value for status in self._statuses]
+            statuses = statuses or sorted(STATUSES)
+            ranges = [*product(dict.fromkeys(self._wanted.batch_id), (0, 1), statuses)]
+            found.append(RangeScan(self._sql, self._indexes.batch, ranges))
         return found
 
     def _sorted_paths(self) -> list[AccessPath]:

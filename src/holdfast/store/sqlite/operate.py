@@ -88,6 +88,8 @@ class Operate:
             if values["result_blob"] is not None:
                 self._blobs.require_blob(connection, values["result_blob"])
             changed += connection.execute(statement, given).rowcount
+            if changed and action == "requeue":
+                self._workflows.reopen_batches(connection, ids)
             if action == "delete":
                 changed += self._delete_chains(connection, clause, given, checked_chains)
             if changed and action in ("delete", "purge"):

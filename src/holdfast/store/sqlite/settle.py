@@ -17,7 +17,8 @@ from .workflow import Workflows
 
 NO_FAILURE = Failure("")
 
-# The statements of each transition. If there are two, the second one is for the last attempt.
+# The statements of each transition. If there are two, the second one is for the last attempt, or for a payload that
+# was kept for newer code for long enough.
 TRANSITIONS: dict[Transition, list[str]] = {
     "retry": ["retry", "fail"],
     "fail": ["fail"],
@@ -26,6 +27,7 @@ TRANSITIONS: dict[Transition, list[str]] = {
     "interrupt": ["interrupt"],
     "give_back": ["give_back"],
     "release": ["release", "fail"],
+    "unfit": ["return_unfit", "fail"],
 }
 
 
@@ -77,13 +79,16 @@ class Settle:
             return self._continue_here(connection, one, one.then)
         if one.transition == "succeed":
             return one if self._succeed_here(connection, one) else None
-        statements = [getattr(self._sql, name) for name in TRANSITIONS[one.transition]]
+        statements = TRANSITIONS[one.transition]
         failure = one.failure or NO_FAILURE
         if one.transition == "release":
             failure = Failure("INTERNAL:ATTEMPTS_SPENT", f"released in attempt {one.lease.attempt}, the last")
         # finished_at is when the attempt ended, but the delay starts now: the clock may have been set since.
         bound = _values(one, self._clock.now(), failure)
-        return one if self._run_first(connection, statements, bound) else None
+        done = self._run_first(connection, statements, bound | {"keep": one.keep})
+        if done is None:
+            return None
+        return replace(one, transition="fail") if one.transition == "unfit" and done == "fail" else one
 
     def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
         lease = one.lease
@@ -138,12 +143,15 @@ class Settle:
             assert inserted.lastrowid is not None
             self._workflows.link(connection, [inserted.lastrowid], then.links, chain_id)
 
-    def _run_first(self, connection: sqlite3.Connection, statements: list[str], values: dict[str, Any]) -> bool:
-        """Run statements until one changes the row. Return False if none does: the lease was lost."""
-        changed = any(connection.execute(statement, values).rowcount == 1 for statement in statements)
-        if changed and values["fingerprint"] is not None:
+    def _run_first(self, connection: sqlite3.Connection, names: list[str], values: dict[str, Any]) -> str | None:
+        """Run statements until one changes the row. Return its name, or None if none does: the lease was lost."""
+        done = next((name for name in names if self._changes_row(connection, name, values)), None)
+        if done is not None and values["fingerprint"] is not None:
             connection.execute(self._sql.remember_traceback, values)
-        return changed
+        return done
+
+    def _changes_row(self, connection: sqlite3.Connection, name: str, values: dict[str, Any]) -> bool:
+        return connection.execute(getattr(self._sql, name), values).rowcount == 1
 
 
 class _Ack:

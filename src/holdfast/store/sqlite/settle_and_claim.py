@@ -18,6 +18,7 @@ LARGE_RESULT_CHARACTERS = 4096  # a larger result is settled by a statement of i
 MAX_ROWS = 400  # settled by one statement
 ROWS_STEP = 20
 NO_ROW = (None,) * 5
+READABLE_SCAN = 2000  # ready jobs of a queue and task among which a worker looks for those it can read
 
 
 class SettleAndClaim:
@@ -113,7 +114,12 @@ class SettleAndClaim:
                     "lease": self._clock.boot_now() + request.lease,
                     "now": self._clock.now(),
                 }
-                if len(group.pairs) == 1:
+                if group.versions is not None:
+                    statement = self._sql.claim_readable
+                    pairs = [(*pair, version) for pair, version in zip(group.pairs, group.versions, strict=True)]
+                    values |= {"pairs": as_json(pairs), "each": min(group.limit_per_pair, left)}
+                    values |= {"skip": as_json([*request.skip]), "scanned": READABLE_SCAN + len(request.skip)}
+                elif len(group.pairs) == 1:
                     statement, (values["queue"], values["task"]) = self._sql.claim_task, group.pairs[0]
                 else:
                     statement = self._sql.claim_tasks

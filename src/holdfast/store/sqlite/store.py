@@ -100,6 +100,7 @@ class SqliteStore:
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
             self.waiters.forget()
+            workflows.block_lock.forget()
 
         def fold() -> None:
             with suppress(StoreError):  # the next fold catches up
@@ -173,6 +174,11 @@ class _Workflows:
         self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
         self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
         self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
+        self.leave_block, self.batches, self.count_undone = (
+            workflows.leave_block,
+            workflows.batches,
+            workflows.count_undone,
+        )
         self.job_details, self.count_ahead = explain.job_details, explain.count_ahead
 
 

@@ -143,14 +143,17 @@ class Workers:
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 
     def recover_lost(self, limit: int | None = None) -> int:
-        """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many."""
+        """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many.
+
+        Also seals the batches of processes that died inside their blocks.
+        """
         recovered = 0
         for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
             if limit is not None and recovered >= limit:
                 break
             if self.lock_file().is_free(record(Slot, slot)):
                 recovered += self._recover_from(worker_id, None if limit is None else limit - recovered)
-        return recovered
+        return recovered + self._workflows.seal_abandoned()
 
     def renew_for_live_workers(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
         """Renew expired leases of workers that are alive but slow, for example because a handler holds the GIL.

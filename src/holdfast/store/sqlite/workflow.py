@@ -14,15 +14,17 @@ from typing import Any
 import msgspec
 
 from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
+from ...failure import shorten
 from ...model.blocker import Blocker, Blockers, WaitingJobs
-from ...model.job import Inserted, JobRecord, NewJob
-from ...model.workflow import BatchRecord, Deletion, Links
+from ...model.job import STATUSES, Cursor, Inserted, JobRecord, NewJob
+from ...model.workflow import BatchRecord, BatchState, Deletion, Links
 from ..rows import record
 from ..statements import as_json
 from ..statistics import Statistics
 from .blobs import Blobs
 from .database import Database
 from .engine.transaction import is_open
+from .engine.worker_locks import BlockLock, Slot, lock_file
 from .job_columns import statement, values
 from .read import COLUMNS, get_record
 
@@ -32,6 +34,16 @@ EDGES_PER_ROUND = 1000
 MAX_RESOLVED = 2000  # endings and edges in one transaction
 MAX_SCANNED = 10_000  # blockers
 LAST_INDEX = 2**63 - 1
+MAX_OPEN_BLOCKS = 10_000
+MAX_COUNTED = 1000  # members of a batch with the same status, in a list
+BATCH_COLUMNS = ", ".join(field for field in BatchRecord.__struct_fields__ if field not in ("counts", "more"))
+BATCHES_BY_STATE: dict[BatchState | None, str] = {
+    None: "batches_by_id",
+    "open": "batches_open",
+    "running": "batches_running",
+    "done": "batches_done",
+    "abandoned": "batches_abandoned",
+}
 _read_callback = msgspec.json.Decoder(NewJob).decode
 
 
@@ -42,6 +54,7 @@ class Workflows:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self._blobs, self._statistics = blobs, statistics
         self._insert = statement(db.sql.insert)
+        self.block_lock = BlockLock(db.options.path)
 
     # --- chains ---
 
@@ -159,41 +172,112 @@ class Workflows:
             "on_success": None if on_success is None else as_json(on_success),
             "on_done": None if on_done is None else as_json(on_done),
         }
+        slot = self.block_lock.enter()
 
         def work(connection: sqlite3.Connection) -> int:
-            batch_id = connection.execute(self._sql.add_batch, callbacks | {"now": self._clock.now()}).lastrowid
+            given = {"creator": self._db.actor, "slot": slot.number, "inode": slot.inode, "now": self._clock.now()}
+            batch_id = connection.execute(self._sql.add_batch, callbacks | given).lastrowid
             assert batch_id is not None
             return batch_id
 
-        return self._db.run_in(conn, work, sum(len(text) for text in callbacks.values() if text is not None))
+        try:
+            return self._db.run_in(conn, work, sum(len(text) for text in callbacks.values() if text is not None))
+        except BaseException:
+            self.block_lock.leave()
+            raise
 
-    def close_batch(self, batch_id: int, conn: Any = None, *, cancel: str | None = None) -> None:
-        """Stop accepting members. Only unfinished members may then add more.
+    def leave_block(self) -> None:
+        self.block_lock.leave()
 
-        cancel: a reason; cancels the members, and no callback runs. Does nothing if the batch was rolled back with
-            the transaction of `conn`.
+    def close_batch(
+        self,
+        batch_id: int,
+        conn: Any = None,
+        *,
+        abandoned: str | None = None,
+        cancel: bool = False,
+        actor: str | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
+
+        abandoned: why its block did not end; `on_success` will not run.
+        actor, reason: of an operator, for the event log.
+        cancel: cancel the members, and run no callback. Does nothing if the batch was rolled back with the
+            transaction of `conn`.
         """
 
-        def work(connection: sqlite3.Connection) -> None:
-            given = {"batch": batch_id, "now": self._clock.now(), "actor": self._db.actor, "reason": cancel}
-            connection.execute(self._sql.seal_batch, given)
-            if cancel is not None:
+        def work(connection: sqlite3.Connection) -> bool:
+            given = {"batch": batch_id, "now": self._clock.now(), "actor": actor or self._db.actor}
+            statement = self._sql.seal_batch if abandoned is None else self._sql.abandon_batch
+            is_changed = connection.execute(statement, given).rowcount == 1
+            if is_changed and (abandoned is not None or actor is not None):
+                event = "batch_sealed" if abandoned is None else "batch_abandoned"
+                why = {"reason": abandoned or reason} if abandoned or reason else {}
+                detail = as_json({"batch": batch_id} | why)
+                connection.execute(self._sql.log_event, given | {"event": event, "detail": detail})
+            if cancel:
+                given["reason"] = shorten(f"batch {batch_id} was abandoned: {abandoned}")
                 connection.execute(self._sql.drop_callbacks, given)
                 connection.execute(self._sql.cancel_members, given)
             connection.execute(self._sql.note_batch, given)
             self.resolve_here(connection)
+            return is_changed
 
-        if cancel is None or conn is None or is_open(conn):
-            self._db.run_in(conn, work)
+        if cancel and conn is not None and not is_open(conn):
+            return False
+        is_changed = self._db.run_in(conn, work)
+        if is_changed and abandoned is not None:
+            log.warning("batch %d was abandoned: %s", batch_id, abandoned)
+        return is_changed
 
-    def batch(self, batch_id: int | None = None, *, callback: int | None = None) -> BatchRecord | None:
-        """Return a batch by its id, or by the job that was enqueued as its callback."""
+    def seal_abandoned(self) -> int:
+        """Seal the batches whose process died inside their block. Returns how many."""
+        sealed = 0
+        for number, inode, found in self._db.rows(self._sql.open_blocks, {"limit": MAX_OPEN_BLOCKS}):
+            if lock_file(self._db.options.path).is_free(record(Slot, (number, inode))):
+                for batch_id in msgspec.json.decode(found):
+                    sealed += self.close_batch(batch_id, abandoned="its process died inside the block that made it")
+        return sealed
+
+    def reopen_batches(self, connection: sqlite3.Connection, retried: Sequence[int]) -> None:
+        """Let batches with retried members be done again when those have finished."""
+        connection.execute(self._sql.reopen_batches, {"retried": as_json(retried)})
+
+    def batches(self, state: BatchState | None, limit: int, cursor: Cursor | None) -> list[BatchRecord]:
+        """Return batches, newest first. Members are counted up to a bound."""
+        newer = cursor is not None and cursor.newer
+        span = {"low": cursor.id if newer and cursor else 0, "high": LAST_INDEX if newer or not cursor else cursor.id}
+        statement: str = getattr(self._sql, BATCHES_BY_STATE[state]).replace("{columns}", BATCH_COLUMNS)
+        statement = statement.replace("{order}", "" if newer else "DESC")
+
+        def work(connection: sqlite3.Connection) -> list[BatchRecord]:
+            rows = connection.execute(statement, span | {"limit": limit}).fetchall()
+            wanted = {"batches": as_json([row[0] for row in rows]), "statuses": as_json(sorted(STATUSES))}
+            counts: dict[int, dict[str, int]] = {row[0]: {} for row in rows}
+            bound = {"bound": MAX_COUNTED + 1}
+            for batch, status, count in connection.execute(self._sql.bounded_batch_counts, wanted | bound).fetchall():
+                counts[batch][status] = count
+            return [_bounded(record(BatchRecord, (*row, counts[row[0]]))) for row in rows]
+
+        found = self._db.read_snapshot(work)
+        return found[::-1] if newer else found
+
+    def count_undone(self, bound: int) -> int:
+        """Count the batches that are not done, up to a bound."""
+        return int(self._db.rows(self._sql.count_undone_batches, {"bound": bound})[0][0])
+
+    def batch(
+        self, batch_id: int | None = None, *, callback: int | None = None, counted: bool = True
+    ) -> BatchRecord | None:
+        """Return a batch by its id, or by the job that was enqueued as its callback. counted: with its members."""
 
         def work(connection: sqlite3.Connection) -> BatchRecord | None:
-            row = connection.execute(self._sql.batch, {"batch": batch_id, "callback": callback}).fetchone()
+            statement = self._sql.batch.replace("{columns}", BATCH_COLUMNS)
+            row = connection.execute(statement, {"batch": batch_id, "callback": callback}).fetchone()
             if row is None:
                 return None
-            counts = dict(connection.execute(self._sql.batch_counts, (row[0],)).fetchall())
+            counts = dict(connection.execute(self._sql.batch_counts, (row[0],)).fetchall()) if counted else {}
             return record(BatchRecord, (*row, counts))
 
         return self._db.read(work)
@@ -303,9 +387,9 @@ class Workflows:
             return
         wanted = {"batches": as_json(sorted(batches))}
         for row in connection.execute(self._sql.ended_batches, wanted).fetchall():
-            batch, on_success, on_done, done_at, success_job, all_succeeded = row
+            batch, on_success, on_done, done_job, success_job, all_succeeded = row
             done = {"batch": batch, "now": self._clock.now(), "done_job": None, "success_job": None}
-            if done_at is None:
+            if done_job is None:  # once, also if members are retried after that
                 done["done_job"] = self._enqueue_callback(connection, batch, on_done)
             if all_succeeded and success_job is None:
                 done["success_job"] = self._enqueue_callback(connection, batch, on_success)
@@ -327,3 +411,10 @@ class Workflows:
 
     def _records(self, template: str, wanted: dict[str, Any]) -> list[JobRecord]:
         return [record(JobRecord, row) for row in self._db.rows(template.replace("{columns}", COLUMNS), wanted)]
+
+
+def _bounded(found: BatchRecord) -> BatchRecord:
+    """Cut the counts at the bound, and say whether there are more."""
+    more = any(count > MAX_COUNTED for count in found.counts.values())
+    counts = {status: min(count, MAX_COUNTED) for status, count in found.counts.items()}
+    return msgspec.structs.replace(found, counts=counts, more=more)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...clock import SECOND
 from ...model.diagnosis import BlockedJob, Diagnosis, ReadyJobs, Sample
-from ...model.worker import WorkerStatus
+from ...model.worker import WorkerState, WorkerStatus
 from ...text import plural, short, span, word
 from .check import Case, Check, Evidence, Found, always, counted, first_of, found, from_sample, ids
 
@@ -74,7 +74,7 @@ def _silent_workers(diagnosis: Diagnosis) -> Evidence | None:
 
 
 def _ready(diagnosis: Diagnosis, problem: str) -> Evidence | None:
-    """Find ready jobs with the given problem: none of the live workers has the task, or serves its queue."""
+    """Find ready jobs with the given problem: none of the live workers has the task, its version, or the queue."""
     jobs = [group for group in diagnosis.ready_jobs if _problem(group, diagnosis.live_workers) == problem]
     if not jobs:
         return None
@@ -95,6 +95,8 @@ def _problem(group: ReadyJobs, workers: list[WorkerStatus]) -> str | None:
     able = [worker.record for worker in workers if group.task in worker.record.tasks]
     if not able:
         return "unknown task"
+    if all(worker.version_of(group.task) < group.version for worker in able):
+        return "old version"
     served = any(worker.queues is None or group.queue in worker.queues for worker in able)
     return None if served else "unserved queue"
 
@@ -125,6 +127,21 @@ def _other_pauses(diagnosis: Diagnosis) -> Evidence | None:
 def _endings(diagnosis: Diagnosis) -> Evidence | None:
     count = diagnosis.endings
     return found({"endings": count}, jobs=plural(count, "job")) if count else None
+
+
+def _open_batches(state: WorkerState) -> Callable[[Diagnosis], Found]:
+    """Find batches whose block has not ended, by whether its process is alive."""
+
+    def find(diagnosis: Diagnosis) -> Found:
+        batches = sorted(id for id, found in diagnosis.open_batches.items() if found == state)
+        return found({"batches": batches}, batches=_ids(batches), id=str(batches[0])) if batches else None
+
+    return find
+
+
+def _abandoned_batches(diagnosis: Diagnosis) -> Evidence | None:
+    sample = diagnosis.samples.get("abandoned_batches")
+    return found({"batches": sample.ids}, batches=ids(sample), id=str(sample.ids[0])) if sample else None
 
 
 REPAIR = "holdfast doctor --repair {database}"
@@ -170,6 +187,20 @@ CHECKS = (
             "holdfast retry {cause_ids} {database}"),
         Case("BLOCKED_JOBS", "ok", always, "Every blocked job waits for something that can still happen."),
     )),
+    Check("Do the blocks of batches end?", needs=("open_batches", "abandoned_batches"), cases=(
+        Case("OPEN_BATCHES", "warning", _open_batches("lost"),
+            "Open, and the process of the block that made it has died: batch {batches}.",
+            "It is never done. A running worker seals it at once.",
+            REPAIR),
+        Case("OPEN_BATCHES", "warning", _open_batches("unknown"),
+            "Open, and the lock file of the block that made it was removed: batch {batches}.",
+            "If its process is gone, it is never done. Seal it then.",
+            "holdfast batch seal {id} {database}"),
+        Case("ABANDONED_BATCHES", "note", _abandoned_batches,
+            "Abandoned in the last day, because the block raised or its process died: batch {batches}.",
+            "Not all members may have been added, and on_success does not run. Do the work again if it is needed.",
+            "holdfast batch show {id} {database}"),
+    )),
     Check("Are the workers alive?", needs=("workers",), cases=(
         Case("DEAD_WORKERS", "warning", _dead_workers,
             "Workers that died: {workers}. They still hold {jobs}.",
@@ -195,10 +226,20 @@ CHECKS = (
             "Ready, and no running worker has the task: {jobs} of {tasks}.",
             "They wait for a worker that has the code. Was the task renamed or removed?",
             START),
+        Case("OLD_WORKERS", "warning", lambda d: _ready(d, "old version"),
+            "Ready, and all running workers have an older version of the task: some of {jobs} of {tasks}.",
+            "They wait for a worker that has the version with which they were enqueued.",
+            START),
         Case("UNSERVED_QUEUES", "warning", lambda d: _ready(d, "unserved queue"),
             "Ready, and no worker that has the task serves the queue: {jobs} in {queues}.",
             fix=f"{START} --queues {{queue_list}}"),
         Case("READY_JOBS", "ok", always, "Every ready job has a worker that can run it."),
+    )),
+    Check("Do the payloads fit the code of the workers?", cases=(
+        Case("UNFIT_JOBS", "warning", "unfit_jobs",
+            "Given back, because the payload does not fit the code of the workers that have tried it: {jobs}.",
+            "They wait for a worker with newer code, and fail after payload_timeout. Is old code running?",
+            "holdfast explain {id} {database}"),
     )),
     Check("Do scheduled jobs become ready when they are due?", cases=(
         Case("LATE_JOBS", "warning", "late_jobs",

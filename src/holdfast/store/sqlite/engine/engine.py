@@ -127,6 +127,7 @@ class Engine:
             if _boot_id(connection, sql) != boot_id:
                 connection.execute(sql.end_leases_of_another_boot)
                 connection.execute(sql.end_workers_of_another_boot)
+                connection.execute(sql.end_blocks_of_another_boot)
                 connection.execute(sql.set_meta, ("boot_id", boot_id))
             connection.execute("COMMIT")
         finally:

@@ -131,6 +131,34 @@ class LockFile:
         return None
 
 
+class BlockLock:
+    """The lock of a process that is in the block of a batch, or in several. When the process dies, others see it."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._slot: Slot | None = None
+        self._blocks = 0
+
+    def enter(self) -> Slot:
+        with self._lock:
+            if self._slot is None:
+                self._slot = lock_file(self._database).acquire()
+            self._blocks += 1
+            return self._slot
+
+    def leave(self) -> None:
+        with self._lock:
+            self._blocks = max(0, self._blocks - 1)  # a forked child has not entered the blocks of its parent
+            if not self._blocks and self._slot is not None:
+                lock_file(self._database).release(self._slot)
+                self._slot = None
+
+    def forget(self) -> None:
+        """Start without a lock, as in a forked child."""
+        self._lock, self._slot, self._blocks = threading.Lock(), None, 0
+
+
 _files: dict[Path, LockFile] = {}
 _opening = threading.Lock()
 

@@ -26,6 +26,8 @@ CREATE TABLE {p}jobs (
         CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
     tags          TEXT,                              -- JSON array of strings
     trace         TEXT,                              -- trace context of the enqueuer
+    version       INTEGER NOT NULL DEFAULT 0         -- of the task's code; workers with an older one do not take it
+        CONSTRAINT version_is_not_negative CHECK (typeof(version) = 'integer' AND version >= 0),
     history       INTEGER NOT NULL DEFAULT 1         -- 0: no events, no attempts; deleted when it succeeds
         CONSTRAINT history_is_0_or_1 CHECK (history = 0 OR history = 1),
 
@@ -56,6 +58,8 @@ CREATE TABLE {p}jobs (
             CHECK (status <> 'ready' OR attempt < max_attempts),
     uncounted     INTEGER NOT NULL DEFAULT 0         -- attempts that do not count: snoozed, interrupted, before a retry by hand
         CONSTRAINT uncounted_is_an_integer CHECK (typeof(uncounted) = 'integer' AND uncounted >= 0),
+    unfit_since   INTEGER                            -- since when workers return it: it does not fit their code
+        CONSTRAINT unfit_since_is_an_integer CHECK (unfit_since IS NULL OR typeof(unfit_since) = 'integer'),
     worker        TEXT                               -- the worker that runs it, or ran it last
         CONSTRAINT worker_is_text CHECK (worker IS NULL OR typeof(worker) = 'text'),
     lease         INTEGER                            -- when the claim expires, in microseconds of the boot clock
@@ -118,6 +122,7 @@ CREATE TABLE {p}jobs (
 -- Partial indexes, one per purpose. Every index ends with the id, so that jobs of equal priority are
 -- first-in-first-out even if the clock jumps.
 CREATE INDEX {p}jobs_ready     ON {p}jobs (queue, task, priority DESC) WHERE status = 'ready';
+CREATE INDEX {p}jobs_versioned ON {p}jobs (queue, task, version) WHERE version > 0 AND status = 'ready';
 CREATE INDEX {p}jobs_scheduled ON {p}jobs (run_at) WHERE status = 'scheduled';
 CREATE INDEX {p}jobs_running   ON {p}jobs (coalesce(lease, 0)) WHERE status = 'running';
 CREATE INDEX {p}jobs_blocked   ON {p}jobs (queue, task) WHERE status = 'blocked';
@@ -354,6 +359,10 @@ CREATE TABLE {p}batches (
     success_job_id INTEGER,                          -- id of the enqueued job
     done_job_id    INTEGER,
     deleted        INTEGER NOT NULL DEFAULT 0,       -- number of members deleted before they succeeded
+    creator        TEXT,                             -- the process whose block made it
+    slot           INTEGER,                          -- byte of the lock file, locked while that process is in a block
+    inode          INTEGER,                          -- of the lock file
+    abandoned_at   INTEGER,                          -- when it was sealed although its block had not ended
     CONSTRAINT batches_have_their_types
         CHECK (typeof(created_at) = 'integer' AND typeof(deleted) = 'integer'
                AND (on_success IS NULL OR typeof(on_success) = 'text')
@@ -361,8 +370,13 @@ CREATE TABLE {p}batches (
                AND (sealed_at IS NULL OR typeof(sealed_at) = 'integer')
                AND (done_at IS NULL OR typeof(done_at) = 'integer')
                AND (success_job_id IS NULL OR typeof(success_job_id) = 'integer')
-               AND (done_job_id IS NULL OR typeof(done_job_id) = 'integer'))
+               AND (done_job_id IS NULL OR typeof(done_job_id) = 'integer')
+               AND (creator IS NULL OR typeof(creator) = 'text')
+               AND (slot IS NULL OR typeof(slot) = 'integer') AND (inode IS NULL OR typeof(inode) = 'integer')
+               AND (abandoned_at IS NULL OR typeof(abandoned_at) = 'integer'))
 );
+CREATE INDEX {p}batches_undone    ON {p}batches (sealed_at) WHERE done_at IS NULL;
+CREATE INDEX {p}batches_abandoned ON {p}batches (abandoned_at) WHERE abandoned_at IS NOT NULL;
 CREATE INDEX {p}batches_success ON {p}batches (success_job_id) WHERE success_job_id IS NOT NULL;
 CREATE INDEX {p}batches_done    ON {p}batches (done_job_id) WHERE done_job_id IS NOT NULL;
 
@@ -552,6 +566,7 @@ CREATE TABLE {p}schedules (
     expires        INTEGER,                          -- microseconds after the enqueue
     key            TEXT,
     tags           TEXT,                             -- JSON array
+    version        INTEGER NOT NULL DEFAULT 0,       -- of the task's code
     missed         TEXT    NOT NULL DEFAULT 'coalesce'
         CONSTRAINT missed_is_known CHECK (missed IN ('coalesce', 'skip', 'catch_up')),
     catch_up_limit INTEGER NOT NULL DEFAULT 100

@@ -62,7 +62,8 @@ RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, h
 
 -- name: ready_pairs
 -- The first row is what to sweep before a claim. Column 1 is a sum: 1 if a scheduled job is due, 2 if an ended job is
--- not resolved or a waiting job has expired. Column 2: whether a lease has expired.
+-- not resolved or a waiting job has expired. Column 2: whether a lease has expired. Column 3: whether a ready job
+-- has a version.
 -- The other rows are the pairs of queue and task with ready jobs after (:queue, :task), and whether the queue is
 -- paused.
 -- Each step is one index lookup of a minimum: the comparison (queue, task) > (?, ?) would scan all jobs of a pair.
@@ -82,7 +83,9 @@ SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :n
            + 2 * (EXISTS (SELECT 1 FROM {p}endings)
                   OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
                              AND expires_at <= :now)),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now),
+       EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_versioned
+               WHERE status = 'ready' AND version > 0 AND queue >= '')
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found
 WHERE step > 0 AND queue IS NOT NULL AND task IS NOT NULL LIMIT :most + 1
@@ -99,7 +102,9 @@ SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :n
            + 2 * (EXISTS (SELECT 1 FROM {p}endings)
                   OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
                              AND expires_at <= :now)),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now), NULL
+       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now),
+       EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_versioned
+               WHERE status = 'ready' AND version > 0 AND queue >= '')
 UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
@@ -134,6 +139,35 @@ WHERE id IN (
 )
 RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
+
+-- name: claim_readable
+-- ready -> running: as claim_tasks, but neither jobs of a newer version than the third value of the pair nor those to
+-- skip, and only among the first jobs of each pair
+UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
+    worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
+    progress = NULL, progress_text = NULL,
+    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+WHERE id IN (
+    SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
+        SELECT id FROM (
+            SELECT id, priority, version FROM {p}jobs
+            WHERE status = 'ready' AND queue = json_extract(pair.value, '$[0]') AND task = json_extract(pair.value, '$[1]')
+            ORDER BY priority DESC, id LIMIT :scanned
+        ) WHERE version <= json_extract(pair.value, '$[2]') AND id NOT IN (SELECT value FROM json_each(:skip))
+        ORDER BY priority DESC, id LIMIT :each
+    )
+    WHERE json_extract(pair.value, '$[0]') NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
+    ORDER BY job.priority DESC, job.id LIMIT :limit
+)
+RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
+          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
+
+-- name: newest_versions
+-- the newest version of the ready jobs of each of these pairs of queue and task
+SELECT (SELECT max(version) FROM {p}jobs INDEXED BY {p}jobs_versioned
+        WHERE status = 'ready' AND version > 0 AND queue = json_extract(value, '$[0]')
+          AND task = json_extract(value, '$[1]'))
+FROM json_each(:pairs) ORDER BY key
 
 -- name: claim_one
 -- ready -> running: one job of a task by id, unless its queue is paused

@@ -16,7 +16,7 @@ HAVING max(coalesce(last.status, '') IN ('blocked', 'scheduled', 'ready', 'runni
 SELECT count(*) FROM (SELECT 1 FROM {p}endings LIMIT :limit)
 
 -- name: ready_by_queue_and_task
--- every queue and task with ready jobs, without paused queues; each step looks up one smallest value in an index
+-- every queue and task with ready jobs, and their newest version, without paused queues; each step looks up one smallest value in an index
 WITH RECURSIVE found (queue, task, step) AS (
     SELECT min(queue), '', 0 FROM {p}jobs WHERE status = 'ready'
     UNION ALL
@@ -30,7 +30,9 @@ WITH RECURSIVE found (queue, task, step) AS (
 )
 SELECT queue, task, (
     SELECT count(*) FROM (SELECT 1 FROM {p}jobs
-                          WHERE status = 'ready' AND queue = found.queue AND task = found.task LIMIT :limit))
+                          WHERE status = 'ready' AND queue = found.queue AND task = found.task LIMIT :limit)), (
+    SELECT coalesce(max(version), 0) FROM {p}jobs INDEXED BY {p}jobs_versioned
+    WHERE status = 'ready' AND version > 0 AND queue = found.queue AND task = found.task)
 FROM found
 WHERE queue IS NOT NULL AND task <> '' AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 

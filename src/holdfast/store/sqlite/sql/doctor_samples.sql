@@ -38,6 +38,10 @@ SELECT DISTINCT batch_id FROM (
     SELECT * FROM (SELECT batch_id FROM {p}jobs WHERE batch_id IS NOT NULL ORDER BY batch_id DESC LIMIT :window)
 ) WHERE batch_id NOT IN (SELECT id FROM {p}batches) LIMIT :limit
 
+-- name: abandoned_batches
+-- in the last day
+SELECT id FROM {p}batches WHERE abandoned_at IS NOT NULL AND abandoned_at > :yesterday ORDER BY id DESC LIMIT :limit
+
 -- name: expired_leases
 -- running past the lease, and not held by a live worker
 SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :expired_before
@@ -58,6 +62,14 @@ SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :late_before LIM
 -- expired a while ago, and still waiting
 SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
   AND expires_at <= :late_before LIMIT :limit
+
+-- name: unfit_jobs
+-- whose payload does not fit the code of the workers that have tried it
+SELECT id FROM (
+    SELECT * FROM (SELECT id, unfit_since FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' LIMIT :window)
+    UNION ALL
+    SELECT * FROM (SELECT id, unfit_since FROM {p}jobs WHERE status = 'scheduled' ORDER BY run_at LIMIT :window)
+) WHERE unfit_since IS NOT NULL LIMIT :limit
 
 -- name: created_in_future
 SELECT id FROM (SELECT id, created_at FROM {p}jobs ORDER BY id DESC LIMIT :newest)

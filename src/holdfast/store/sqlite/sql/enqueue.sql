@@ -40,6 +40,6 @@ SELECT id FROM (
 UPDATE {p}jobs SET
     status = CASE WHEN status = 'blocked' THEN status ELSE :status END,
     args = :args, args_blob = :args_blob, run_at = :run_at, priority = :priority, max_attempts = max(:max_attempts, attempt + 1),
-    timeout = :timeout, expires_at = :expires_at, trace = :trace,
+    timeout = :timeout, expires_at = :expires_at, trace = :trace, version = :version, unfit_since = NULL,
     transition = 'replaced', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status IN ('ready', 'scheduled', 'blocked')

@@ -8,7 +8,7 @@
 UPDATE OR IGNORE {p}jobs SET
     status = CASE WHEN external OR EXISTS (SELECT 1 FROM {p}blockers WHERE job_id = {p}jobs.id AND outcome IS NULL)
                   THEN 'blocked' WHEN :run_at > :now THEN 'scheduled' ELSE 'ready' END,
-    run_at = :run_at, expires_at = NULL,
+    run_at = :run_at, expires_at = NULL, unfit_since = NULL,
     max_attempts = max(max_attempts, attempt + coalesce(:attempts, max(1, max_attempts - uncounted))),
     uncounted = max(max_attempts, attempt + coalesce(:attempts, max(1, max_attempts - uncounted))) - max_attempts + uncounted,
     finished_at = NULL, result = NULL, result_blob = NULL, worker = NULL,

@@ -22,15 +22,15 @@ WHERE paused_at IS NULL AND task IN (SELECT value FROM json_each(:tasks)) AND ne
   AND (source = 'runtime' OR name IN (SELECT value FROM json_each(:declared)))
 
 -- name: add_schedule
-INSERT INTO {p}schedules (name, cron, tz, task, args, queue, priority, max_attempts, timeout, expires, key, tags, missed,
+INSERT INTO {p}schedules (name, cron, tz, task, args, queue, priority, max_attempts, timeout, expires, key, tags, version, missed,
                           catch_up_limit, jitter, source, handled_at, next_at, created_at, updated_at)
-VALUES (:name, :cron, :tz, :task, :args, :queue, :priority, :max_attempts, :timeout, :expires, :key, :tags, :missed,
+VALUES (:name, :cron, :tz, :task, :args, :queue, :priority, :max_attempts, :timeout, :expires, :key, :tags, :version, :missed,
         :catch_up_limit, :jitter, :source, :handled_at, :next_at, :now, :now)
 
 -- name: change_schedule
 UPDATE {p}schedules SET cron = :cron, tz = :tz, task = :task, args = :args, queue = :queue, priority = :priority,
-    max_attempts = :max_attempts, timeout = :timeout, expires = :expires, key = :key, tags = :tags, missed = :missed,
-    catch_up_limit = :catch_up_limit, jitter = :jitter, source = :source, handled_at = :handled_at, next_at = :next_at,
+    max_attempts = :max_attempts, timeout = :timeout, expires = :expires, key = :key, tags = :tags,
+    version = :version, missed = :missed, catch_up_limit = :catch_up_limit, jitter = :jitter, source = :source, handled_at = :handled_at, next_at = :next_at,
     updated_at = :now, revision = revision + 1
 WHERE name = :name
 

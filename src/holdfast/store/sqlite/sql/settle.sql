@@ -53,7 +53,7 @@ WHERE id = ?1 AND status = 'running' AND attempt = ?2 AND (?3 IS NULL OR (queue 
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL,
     error_code = :error_code, error_detail = :error_detail, fingerprint = :fingerprint,
-    started_at = coalesce(:started_at, started_at),
+    started_at = coalesce(:started_at, started_at), unfit_since = NULL,
     progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'retry_scheduled', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
@@ -78,7 +78,7 @@ ON CONFLICT (fingerprint) DO UPDATE SET last_seen = :now
 -- running -> scheduled (or ready, if there is no delay); the attempt does not count
 UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END, run_at = :run_at,
     worker = NULL, lease = NULL, max_attempts = max_attempts + 1, uncounted = uncounted + 1,
-    started_at = coalesce(:started_at, started_at),
+    started_at = coalesce(:started_at, started_at), unfit_since = NULL,
     progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'snoozed', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
@@ -87,7 +87,7 @@ WHERE id = :id AND status = 'running' AND attempt = :attempt
 -- name: interrupt
 -- running -> ready, when the worker stops; the attempt does not count
 UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, lease = NULL,
-    max_attempts = max_attempts + 1, uncounted = uncounted + 1, started_at = coalesce(:started_at, started_at),
+    max_attempts = max_attempts + 1, uncounted = uncounted + 1, started_at = coalesce(:started_at, started_at), unfit_since = NULL,
     progress = coalesce(:progress, progress), progress_text = coalesce(:progress_text, progress_text),
     transition = 'interrupted', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
@@ -98,6 +98,16 @@ UPDATE {p}jobs SET status = 'ready', worker = NULL, lease = NULL,
     max_attempts = max_attempts + 1, uncounted = uncounted + 1,
     transition = 'returned', actor = worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'running' AND attempt = :attempt
+
+-- name: return_unfit
+-- running -> ready (or scheduled, if there is a delay), when the payload does not fit the worker's code, for as long as
+-- it is kept for newer code; the attempt does not count
+UPDATE {p}jobs SET status = CASE WHEN :run_at > :clock THEN 'scheduled' ELSE 'ready' END,
+    run_at = CASE WHEN :run_at > :clock THEN :run_at ELSE run_at END, worker = NULL, lease = NULL,
+    max_attempts = max_attempts + 1, uncounted = uncounted + 1, unfit_since = coalesce(unfit_since, :clock),
+    transition = 'returned', actor = worker, reason = :error_detail, updated_at = :now, revision = revision + 1
+WHERE id = :id AND status = 'running' AND attempt = :attempt
+  AND coalesce(unfit_since, :clock) > :clock - :keep
 
 -- name: release
 -- running -> ready (or scheduled, if there is a delay), while attempts are left

@@ -217,10 +217,29 @@ FROM {p}blockers WHERE job_id = ?
 -- --- batches ---
 
 -- name: add_batch
-INSERT INTO {p}batches (created_at, on_success, on_done) VALUES (:now, :on_success, :on_done)
+INSERT INTO {p}batches (created_at, on_success, on_done, creator, slot, inode)
+VALUES (:now, :on_success, :on_done, :creator, :slot, :inode)
 
 -- name: seal_batch
 UPDATE {p}batches SET sealed_at = :now WHERE id = :batch AND sealed_at IS NULL
+
+-- name: abandon_batch
+-- seals it; `on_success` will not run
+UPDATE {p}batches SET sealed_at = :now, abandoned_at = :now WHERE id = :batch AND sealed_at IS NULL
+
+-- name: open_blocks
+-- the processes that are in a block, by their locks, and the batches of each
+SELECT slot, inode, json_group_array(id) FROM (
+    SELECT id, slot, inode FROM {p}batches INDEXED BY {p}batches_undone
+    WHERE done_at IS NULL AND sealed_at IS NULL AND slot IS NOT NULL LIMIT :limit
+) GROUP BY slot, inode
+
+-- name: reopen_batches
+-- done batches run again, because members of them are among these retried jobs
+UPDATE {p}batches SET done_at = NULL
+WHERE done_at IS NOT NULL AND id IN (
+    SELECT batch_id FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:retried)) AND batch_id IS NOT NULL
+      AND status IN ('blocked', 'scheduled', 'ready', 'running'))
 
 -- name: note_batch
 INSERT INTO {p}endings (batch_id) VALUES (:batch)
@@ -234,7 +253,7 @@ FROM {p}batches WHERE id = ?
 
 -- name: batch
 -- by its id, or by the job that was enqueued as its callback
-SELECT id, created_at, sealed_at, done_at, success_job_id, done_job_id, deleted FROM {p}batches
+SELECT {columns} FROM {p}batches
 WHERE id = coalesce(:batch, (SELECT id FROM {p}batches WHERE success_job_id = :callback),
                     (SELECT id FROM {p}batches WHERE done_job_id = :callback))
 
@@ -242,10 +261,40 @@ WHERE id = coalesce(:batch, (SELECT id FROM {p}batches WHERE success_job_id = :c
 -- the number of chains in it, by status
 SELECT status, count(*) FROM {p}jobs WHERE batch_id = ? AND batch_id IS NOT NULL AND continued = 0 GROUP BY status
 
+-- name: bounded_batch_counts
+-- the same for each of these batches, each number up to a bound
+SELECT batch.value, status.value, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_batch
+        WHERE batch_id = batch.value AND batch_id IS NOT NULL AND continued = 0 AND status = status.value LIMIT :bound))
+FROM json_each(:batches) AS batch CROSS JOIN json_each(:statuses) AS status
+
+-- name: batches_by_id
+SELECT {columns} FROM {p}batches WHERE id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: batches_open
+SELECT {columns} FROM {p}batches INDEXED BY {p}batches_undone
+WHERE done_at IS NULL AND sealed_at IS NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: batches_running
+SELECT {columns} FROM {p}batches INDEXED BY {p}batches_undone
+WHERE done_at IS NULL AND sealed_at IS NOT NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: batches_done
+SELECT {columns} FROM {p}batches
+WHERE done_at IS NOT NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: batches_abandoned
+SELECT {columns} FROM {p}batches INDEXED BY {p}batches_abandoned
+WHERE abandoned_at IS NOT NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
+
+-- name: count_undone_batches
+SELECT count(*) FROM (SELECT 1 FROM {p}batches INDEXED BY {p}batches_undone WHERE done_at IS NULL LIMIT :bound)
+
 -- name: ended_batches
 -- The batches among these that are sealed and have no unfinished member, with their callbacks.
-SELECT id, on_success, on_done, done_at, success_job_id,
-       deleted = 0 AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL AND continued = 0
+SELECT id, on_success, on_done, done_job_id, success_job_id,
+       deleted = 0 AND abandoned_at IS NULL AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL AND continued = 0
                    AND status IN ('failed', 'cancelled'))
 FROM {p}batches WHERE id IN (SELECT value FROM json_each(:batches)) AND sealed_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL AND continued = 0
