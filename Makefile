@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types tests storm bench docs modules picture hooks clean
+.PHONY: help demo test lint format types tests faults storm bench docs modules picture hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -38,6 +38,10 @@ tests: .venv/installed  ## Run the tests
 storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
 		$(BIN)/python -m pytest -q -s tests/processes tests/test_state_machine.py
+
+# The test suite runs a short form. PARTS: some of tests/faults/; SEED: replays a run. See docs/internals/faults.md.
+faults: .venv/installed  ## Run the fault laboratory: make faults PARTS="power_cut corruption" SEED=1
+	cd tests && ../$(BIN)/python -m faults $(PARTS) $(if $(SEED),--seed $(SEED))
 
 # Needs 10 GB in the folder for temporary files. For a part: .venv/bin/python -m benchmarks --only trips
 bench: .venv/peers  ## Run the benchmarks, also of other queues (about 20 minutes)
