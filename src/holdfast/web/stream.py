@@ -142,7 +142,8 @@ class EventStream:
     async def _send_all(self, send: Send) -> None:
         async def write(chunk: bytes) -> None:
             message = {"type": "http.response.body", "body": chunk, "more_body": True}
-            await asyncio.wait_for(send(message), SEND_SECONDS)
+            async with asyncio.timeout(SEND_SECONDS):  # wait_for of Python 3.11 may swallow a cancellation
+                await send(message)
 
         await write(b"retry: 2000\n\n")
         async with self._hub.subscribe(self._topics) as (subscriber, cursor):
@@ -152,7 +153,8 @@ class EventStream:
             await write(frame("ready", {"cursor": cursor}, cursor if self._last is None else None))
             while not subscriber.overflowed:
                 try:
-                    chunk = await asyncio.wait_for(subscriber.queue.get(), PING_SECONDS)
+                    async with asyncio.timeout(PING_SECONDS):
+                        chunk = await subscriber.queue.get()
                 except TimeoutError:
                     chunk = b": ping\n\n"
                 await write(chunk)
