@@ -22,7 +22,16 @@ from ..app.schedules import Schedule, Schedules
 from ..errors import HoldfastError, InvalidInput, LeaseLost
 from ..model.stats import Counts, QueueOverview, QueueStats, Storage
 from ..observe import Observe
-from ..observe.results import Event, FailureInfo, Latency, Snapshot, TaskAttempts, ThroughputPoint, WorkerHealth
+from ..observe.results import (
+    Event,
+    FailureInfo,
+    Latency,
+    Snapshot,
+    TaskAttempts,
+    ThroughputPoint,
+    TimelinePoint,
+    WorkerHealth,
+)
 from ..serialize import to_data
 from ..upkeep.doctor.check import Checkup
 from .auth import Identity, Role
@@ -468,6 +477,13 @@ def throughput(call: Call) -> Any:
     """Count the attempts that ended in each step of time, by queue and task."""
     query: ThroughputQuery = call.query
     return {"items": to_data(call.app.observe.throughput(_window(query.since), _window(query.step)))}
+
+
+@endpoint("GET", "/timeline", Role.viewer, Listing[TimelinePoint], query=ThroughputQuery)
+def timeline(call: Call) -> Any:
+    """Get counts and percentiles of all attempts for each step of time, for charts."""
+    query: ThroughputQuery = call.query
+    return {"items": to_data(call.app.observe.timeline(_window(query.since), _window(query.step)))}
 
 
 @endpoint("GET", "/latency", Role.viewer, Listing[Latency], query=SinceQuery)

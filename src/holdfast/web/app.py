@@ -104,6 +104,7 @@ def make_app(
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)
     server = Server(app, auth, Settings(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
+    pages = Pages()
     routes = [Route(PREFIX + one.path, partial(server.handle, one), methods=[one.method]) for one in ENDPOINTS]
     routes += [
         Route(f"{PREFIX}/login", server.login, methods=["POST"]),
@@ -111,6 +112,9 @@ def make_app(
         Route(f"{PREFIX}/me", server.me),
         Route(f"{PREFIX}/stream", server.stream),
         Route(f"{PREFIX}/openapi.json", server.openapi),
+        Route("/api/{path:path}", _no_endpoint, methods=[*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE"]),
+        Route("/static/{path:path}", pages.static),
+        Route("/{path:path}", pages.page),
     ]
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: _http_problem, Refusal: _refused})
     starlette.add_middleware(Guard, hosts=allowed)
@@ -398,6 +402,10 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HTTPError")
     return _problem(error.status_code, code, error.detail, error.headers)
+
+
+async def _no_endpoint(request: Request) -> Response:
+    return _problem(404, "NotFound", f"there is no endpoint {request.url.path}: see {PREFIX}/openapi.json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
