@@ -34,6 +34,7 @@ from ..failure import shorten
 from .api import ENDPOINTS, Call, Endpoint, Served, Settings
 from .auth import Attempts, Authenticator, Identity, Role, Session, Sessions, Users
 from .openapi import Problem, document
+from .pages import Pages
 from .stream import TOPICS, EventStream, Hub
 
 log = logging.getLogger("holdfast.web")

@@ -12,7 +12,10 @@ from ..options import DatabaseOption, database_options, example
 from ..output import Column, document, note, say, table
 
 if TYPE_CHECKING:
+    from ...supervisor import Holdfast
+    from ...supervisor.worker_command import WorkerSettings
     from ...web.auth import Users
+    from ...web.server import WebServer
 
 ROLES = ("viewer", "operator", "admin")
 auth_option = click.option(
@@ -75,6 +78,18 @@ def web(
         say(f"Serving {server.url} (Ctrl-C stops it)")
         sys.stdout.flush()
         server.run()
+
+
+def serve_from_worker(app: Holdfast, settings: WorkerSettings) -> WebServer:
+    """Start the server of `holdfast worker --web-port` in a thread."""
+    from ...web.auth import Users
+    from ...web.server import WebServer, require_authentication
+
+    users = None if settings.web_auth is None else Users(settings.web_auth)
+    require_authentication(settings.web_host, users)
+    if users is not None:
+        users.read()
+    return WebServer(app.web(auth=users), settings.web_host, settings.web_port or 0).start()
 
 
 def require_extra() -> None:

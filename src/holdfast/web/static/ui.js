@@ -117,14 +117,14 @@ export function Chart({ times, series, format = number, label }) {
       axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
-        points: { show: times.length < 3 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
+        points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
       }))],
     };
     plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
     const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: 190 }));
     resize.observe(place.current);
     return () => { resize.disconnect(); plot.current?.destroy(); plot.current = null; };
-  }, [uPlot, key]);
+  }, [uPlot, key, times[0], times.length]);
   useEffect(() => { plot.current?.setData([times, ...series.map((one) => one.values)]); });
   return html`<div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
 }
