@@ -142,6 +142,13 @@ def test_the_list_of_the_doctors_checks_is_generated() -> None:
     assert generate(page) == page
 
 
+def test_the_list_of_endpoints_is_generated() -> None:
+    """If this fails: python docs/generate_http_api.py"""
+    generate = runpy.run_path(str(DOCS / "generate_http_api.py"))["with_endpoints"]
+    page = read("reference/http-api.md")
+    assert generate(page) == page
+
+
 def events_in_source() -> set[str]:
     statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
     code = (SQL / "operate.py").read_text(encoding="utf-8")

@@ -48,7 +48,7 @@ class WorkerSettings(Struct, frozen=True):
     web_host: str = "127.0.0.1"
 
 
-class Endpoint(Protocol):
+class BackgroundServer(Protocol):
     """A server that runs in a thread of the worker's process."""
 
     @property
@@ -57,7 +57,7 @@ class Endpoint(Protocol):
     def close(self) -> None: ...
 
 
-Serve = Callable[[Holdfast, WorkerSettings], Endpoint]
+Serve = Callable[[Holdfast, WorkerSettings], BackgroundServer]
 
 
 def run_worker(reference: str, settings: WorkerSettings, servers: Mapping[str, Serve]) -> int:

@@ -64,7 +64,7 @@ class Served(Protocol):
     def check(self) -> Checkup: ...
 
 
-class Settings(Struct, frozen=True):
+class PayloadRules(Struct, frozen=True):
     """How the API treats payloads."""
 
     hide_args: bool = False
@@ -78,7 +78,7 @@ class Call(Struct, frozen=True):
 
     app: Served
     identity: Identity
-    settings: Settings
+    rules: PayloadRules
     path: Mapping[str, Any]
     query: Any
     body: Any
@@ -125,7 +125,7 @@ def endpoint(method: str, path: str, role: Role, result: Any, **more: Any) -> Ca
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-class Listing(Struct, Generic[T]):
+class Items(Struct, Generic[T]):
     """A page of items. `next` and `previous` are cursors; null where there are no more."""
 
     items: list[T]
@@ -285,7 +285,7 @@ class Created(Struct):
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-@endpoint("GET", "/jobs", Role.viewer, Listing[Job[Any]], query=JobQuery)
+@endpoint("GET", "/jobs", Role.viewer, Items[Job[Any]], query=JobQuery)
 def list_jobs(call: Call) -> Any:
     """List jobs, newest first."""
     query: JobQuery = call.query
@@ -309,7 +309,7 @@ def get_job(call: Call) -> Any:
     detail = JobDetail(
         args=None,
         result=None,
-        hidden=call.settings.hide_args and call.identity.role == Role.viewer,
+        hidden=call.rules.hide_args and call.identity.role == Role.viewer,
         unreadable=None,
         chain_id=job.chain_id,
         chain_index=job.chain_index,
@@ -319,14 +319,14 @@ def get_job(call: Call) -> Any:
     )
     if not detail.hidden:
         try:
-            detail.args = redacted(job.args, call.settings.redact)
-            detail.result = redacted(job.plain_result, call.settings.redact)
+            detail.args = redacted(job.args, call.rules.redact)
+            detail.result = redacted(job.plain_result, call.rules.redact)
         except HoldfastError as error:
             detail.unreadable = str(error)
     return {**_job(call, job), **to_data(detail)}
 
 
-@endpoint("GET", "/jobs/{id:int}/history", Role.viewer, Listing[HistoryEntry])
+@endpoint("GET", "/jobs/{id:int}/history", Role.viewer, Items[HistoryEntry])
 def history(call: Call) -> Any:
     """Get the attempts and events of a job, in order of time."""
     return {"items": to_data(call.app.jobs.history(call.path["id"]))}
@@ -378,7 +378,7 @@ def delete(call: Call) -> Any:
 # --- queues and messages --------------------------------------------------------------------------
 
 
-@endpoint("GET", "/queues", Role.viewer, Listing[QueueOverview])
+@endpoint("GET", "/queues", Role.viewer, Items[QueueOverview])
 def list_queues(call: Call) -> Any:
     """List the queues that have unfinished or failed jobs."""
     return {"items": to_data(call.app.queues())}
@@ -416,7 +416,7 @@ def _wait(call: Call) -> float:
     return min(float(call.body.wait), MAX_WAIT)
 
 
-@endpoint("POST", "/queues/{queue}/receive", Role.operator, Listing[MessageData], body=ReceiveBody, waits=_wait)
+@endpoint("POST", "/queues/{queue}/receive", Role.operator, Items[MessageData], body=ReceiveBody, waits=_wait)
 def receive(call: Call) -> Any:
     """Receive messages. `wait` is how many seconds to wait for one, up to 60."""
     body: ReceiveBody = call.body
@@ -466,34 +466,34 @@ def counts(call: Call) -> Any:
     return to_data(call.app.observe.counts())
 
 
-@endpoint("GET", "/attempts", Role.viewer, Listing[TaskAttempts], query=SinceQuery)
+@endpoint("GET", "/attempts", Role.viewer, Items[TaskAttempts], query=SinceQuery)
 def attempts(call: Call) -> Any:
     """Count the attempts of each task, with the most failures first."""
     return {"items": to_data(call.app.observe.attempts(call.query.window))}
 
 
-@endpoint("GET", "/throughput", Role.viewer, Listing[ThroughputPoint], query=ThroughputQuery)
+@endpoint("GET", "/throughput", Role.viewer, Items[ThroughputPoint], query=ThroughputQuery)
 def throughput(call: Call) -> Any:
     """Count the attempts that ended in each step of time, by queue and task."""
     query: ThroughputQuery = call.query
     return {"items": to_data(call.app.observe.throughput(_window(query.since), _window(query.step)))}
 
 
-@endpoint("GET", "/timeline", Role.viewer, Listing[TimelinePoint], query=ThroughputQuery)
+@endpoint("GET", "/timeline", Role.viewer, Items[TimelinePoint], query=ThroughputQuery)
 def timeline(call: Call) -> Any:
     """Get counts and percentiles of all attempts for each step of time, for charts."""
     query: ThroughputQuery = call.query
     return {"items": to_data(call.app.observe.timeline(_window(query.since), _window(query.step)))}
 
 
-@endpoint("GET", "/latency", Role.viewer, Listing[Latency], query=SinceQuery)
+@endpoint("GET", "/latency", Role.viewer, Items[Latency], query=SinceQuery)
 def latency(call: Call) -> Any:
     """Get percentiles of how long attempts waited and ran."""
     query: SinceQuery = call.query
     return {"items": to_data(call.app.observe.latency(query.task, query.queue, query.window))}
 
 
-@endpoint("GET", "/failures", Role.viewer, Listing[FailureInfo], query=FailureQuery)
+@endpoint("GET", "/failures", Role.viewer, Items[FailureInfo], query=FailureQuery)
 def failures(call: Call) -> Any:
     """List the most frequent failures, by error code and place in the code."""
     query: FailureQuery = call.query
@@ -502,7 +502,7 @@ def failures(call: Call) -> Any:
     return {"items": to_data(found)}
 
 
-@endpoint("GET", "/workers", Role.viewer, Listing[WorkerHealth])
+@endpoint("GET", "/workers", Role.viewer, Items[WorkerHealth])
 def workers(call: Call) -> Any:
     """List the live workers and the most recent of the others."""
     return {"items": to_data(call.app.observe.workers())}
@@ -520,7 +520,7 @@ def doctor(call: Call) -> Any:
     return to_data(call.app.check())
 
 
-@endpoint("GET", "/events", Role.viewer, Listing[Event], query=EventQuery)
+@endpoint("GET", "/events", Role.viewer, Items[Event], query=EventQuery)
 def events(call: Call) -> Any:
     """Read the event log: the newest events, or those after or before one. As an event stream, follow it."""
     query, observe = call.query, call.app.observe
@@ -537,7 +537,7 @@ def events(call: Call) -> Any:
 # --- schedules ------------------------------------------------------------------------------------
 
 
-@endpoint("GET", "/schedules", Role.viewer, Listing[Schedule])
+@endpoint("GET", "/schedules", Role.viewer, Items[Schedule])
 def list_schedules(call: Call) -> Any:
     """List the schedules."""
     return {"items": to_data(call.app.schedules.list())}
@@ -560,7 +560,7 @@ def resume_schedule(call: Call) -> Any:
 
 def _job(call: Call, job: Job[Any]) -> dict[str, Any]:
     data: dict[str, Any] = to_data(job)
-    if call.settings.hide_args and call.identity.role == Role.viewer:
+    if call.rules.hide_args and call.identity.role == Role.viewer:
         data["progress_text"] = data["error_detail"] = None
     return data
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,10 +31,10 @@ from .. import errors, validate
 from ..codec import decoder
 from ..errors import HoldfastError, InvalidInput
 from ..failure import shorten
-from .api import ENDPOINTS, Call, Endpoint, Served, Settings
+from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served
 from .auth import Attempts, Authenticator, Identity, Role, Session, Sessions, Users
 from .openapi import Problem, document
-from .pages import Pages
+from .pages import StaticFiles
 from .stream import TOPICS, EventStream, Hub
 
 log = logging.getLogger("holdfast.web")
@@ -104,8 +104,8 @@ def make_app(
     """
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)
-    server = Server(app, auth, Settings(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
-    pages = Pages()
+    server = Server(app, auth, PayloadRules(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
+    pages = StaticFiles()
     routes = [Route(PREFIX + one.path, partial(server.handle, one), methods=[one.method]) for one in ENDPOINTS]
     routes += [
         Route(f"{PREFIX}/login", server.login, methods=["POST"]),
@@ -117,7 +117,7 @@ def make_app(
         Route("/static/{path:path}", pages.static),
         Route("/{path:path}", pages.page),
     ]
-    starlette = Starlette(routes=routes, exception_handlers={HTTPException: _http_problem, Refusal: _refused})
+    starlette = Starlette(routes=routes, exception_handlers=HANDLERS)
     starlette.add_middleware(Guard, hosts=allowed)
     return starlette
 
@@ -153,8 +153,8 @@ class Guard:
 class Server:
     """Runs the endpoints."""
 
-    def __init__(self, app: Served, auth: Authenticator | Users | None, settings: Settings, max_body: int) -> None:
-        self._app, self._auth, self._settings, self._max_body = app, auth, settings, max_body
+    def __init__(self, app: Served, auth: Authenticator | Users | None, rules: PayloadRules, max_body: int) -> None:
+        self._app, self._auth, self._rules, self._max_body = app, auth, rules, max_body
         self._sessions, self._attempts = Sessions(), Attempts()
         self._threads = CapacityLimiter(THREADS)
         self._hashing = CapacityLimiter(1)  # so that a flood of logins takes one core at most
@@ -173,7 +173,7 @@ class Server:
         call = Call(
             app=self._app,
             identity=identity,
-            settings=self._settings,
+            rules=self._rules,
             path=_path(request.path_params),
             query=None if endpoint.query is None else _query(request, endpoint.query),
             body=None if endpoint.body is None else await self._body(request, endpoint.body),
@@ -413,3 +413,15 @@ async def _refused(request: Request, error: Exception) -> Response:
     del request
     assert isinstance(error, Refusal)
     return _problem(error.status, error.code, error.detail, error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _problem(500, "InternalError", "this is a bug of Holdfast or of the app: see the log of the server")
+
+
+HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    HTTPException: _http_problem,
+    Refusal: _refused,
+    Exception: _broken,
+}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import html
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+FOLDER = Path(__file__).parent / "static"
 KINDS = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -28,13 +28,16 @@ class Asset(NamedTuple):
     etag: str
 
 
-class Pages:
+class StaticFiles:
     """Serves the static files, and the page for all paths that are no file."""
 
     def __init__(self) -> None:
-        root = files("holdfast.web") / "static"
-        self._assets = dict(_assets(root, ""))
-        self._page = (root / "index.html").read_text(encoding="utf-8")
+        self._assets = {
+            str(file.relative_to(FOLDER)): _asset(file.read_bytes(), file.suffix)
+            for file in FOLDER.rglob("*")
+            if file.suffix in KINDS
+        }
+        self._page = (FOLDER / "index.html").read_text(encoding="utf-8")
 
     async def static(self, request: Request) -> Response:
         found = self._assets.get(request.path_params["path"])
@@ -46,16 +49,6 @@ class Pages:
         root = request.scope.get("root_path", "").rstrip("/")
         text = self._page.replace("{{root}}", html.escape(root, quote=True))
         return _response(request, _asset(text.encode(), ".html"))
-
-
-def _assets(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
-    found: list[tuple[str, Asset]] = []
-    for one in folder.iterdir():
-        if one.is_dir():
-            found += _assets(one, f"{prefix}{one.name}/")
-        elif (suffix := "." + one.name.rpartition(".")[2]) in KINDS:
-            found.append((prefix + one.name, _asset(one.read_bytes(), suffix)))
-    return found
 
 
 def _asset(data: bytes, suffix: str) -> Asset:

@@ -94,11 +94,12 @@ def serve_from_worker(app: Holdfast, settings: WorkerSettings) -> WebServer:
 
 def require_extra() -> None:
     """Raise InvalidInput if the packages of the web extra are not installed."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise InvalidInput(f"the web page needs {' and '.join(missing)}: pip install 'holdfast[web]'")
+    try:
+        import starlette
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"the web page needs {error.name}: pip install 'holdfast[web]'") from None
+    del starlette, uvicorn
 
 
 @click.group(

@@ -39,8 +39,9 @@ function useKeys(showHelp) {
       if (before === "g" && PLACES[event.key]) go(PLACES[event.key]);
       else if (event.key === "/") {
         event.preventDefault();
-        if (!location.pathname.startsWith(`${ROOT}/jobs`)) go("/jobs");
-        setTimeout(() => document.querySelector("input.search")?.focus(), 50);
+        const field = document.querySelector("input.search");
+        session.searching = !field;
+        if (field) field.focus(); else go("/jobs");
       } else if (event.key === "?") showHelp();
       before = event.key;
     };

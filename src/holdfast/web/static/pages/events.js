@@ -1,6 +1,6 @@
 // The event log, live: the newest first.
 import { html, useData, useEffect, useLive, useState } from "../lib.js";
-import { Empty, Failed, Head, JobLink, Panel, Table, Time } from "../ui.js";
+import { Failed, Head, JobLink, Panel, Table, Time } from "../ui.js";
 
 const MOST = 500;
 

@@ -1,5 +1,5 @@
 // One job: its state in words, what can be done, its timeline, arguments and result.
-import { call, go, html, may, post, useData, useEffect, useState, useTick } from "../lib.js";
+import { call, go, html, may, post, useData, useTick } from "../lib.js";
 import { Action, Badge, Failed, Head, Json, Link, Panel, Time, duration, exact, jobsPath } from "../ui.js";
 
 const UNFINISHED = ["blocked", "scheduled", "ready", "running"];

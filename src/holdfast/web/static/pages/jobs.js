@@ -1,5 +1,5 @@
 // Jobs: one search field with qualifiers, pages by cursor, and actions on single jobs.
-import { ROOT, call, go, html, query, useData, useEffect, useRef, useState, useTick } from "../lib.js";
+import { ROOT, go, html, query, session, useData, useEffect, useRef, useState, useTick } from "../lib.js";
 import { Badge, Failed, Head, Pager, Table, Time } from "../ui.js";
 
 const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code" };
@@ -43,6 +43,7 @@ export default function Jobs({ parameters }) {
   const field = useRef(null);
   const { filters, wrong } = parse(text);
   useEffect(() => setDraft(text), [text]);
+  useEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
   useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id) || 0}`, { replace: true }); }, [filters.id]);
   const tick = useTick(2);
   const { created_after, ...plain } = filters;
