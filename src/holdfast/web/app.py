@@ -113,7 +113,7 @@ def make_app(
         Route(f"{PREFIX}/me", server.me),
         Route(f"{PREFIX}/stream", server.stream),
         Route(f"{PREFIX}/openapi.json", server.openapi),
-        Route("/api/{path:path}", _no_endpoint, methods=[*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE"]),
+        Route("/api/{path:path}", _no_endpoint),
         Route("/static/{path:path}", pages.static),
         Route("/{path:path}", pages.page),
     ]
