@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
@@ -13,6 +13,9 @@ from .failure import shorten
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
+
+    from .app.job import Job
+    from .app.workflows import Batch
 
 
 T = TypeVar("T")
@@ -55,6 +58,10 @@ class ContextBackend(Protocol):
 
     def completion(self, result: Any) -> AbstractContextManager[Completion]:
         """Open a transaction that settles no job, for a task that was called directly."""
+        ...
+
+    def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
+        """Return the transaction for `async with`."""
         ...
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
@@ -100,8 +107,8 @@ class Context:
         self._reporting, self._backend, self._complete = reporting, backend, complete
 
     @property
-    def job(self) -> Any:
-        """Read the job, a `Job`; None in a direct call."""
+    def job(self) -> Job[Any] | None:
+        """Read the job; None in a direct call."""
         return None if self.job_id is None or self._backend is None else self._backend.job(self.job_id)
 
     @property
@@ -114,8 +121,8 @@ class Context:
         return () if self.job_id is None or self._backend is None else self._backend.blocker_results(self.job_id)
 
     @property
-    def batch(self) -> Any:
-        """The `Batch` that the job is a member or a callback of, or None."""
+    def batch(self) -> Batch | None:
+        """The batch that the job is a member or a callback of, or None."""
         return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
     def complete(self, result: Any = None) -> AbstractContextManager[Completion]:
@@ -152,11 +159,22 @@ class Context:
         """Whether the attempt should stop: the job was cancelled, taken over, or timed out. Its result is ignored."""
         return self._reporting is not None and self._reporting.is_cancelled()
 
-    async def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> T:
-        """Do the same as `complete` from a coroutine: run `work`, a plain function of the transaction, in a thread.
+    @overload
+    def acomplete(self, *, result: Any = None) -> AbstractAsyncContextManager[Completion]: ...
+    @overload
+    def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> Awaitable[T]: ...
+    def acomplete(self, work: Callable[[Completion], T] | None = None, result: Any = None) -> Any:
+        """Do the same as `complete` in a coroutine: `async with ctx.acomplete() as tx:`.
 
-        The event loop is not blocked while the thread waits for the write lock. Returns the value of `work`.
+        The event loop is not blocked while a thread waits for the write lock, and while it commits. The block itself
+        must not await. For long statements, `await ctx.acomplete(work)` runs all of it in a thread: `work` is a plain
+        function of the transaction, whose value is returned.
         """
+        if work is None:
+            return self._require_backend().in_coroutine(self.complete(result))
+        return self._run_completion(work, result)
+
+    async def _run_completion(self, work: Callable[[Completion], T], result: Any) -> T:
 
         def run() -> T:
             with self.complete(result) as transaction:

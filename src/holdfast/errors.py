@@ -29,6 +29,14 @@ class InvalidArguments(InvalidInput, TypeError):
     """
 
 
+class InvalidContinuation(InvalidInput):
+    """`Then(…)` was given something that cannot be enqueued: no task, arguments that do not fit the task, or options
+    that a continuation does not take. If a task raises it, its job fails with RESULT:BAD_CONTINUATION.
+
+    To do: Fix the call: `Then(task, …)` takes the arguments of `task.enqueue(…)`.
+    """
+
+
 class CircularWait(InvalidInput):
     """A job would wait for itself, by way of others: `Then(task.using(after=…))` names a job that waits for this
     chain. A plain enqueue cannot do that.
@@ -158,6 +166,15 @@ class JobFailed(HoldfastError):
         self.job_id, self.status, self.code, self.detail = job_id, status, code, detail
         reason = ": ".join(part for part in (code, detail) if part)
         super().__init__(f"job {job_id} {status}" + (f": {reason}" if reason else ""))
+
+
+class NoResult(HoldfastError):
+    """`job.wait()`, `job.wait_chain()`: the job succeeded without a result, and the annotation of its task does not
+    allow None: it continued with `Then`, or was completed without one. Or the chain did not end with the task in
+    `last=`.
+
+    To do: Use `job.wait_chain()` for a job that continues; or annotate the task with `| None`.
+    """
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
@@ -304,6 +321,31 @@ class CorruptDatabase(StoreError):
     """
 
 
+class FileReplaced(CorruptDatabase):
+    """The database file or its `-wal` was deleted, moved or replaced while this process had it open. What it wrote
+    since may be in a file without a name. This process does not use the file any more.
+
+    To do: Find out what replaced it, and start the program again. Stop all programs before you restore a backup.
+    """
+
+
+class FlushFailed(StoreError):
+    """The disk reported an error when the log was flushed, so what was written last may not survive a power cut.
+    Until the whole log is written and flushed again, which each call tries, nothing that must be on disk is accepted.
+    Jobs are still run and settled. See docs/guides/durability.md#when-a-flush-fails.
+
+    To do: Check the disk and the system log, and do it again, with the same `key`. Nothing needs to be restarted.
+    """
+
+
+class DamagedRow(StoreError):
+    """A row holds a value that a constraint of its table does not allow, so SQLite refuses to change it. It was
+    written with constraints switched off, or the file was damaged.
+
+    To do: Run `holdfast doctor`, which names the table and the constraint.
+    """
+
+
 class BlobError(StoreError):
     """The store for large payloads and results failed, or is of another kind than the one that has them.
 
@@ -397,6 +439,7 @@ OWN_CODES: dict[str, str] = {
     "INVALID_INPUT:UNDECODABLE": "the body of a message is not JSON",
     "INTERNAL:BAD_CODE": "a `JobError` was raised with an invalid code",
     "INTERNAL:BAD_OUTCOME": "the task returned an outcome that is not one of Holdfast's",
+    "INTERNAL:DAMAGED_ROW": "the row of the job holds a value that the schema does not allow: see `holdfast doctor`",
     "INTERNAL:NOT_SETTLED": "the end of an attempt could not be stored, although the database works: report it",
 }
 """The error codes that Holdfast itself gives, and when."""

@@ -39,7 +39,7 @@ TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CA
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
-_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
+_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments", "new_job"})
 
 
 class Redacted(Struct, frozen=True):
@@ -254,6 +254,15 @@ class SettledAndClaimed(Struct, frozen=True):
     def instead_of(self, requested: Settlement) -> Settlement:
         """Return the settlement that was recorded for the requested one."""
         return next((recorded for one, recorded in self.otherwise if one is requested), requested)
+
+
+class LastTransition(Struct, frozen=True):
+    """The last transition of a job: why an attempt that ran meanwhile does not hold it any more."""
+
+    name: str  # of the event
+    attempt: int
+    actor: str | None
+    reason: str | None
 
 
 class LeaseRenewal(Struct, frozen=True):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Cursor,
         Inserted,
         JobRecord,
+        LastTransition,
         Lease,
         LeaseRenewal,
         Listed,
@@ -63,6 +64,19 @@ if TYPE_CHECKING:
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Position
+    from .waiters import Waiters
+
+
+StatementKind = Literal["read", "write", "setting"]
+"""A write is also the end of a transaction. A setting is what changes nothing by itself, such as a savepoint."""
+
+
+class StatementObserver(Protocol):
+    """Sees what a store does with the database, for tests. What it raises is raised in place of the statement."""
+
+    def before_statement(self, connection: Any, statement: str, kind: StatementKind) -> None: ...
+
+    def after_commit(self, connection: Any) -> None: ...
 
 
 class Pages(Struct, frozen=True):
@@ -153,6 +167,18 @@ class StoreFile(Protocol):
         ...
 
 
+class TransactionOwner(AbstractContextManager[Any], Protocol):
+    """A coroutine. A transaction that a thread opens in a copy of its context, inside `with`, belongs to it.
+
+    Plain writes of other coroutines of its event loop are then refused: waiting, they would block the loop, which the
+    transaction needs to go on.
+    """
+
+    def leave(self) -> None:
+        """Called before a thread ends the transaction. From then on, others wait for it."""
+        ...
+
+
 OperatorAction = Literal[
     "requeue", "cancel", "run_now", "complete", "fail_outside", "delete", "purge", "pause", "resume"
 ]
@@ -192,8 +218,15 @@ class JobStore(Protocol):
         """
         ...
 
-    def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many."""
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        """Return the last transition of each of these jobs, by id. Jobs that were deleted are missing."""
+        ...
+
+    def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
+        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many.
+
+        limit: stop when at least so many of a kind were moved, so that the caller can do something else in between.
+        """
         ...
 
     # --- by an operator ---
@@ -358,6 +391,10 @@ class ScheduleStore(Protocol):
         """
         ...
 
+    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        """Do the same for several schedules in one transaction."""
+        ...
+
 
 class StatisticsStore(Protocol):
     def counts(self, queue: str | None = None) -> Counts:
@@ -511,10 +548,11 @@ class Store(Protocol):
         """Return for how many seconds a thread of this process has held a write transaction, or 0."""
         ...
 
-    def require_no_transaction(self) -> None:
+    def require_no_transaction(self) -> TransactionOwner:
         """Raise TransactionError if this thread or coroutine has a write transaction open.
 
-        Called before another thread writes on its behalf, which would deadlock.
+        Called before another thread writes on its behalf, which would deadlock. Returns the caller, who may own the
+        transaction that the other thread opens.
         """
         ...
 
@@ -534,6 +572,11 @@ class Store(Protocol):
 
     def wake_waiters(self) -> None:
         """Make `wait_for_commit` return in all threads of this process."""
+        ...
+
+    @property
+    def waiters(self) -> Waiters:
+        """The threads and coroutines of this process that wait."""
         ...
 
     def close(self) -> None: ...

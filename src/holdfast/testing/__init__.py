@@ -2,6 +2,7 @@
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .clock import FakeClock
+from .crash import CrashPoint, crash_at_every_point, crash_point
 from .drain import Drained, drain
 from .inline import inline
 from .runner import Ran
@@ -17,4 +18,7 @@ __all__ = [
     "refute_enqueued",
     "enqueued",
     "on_temporary_database",
+    "crash_at_every_point",
+    "crash_point",
+    "CrashPoint",
 ]

@@ -11,6 +11,7 @@ from .. import validate
 from ..app import App
 from ..clock import Clock
 from ..errors import InvalidInput
+from ..store.protocol import StatementObserver
 from .clock import FakeClock
 from .drain import store_declared
 
@@ -31,17 +32,29 @@ def on_temporary_database(
     if not isinstance(app, App):
         raise InvalidInput(f"on_temporary_database: app must be a Holdfast, got {validate.shown(app)}")
     from pathlib import Path
-    from random import Random
     from tempfile import TemporaryDirectory
 
-    own = app.store, app.clock, app.random
     with ExitStack() as stack:
         if path is None:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-"))) / "test.db"
-        app.clock, app.random = clock or FakeClock(), Random(0)  # the same jitter in every run
+        yield stack.enter_context(on_database(app, path, clock or FakeClock()))
+
+
+@contextmanager
+def on_database(
+    app: A, path: str | os.PathLike[str], clock: Clock, observer: StatementObserver | None = None
+) -> Iterator[A]:
+    """Use an app on another database and clock within the block. observer: sees its statements."""
+    from random import Random
+
+    own = app.store, app.clock, app.random
+    with ExitStack() as stack:
+        app.clock, app.random = clock, Random(0)  # the same jitter in every run
         try:
             # A test need not survive a power cut, and must not write to the program's own blob store.
-            app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None)
+            app.store = app._open(
+                path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None, observer=observer
+            )
             stack.callback(app.store.close)
             store_declared(app)
             yield app

@@ -16,6 +16,7 @@ from ...clock import Clock
 from ...errors import StoreClosed, UsedAfterFork
 from ..statements import Statements
 from .engine.engine import Engine, Options
+from .engine.errors import SQLITE_ERRORS
 from .engine.fork import register_forkable
 from .engine.transaction import CompletingTransaction, Transaction, caller_transaction, run_in_caller_transaction
 from .engine.worker_locks import lock_path
@@ -97,6 +98,8 @@ class Database:
             return self.run_in_transaction(conn, work)
         engine, options = self.engine(), self.options
         engine.writer.forbid_nested_write()
+        if engine.writer.failed_flush.is_open:
+            raise engine.writer.failed_flush.refuse()
         if options.guard_connections:
             engine.checkpoint_in_background()
         return run_in_caller_transaction(conn, options.path, engine.busy_retry, options.guard_connections, work)
@@ -106,10 +109,10 @@ class Database:
         connection, busy_retry = transaction.connection, self.engine().busy_retry
         return run_in_caller_transaction(connection, self.options.path, busy_retry, False, work)
 
-    def in_batches(self, work: Work[int]) -> int:
-        """Run the work in short transactions until it returns 0. Return the sum of what it returned."""
+    def in_batches(self, work: Work[int], limit: int | None = None) -> int:
+        """Run the work in short transactions until it returns 0, or the sum has reached the limit. Return the sum."""
         total = 0
-        while batch := self.run(work, wakes=True):
+        while (limit is None or total < limit) and (batch := self.run(work, wakes=True)):
             total += batch
         return total
 
@@ -128,7 +131,7 @@ class Database:
             return self.with_engine(lambda engine: engine.read(work))
         try:
             return work(pinned)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.engine().writer.raise_for(error)
 
     def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -148,9 +151,9 @@ class Database:
             return
         with ExitStack() as stack:
             connection = self.with_engine(lambda engine: stack.enter_context(engine.reader()))
-            connection.execute("BEGIN")
             self._this_thread.reader = connection
             try:
+                self.read(lambda reader: reader.execute("BEGIN"))
                 yield
             finally:
                 self._this_thread.reader = None

@@ -2,14 +2,17 @@
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ...clock import SECOND
-from ...model.job import JobRecord, TimelineEntry
+from ...model.job import JobRecord, LastTransition, TimelineEntry
 from ...model.stats import EventRecord
-from ..statements import Statements
+from ..rows import record
+from ..statements import Statements, as_json
+from ..waiters import Awaited, Happened
 from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
@@ -25,7 +28,7 @@ OBVIOUS_EVENTS = frozenset({"enqueued", "claimed", "succeeded", "removed"})
 def event_record(
     id: int, job_id: int | None, at: int, event: str, attempt: int | None, actor: str | None, *rest: Any
 ) -> EventRecord:
-    return EventRecord(id, job_id, at, event, attempt, actor, _detail(event, *rest))
+    return record(EventRecord, (id, job_id, at, event, attempt, actor, _detail(event, *rest)))
 
 
 def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:
@@ -49,7 +52,7 @@ def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
         "fingerprint": fingerprint,
     }
     detail = {name: value for name, value in known.items() if value is not None}
-    return TimelineEntry(claimed_at or 0, "attempt", outcome or "running", attempt, worker, detail)
+    return record(TimelineEntry, (claimed_at or 0, "attempt", outcome or "running", attempt, worker, detail))
 
 
 def _detail(
@@ -77,7 +80,7 @@ def read_detail(text: str) -> dict[str, Any]:
 
 def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
     row = connection.execute(sql.get.replace("{columns}", COLUMNS), (job_id,)).fetchone()
-    return None if row is None else JobRecord(*row)
+    return None if row is None else record(JobRecord, row)
 
 
 class ReadJobs:
@@ -88,6 +91,10 @@ class ReadJobs:
 
     def get(self, job_id: int) -> JobRecord | None:
         return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
+
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        rows = self._db.rows(self._sql.last_transitions, (as_json(ids),))
+        return {row[0]: record(LastTransition, row[1:]) for row in rows}
 
     def history(self, job_id: int) -> list[TimelineEntry]:
         def work(connection: sqlite3.Connection) -> list[TimelineEntry]:
@@ -115,7 +122,18 @@ class ReadJobs:
         return watcher.closed_lock_files
 
     def wake_waiters(self) -> None:
-        self._db.engine().watcher.notify()
+        self._db.engine().watcher.wake()
+
+    def find_awaited(self, awaited: Awaited) -> Happened:
+        values = {
+            name: value if isinstance(value, int) else as_json(value)
+            for name, value in msgspec.structs.asdict(awaited).items()
+        }
+        (_, run_at, _), (_, lease, _), *ended = self._db.rows(self._sql.awaited, values)
+        seconds = math.inf if run_at is None else (run_at - self._clock.now()) / SECOND
+        if lease is not None:
+            seconds = min(seconds, (lease - self._clock.boot_now()) / SECOND)
+        return Happened([((kind, what), count) for kind, what, count in ended], seconds)
 
     def _seconds_until_due(self) -> float:
         run_at, timeout_at, lease = self._db.read(

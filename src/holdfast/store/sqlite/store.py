@@ -8,15 +8,19 @@ from ...blobs import BlobStore
 from ...clock import Clock
 from ...errors import StoreError
 from ..blob_store import CheckedBlobs, FileBlobs
+from ..protocol import StatementObserver
 from ..prune import Prune
 from ..statistics import Statistics
+from ..waiters import Waiters
 from .blobs import Blobs
 from .claim import Claim
+from .constraints import DamagedJobs
 from .database import Database
 from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
+from .engine.writer import Owner
 from .enqueue import Enqueue
 from .explain import Explain
 from .file import File
@@ -70,7 +74,9 @@ class SqliteStore:
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
         workers = Workers(db, workflows)
         claim = Claim(db, workers, workflows)
+        damaged = DamagedJobs(db)
         reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), PruneRunLock(workers)
+        self.waiters = Waiters(self, reading.find_awaited)
         self.jobs = _Jobs(
             enqueue,
             claim,
@@ -80,23 +86,25 @@ class SqliteStore:
             reading,
             listing,
             blobs,
+            damaged,
         )
-        self.workers = _Workers(workers)
+        self.workers = _Workers(workers, damaged)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = SqliteSchedules(db, blobs, enqueue)
-        self.statistics = SqliteStatistics(db, statistics)
+        self.schedules = SqliteSchedules(db, blobs, enqueue, damaged)
+        self.statistics = SqliteStatistics(db, statistics, damaged)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
+            self.waiters.forget()
 
         def fold() -> None:
             with suppress(StoreError):  # the next fold catches up
                 self.statistics.fold()
 
         db.fold, db.after_fork = fold, forget_workers
-        self.transaction, self.snapshot, self.close = db.transaction, db.reading, db.close
+        self.transaction, self.snapshot = db.transaction, db.reading
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
         self.wake_waiters = reading.wake_waiters
@@ -111,8 +119,13 @@ class SqliteStore:
         prefix = "" if options.prefix == DEFAULT_PREFIX else f" ({options.prefix})"
         return f"{options.path.resolve()}{prefix}"
 
-    def require_no_transaction(self) -> None:
+    def require_no_transaction(self) -> Owner:
         self.database.engine().writer.forbid_self_wait()
+        return Owner()
+
+    def close(self) -> None:
+        self.database.close()
+        self.waiters.close()
 
 
 class _Jobs:
@@ -128,22 +141,24 @@ class _Jobs:
         reading: ReadJobs,
         listing: Listing,
         blobs: Blobs,
+        damaged: DamagedJobs,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
-        self.claim_messages, self.sweep = claim.claim_messages, claim.sweep
-        self.settle_and_claim = settle_and_claim.settle_and_claim
+        self.claim_messages, self.sweep = damaged.guarded(claim.claim_messages), damaged.guarded(claim.sweep)
+        self.settle_and_claim = damaged.guarded(settle_and_claim.settle_and_claim)
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
+        self.last_transitions = reading.last_transitions
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
 
 
 class _Workers:
     """Implements WorkerStore."""
 
-    def __init__(self, workers: Workers) -> None:
-        self.register, self.unregister = workers.register, workers.unregister
-        self.heartbeat, self.list = workers.heartbeat, workers.list
+    def __init__(self, workers: Workers, damaged: DamagedJobs) -> None:
+        self.register, self.unregister = damaged.guarded(workers.register), damaged.guarded(workers.unregister)
+        self.heartbeat, self.list = damaged.guarded(workers.heartbeat), workers.list
 
 
 class _Workflows:
@@ -170,6 +185,7 @@ def open_store(
     clock: Clock,
     random: Random,
     token: str,
+    observer: StatementObserver | None = None,
 ) -> SqliteStore:
     options = Options(
         path=database_path(url),
@@ -181,5 +197,6 @@ def open_store(
         guard_connections=guard_connections,
         blobs=blobs,
         blob_bytes=blob_bytes,
+        observer=observer,
     )
     return SqliteStore(options, clock, random, token)

@@ -14,13 +14,15 @@ from msgspec import Struct
 from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
+from ...protocol import StatementObserver
 from ...statements import Statements
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
 from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
-from .errors import BusyRetry, translate
+from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
+from .failed_flush import FailedFlush
 from .file_users import LogAlarm
-from .files import FreeSpace, prepare_file
+from .files import FreeSpace, OpenFiles, prepare_file
 from .fork import leak
 from .watcher import CommitWatcher
 from .writer import FLUSHED, EngineClosedForFork, Writer
@@ -42,6 +44,7 @@ class Options(Struct, frozen=True):
     guard_connections: bool
     blobs: BlobStore | None = None  # None: files beside the database
     blob_bytes: int | None = LARGE_BYTES  # larger payloads are stored as blobs; None: none are
+    observer: StatementObserver | None = None  # for tests
 
 
 class Engine:
@@ -63,7 +66,7 @@ class Engine:
         self._wal = Path(f"{options.path}-wal")
         try:
             self._open(clock, sql)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self._close_connections()
             raise translate(error, options.path) from error
         except BaseException:
@@ -82,16 +85,28 @@ class Engine:
             migrations.apply(clock, self.busy_retry)
         self._handle_reboot(connection, clock.boot_id(), was_left_open, sql)
 
+        self._files = OpenFiles(options.path)
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = CommitWatcher(
-            options.path, lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL"))
+            options.path,
+            lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL", observer=options.observer)),
+            self._notice_replaced,
         )
+        lock_connection = self._connect()
         checkpointer = Checkpointer(
-            self._connect(), self._connect(), self._wal, LogAlarm(options.path).after_checkpoint
+            lock_connection, self._connect(), self._wal, LogAlarm(options.path).after_checkpoint
         )
         self.writer = Writer(
-            options.path, connection, checkpointer, self.busy_retry, options.durable_level, self.watcher.notify
+            options.path,
+            connection,
+            checkpointer,
+            self.busy_retry,
+            options.durable_level,
+            self.watcher.notify,
+            FailedFlush(options.path, lock_connection, sql.set_meta, self._leak_connections),
+            self._files,
         )
+        self.writer.try_to_recover()
 
     def _handle_reboot(
         self, connection: sqlite3.Connection, boot_id: str, was_left_open: bool, sql: Statements
@@ -123,7 +138,7 @@ class Engine:
         try:
             with self.reader() as connection:
                 return self.busy_retry.run(lambda: work(connection))
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.writer.raise_for(error)
 
     def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -153,12 +168,13 @@ class Engine:
                 if not connection.in_transaction:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
                 self._execute(connection, "COMMIT")
+            except sqlite3.Error as error:  # of the caller's own statements
+                if is_of_the_disk(error):
+                    self.writer.raise_for_leader(error)
+                raise
             finally:
-                if not self._abandoned:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    if not _is_clean(connection):
-                        self._dirty.add(connection)
+                if not self._abandoned and not _is_clean(connection):
+                    self._dirty.add(connection)
             self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)
         self.watcher.notify()
 
@@ -167,15 +183,18 @@ class Engine:
         try:
             with self.writer.reserve(), self.reader() as connection:
                 self._dirty.add(connection)
-                return self.busy_retry.run(lambda: work(connection))
-        except sqlite3.Error as error:
+                try:
+                    return self.busy_retry.run(lambda: work(connection))
+                except SQLITE_ERRORS as error:
+                    self.writer.raise_for_leader(error)
+        except SQLITE_ERRORS as error:
             self.writer.raise_for(error)
 
     def _execute(self, connection: sqlite3.Connection, statement: str) -> None:
         try:
             self.busy_retry.run(lambda: connection.execute(statement))
-        except sqlite3.Error as error:
-            self.writer.raise_for(error)
+        except SQLITE_ERRORS as error:
+            self.writer.raise_for_leader(error)
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
@@ -186,7 +205,10 @@ class Engine:
                 raise EngineClosedForFork
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
-            connection = self._idle.pop() if self._idle else self._connect()
+            # A new connection would create a new log: look right before.
+            if not (self._files.are_in_place() if self._idle else self._files.check()):
+                raise self.writer.file_replaced()
+            connection = self._idle.pop() if self._idle else self._connect_typed()
             self._in_use.add(connection)
         try:
             yield connection
@@ -257,9 +279,29 @@ class Engine:
             leak(connection)
 
     def _connect(self, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
-        connection = self.busy_retry.run(lambda: connect(self.options.path, "NORMAL", cache_kib))
+        connection = self.busy_retry.run(
+            lambda: connect(self.options.path, "NORMAL", cache_kib, self.options.observer)
+        )
         self._connections.append(connection)
         return connection
+
+    def _connect_typed(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except SQLITE_ERRORS as error:
+            self.writer.raise_for(error)
+
+    def _leak_connections(self) -> None:
+        """Keep the end of the program from closing connections: the last one would checkpoint a log with a gap."""
+        for connection in self._connections:
+            leak(connection)
+
+    def _notice_replaced(self) -> bool:
+        """Return whether another file has the name of the database or of its log. Later calls raise it."""
+        if self._files.are_in_place():
+            return False
+        self.writer.file_replaced()
+        return True
 
     def _close_connections(self) -> None:
         damaged = self._damaged or self._is_damaged()
@@ -274,14 +316,25 @@ class Engine:
         self._wal_too_large.set()  # so that the checkpoint thread ends
 
     def _is_damaged(self) -> bool:
-        return hasattr(self, "writer") and self.writer.damage is not None
+        """Return whether closing could do harm: a damaged file, a log with a gap, or a log of another file."""
+        if not hasattr(self, "writer"):
+            return False
+        self.writer.try_to_recover()
+        if not self._files.check():
+            self.writer.file_replaced()
+        return self.writer.damage is not None or self.writer.failed_flush.is_open
 
 
 def _is_clean(connection: sqlite3.Connection) -> bool:
-    """Return whether a transaction has left no state: no temporary table, no other isolation level."""
-    if connection.isolation_level is not None:
+    """Roll back what is open. Return whether no state is left: no temporary table, no other isolation level."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if connection.isolation_level is not None:
+            return False
+        return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
+    except sqlite3.Error:  # the disk: the connection is closed
         return False
-    return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

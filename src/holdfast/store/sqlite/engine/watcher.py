@@ -101,8 +101,14 @@ def _open_inotify() -> "INotify | None":
 class CommitWatcher:
     """Counts the commits that were seen while a thread waits. Earlier ones show in data_version."""
 
-    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._wal, self._connect = Path(f"{path}-wal"), connect
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[], sqlite3.Connection],
+        is_replaced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """is_replaced: whether the file is not the database any more. Then no commit would ever be seen."""
+        self._wal, self._connect, self._is_replaced = Path(f"{path}-wal"), connect, is_replaced
         self._lock_files: list[Path] = []
         self._changed = threading.Condition()
         self._count = 0
@@ -122,7 +128,7 @@ class CommitWatcher:
     def notify(self) -> None:
         """Count a commit of this process."""
         if self._waiting:
-            self._count_and_interrupt()
+            self.wake()
 
     def wait(self, seen: int, timeout: float) -> bool:
         """Wait until there was a commit after `seen` was read. Return False after the timeout."""
@@ -159,7 +165,8 @@ class CommitWatcher:
             self._changed.wait_for(lambda: not self._is_watched)
             self._close_monitor()
 
-    def _count_and_interrupt(self) -> None:
+    def wake(self) -> None:
+        """End all waits, also those that begin with a count from before."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
@@ -192,6 +199,8 @@ class CommitWatcher:
             if version != self._version:
                 self._version = version
                 self._count_one()
+            elif self._is_replaced():
+                self._count_one()  # the waiting threads read the tables, which raises
             elif is_drained:
                 is_drained = not monitor.sleep(left)
             else:  # ask again: a report that came after the question was drained too
