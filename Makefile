@@ -34,6 +34,13 @@ types: .venv/installed  ## Check types
 tests: .venv/installed browser  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
 
+# The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	then apt-get install -y -q chromium >/dev/null 2>&1 || { apt-get update -q && apt-get install -y -q chromium; } >/dev/null 2>&1; fi; \
+	command -v chromium chromium-browser google-chrome >/dev/null || \
+	echo "WARNING: no Chromium is installed, so the tests of the web page are skipped: apt-get install chromium" >&2
+
 # Memory, sizes, open files and latency must stay flat: see tests/faults/soak.py. MINUTES is how long it lasts.
 soak: .venv/installed  ## Run mixed load with kills, pruning, vacuum and backups: make soak MINUTES=60
 	cd tests && ../$(BIN)/python -m faults.soak $(MINUTES) $(SEED)

@@ -1,8 +1,8 @@
 """The endpoints of the HTTP API, below /api/v1. docs/reference/http-api.md describes them.
 
-Each endpoint is a function that is given a `Call` and returns data. What it takes and returns is declared with it, so
-that requests are checked and the OpenAPI document is made from the same types. An endpoint knows nothing of HTTP
-beyond that: authentication, errors and encoding are in app.py.
+Each endpoint is a function that is given a `Call` and returns data; one that may wait is a coroutine function. What
+it takes and returns is declared with it, so that requests are checked and the OpenAPI document is made from the same
+types. An endpoint knows nothing of HTTP beyond that: authentication, errors and encoding are in app.py.
 """
 
 from __future__ import annotations
@@ -103,8 +103,6 @@ class Endpoint(Struct, frozen=True):
     body: type[Struct] | None = None
     status: int = 200
     idempotent_key: bool = False
-    waits: Callable[[Call], float] | None = None
-    """Seconds that the call may wait for something to happen."""
 
     @property
     def summary(self) -> str:
@@ -412,16 +410,12 @@ def send(call: Call) -> Any:
     return {"id": queue.send(body.body, delay=body.delay, priority=body.priority, key=call.key)}
 
 
-def _wait(call: Call) -> float:
-    return min(float(call.body.wait), MAX_WAIT)
-
-
-@endpoint("POST", "/queues/{queue}/receive", Role.operator, Items[MessageData], body=ReceiveBody, waits=_wait)
-def receive(call: Call) -> Any:
+@endpoint("POST", "/queues/{queue}/receive", Role.operator, Items[MessageData], body=ReceiveBody)
+async def receive(call: Call) -> Any:
     """Receive messages. `wait` is how many seconds to wait for one, up to 60."""
     body: ReceiveBody = call.body
-    queue = call.app.queue(call.path["queue"])
-    messages = queue.receive_many(body.limit, visibility=body.visibility)
+    queue, wait = call.app.queue(call.path["queue"]), min(body.wait, MAX_WAIT)
+    messages = await queue.areceive_many(body.limit, visibility=body.visibility, wait=wait)
     return {"items": [{"id": one.id, "attempt": one.attempt, "body": one.body} for one in messages]}
 
 

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,7 +48,6 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN = Identity("web", Role.admin)
 """Everyone, on a server without authentication. It listens on loopback only."""
-POLL_SECONDS = 0.1
 STATS_AGE_SECONDS = 5
 
 SECURITY_HEADERS = {
@@ -190,16 +190,9 @@ class Server:
         return _json(data, endpoint.status, headers)
 
     async def _run(self, endpoint: Endpoint, call: Call) -> Any:
-        """Run the endpoint. A long poll runs again until it has something to return."""
-        wait = 0.0 if endpoint.waits is None else endpoint.waits(call)
-        deadline = anyio.current_time() + wait
-        while True:
-            with anyio.CancelScope(shield=True):  # a claimed message must not be forgotten
-                data = await self._in_thread(lambda: endpoint.run(call))
-            left = deadline - anyio.current_time()
-            if left <= 0 or data["items"]:
-                return data
-            await anyio.sleep(min(POLL_SECONDS, left))
+        if iscoroutinefunction(endpoint.run):
+            return await endpoint.run(call)
+        return await self._in_thread(lambda: endpoint.run(call))
 
     async def _etag(self, endpoint: Endpoint) -> str:
         """Statistics change with events, and ages with time: a response is good for some seconds."""
