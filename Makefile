@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types tests faults soak storm bench docs modules picture hooks clean
+.PHONY: help demo browser test lint format types tests faults soak storm bench docs modules picture hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -31,8 +31,15 @@ types: .venv/installed  ## Check types
 	$(BIN)/mypy
 
 # Three at a time on two processors: tests often wait for a disk, a clock or another process.
-tests: .venv/installed  ## Run the tests
+tests: .venv/installed browser  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
+
+# The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	then apt-get install -y -q chromium >/dev/null 2>&1 || { apt-get update -q && apt-get install -y -q chromium; } >/dev/null 2>&1; fi; \
+	command -v chromium chromium-browser google-chrome >/dev/null || \
+	echo "WARNING: no Chromium is installed, so the tests of the web page are skipped: apt-get install chromium" >&2
 
 # Memory, sizes, open files and latency must stay flat: see tests/faults/soak.py. MINUTES is how long it lasts.
 soak: .venv/installed  ## Run mixed load with kills, pruning, vacuum and backups: make soak MINUTES=60

@@ -45,7 +45,7 @@ PURE = [
 ]
 SIBLINGS = ["app", "worker", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.
-LAYERS = [PURE, ["store"], SIBLINGS, ["supervisor"], ["web", "contrib", "testing"], ["cli"]]
+LAYERS = [PURE, ["store"], SIBLINGS, ["web"], ["supervisor"], ["contrib", "testing"], ["cli"]]
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 FOR_TYPE_CHECKERS = {"context.py: app.job", "context.py: app.workflows"}  # the types of ctx.job and ctx.batch

@@ -19,6 +19,7 @@ BY = ("--actor", "kim", "--reason", "ticket 4711")
 UNSIGNED = {
     *("batches", "batch", "batch show"),
     *("completion", "cron", "events", "explain", "failures", "health", "jobs", "queues", "show", "stats", "workers"),
+    *("web", "web-user", "web-user add", "web-user list", "web-user remove", "web-user token"),  # not of a database
     *("send", "worker"),
 }
 

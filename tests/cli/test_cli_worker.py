@@ -36,6 +36,9 @@ DEFAULTS = {
     "max_memory": None,
     "metrics_port": None,
     "metrics_host": "127.0.0.1",
+    "web_port": None,
+    "web_auth": None,
+    "web_host": "127.0.0.1",
 }
 
 
@@ -44,8 +47,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]
     """What would have been started, instead of starting it."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
-    def run_worker(reference: str, settings: WorkerSettings, serve_metrics: Any) -> int:
-        assert (serve_metrics is None) == (settings.metrics_port is None)
+    def run_worker(reference: str, settings: WorkerSettings, servers: dict[str, Any]) -> int:
+        assert ("metrics" in servers) == (settings.metrics_port is not None)
+        assert ("the web page" in servers) == (settings.web_port is not None)
         calls.append((reference, asdict(settings)))
         return 75
 
@@ -62,6 +66,7 @@ def test_every_option_is_passed_on(run: Run, started: list[Any]) -> None:
     options = "--queues mail=4,default --concurrency 20 --processes 4 --pool 2 --grace 1m --lease 90 --until-idle"
     options += " --reload --log json --max-jobs 1000 --max-memory 512M"
     options += " --metrics-port 9464 --metrics-host ::1"
+    options += " --web-port 8520 --web-host ::1 --web-auth users.json"
     run("worker", "tasks.py", *options.split())
     assert started == [
         (
@@ -80,6 +85,9 @@ def test_every_option_is_passed_on(run: Run, started: list[Any]) -> None:
                 "max_memory": 512 * 1024 * 1024,
                 "metrics_port": 9464,
                 "metrics_host": "::1",
+                "web_port": 8520,
+                "web_auth": "users.json",
+                "web_host": "::1",
             },
         )
     ]

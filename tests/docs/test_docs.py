@@ -150,6 +150,13 @@ def test_one_page_says_what_is_retried_and_no_other_says_otherwise() -> None:
     assert [name for name, text in texts.items() if re.search(r"(retry|trying again) will\s+not\s+help", text)] == []
 
 
+def test_the_list_of_endpoints_is_generated() -> None:
+    """If this fails: python docs/generate_http_api.py"""
+    generate = runpy.run_path(str(DOCS / "generate_http_api.py"))["with_endpoints"]
+    page = read("reference/http-api.md")
+    assert generate(page) == page
+
+
 def events_in_source() -> set[str]:
     statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
     code = (SQL / "operate.py").read_text(encoding="utf-8")

@@ -131,6 +131,13 @@ class Job(Generic[R]):
             return cast(R, _plain(data, "result"))
         return cast(R, _decoded(task.signature.decode_result, data, "result"))
 
+    @property
+    def plain_result(self) -> Any:
+        """The result as plain JSON values, whatever the annotation; None until there is one."""
+        if self._record.result is None:
+            return None
+        return _plain(self._whole(self._record.result, self._record.result_blob), "result")
+
     def _whole(self, data: bytes, blob: str | None) -> bytes:
         """Read a large payload or result, which is stored outside the row."""
         if blob is None or not is_reference(data, blob):

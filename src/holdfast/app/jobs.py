@@ -1,17 +1,18 @@
 """`app.jobs`: find jobs and operate on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
+import msgspec
 from msgspec import Struct
 
 from .. import validate
 from ..clock import as_datetime, with_datetimes
-from ..codec import encode_result
-from ..errors import InvalidInput, JobNotFound, PartOfChain
+from ..codec import encode, encode_result
+from ..errors import InvalidArguments, InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
-from ..model.job import Criteria, Cursor, JobRecord, Listed, Page, TimelineEntry
+from ..model.job import Criteria, Cursor, JobRecord, Listed, NewJob, Page, TimelineEntry
 from ..store.protocol import OperatorAction, Store
 from .job import Job
 from .waiting import in_thread
@@ -19,6 +20,7 @@ from .waiting import in_thread
 if TYPE_CHECKING:
     from .app import App
     from .explain import Explanation
+    from .options import EnqueueOptions
 
 
 MAX_PAGE = 1000
@@ -72,6 +74,54 @@ class Jobs:
         if record is None:
             raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
         return Job(self._app, record)
+
+    def enqueue(
+        self,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        /,
+        *,
+        actor: str | None = None,
+        **options: "Unpack[EnqueueOptions]",
+    ) -> Job[Any]:
+        """Enqueue a job by the name of its task, with arguments as plain JSON values.
+
+        If this app has the task, its signature checks the arguments and its options are the defaults. An app without
+        tasks, as of a program that only operates a database, stores the job unchecked.
+        """
+        from .options import EnqueueOptions, checked
+
+        name = validate.name(task, "task name")
+        if args is not None and not isinstance(args, Mapping):
+            raise InvalidArguments(f"the arguments of a task must be a JSON object, got {validate.shown(args)}")
+        new = self._new_job(name, encode(dict(args or {})), checked(options, EnqueueOptions.__annotations__))
+        if actor is not None:
+            new = msgspec.structs.replace(new, actor=validate.actor(actor))
+        app, conn = self._app, options.get("conn")
+        inserted = (app._tracing or app.store.jobs).insert(new, conn)
+        job: Job[Any] = Job(app, inserted.record(new), deduplicated=inserted.existing is not None)
+        if app._inline is not None and name in app.tasks:
+            app._inline.enqueued(app, [job.id], conn)
+        return job
+
+    def _new_job(self, task: str, args: bytes, options: dict[str, Any]) -> NewJob:
+        from .options import LINK_OPTIONS
+        from .task import BoundTask
+
+        known = self._app.tasks.get(task)
+        if known is None and self._app.tasks:
+            raise validate.suggest(task, self._app.tasks, "task")
+        if known is None:
+            options.pop("conn", None)
+            if links := options.keys() & set(LINK_OPTIONS):
+                raise InvalidInput(f"{min(links)} needs the task {task!r} itself: use an app that has it")
+            return NewJob(task=task, args=args.decode(), **options)
+        try:
+            known.signature.decode(args)
+        except msgspec.DecodeError as error:
+            problem = shorten(str(error))
+            raise InvalidArguments(f"{task}: the arguments do not match its signature: {problem}") from None
+        return BoundTask(known, options).new_job(args.decode())
 
     def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[Filters]) -> Page[Job[Any]]:
         """Return a page of jobs, newest first. `page.next` and `page.previous` are cursors to older and newer jobs.

@@ -29,6 +29,8 @@ COMMANDS = {
     "migrate": "commands.migrate",
     "stats": "commands.stats",
     "top": "top.top",
+    "web": "commands.web",
+    "web-user": "commands.web",
     "events": "commands.events",
     "failures": "commands.failures",
     "workers": "commands.worker",

@@ -142,12 +142,12 @@ class MetricsReader:
     def _read_totals(self, reading: Reading) -> None:
         found = self._app.store.statistics.totals()
         reading.put(ENQUEUED, found.enqueued)
-        for (queue, task, outcome), n in found.outcomes.items():
+        for (queue, task, outcome), n in sorted(found.outcomes.items()):
             place = self._places.of((queue, task))
             reading.add(ATTEMPTS, n, *place, outcome)
             if outcome in RETRIES:
                 reading.add(RETRIED, n, *place)
-        for (code, queue, task), n in found.errors.items():
+        for (code, queue, task), n in sorted(found.errors.items()):
             reading.add(FAILURES, n, *self._places.of((queue, task)), self._codes.of(code))
         for name, measure in ((RUN.name, fold.RUN), (WAIT.name, fold.WAIT)):
             reading.histograms[name] = self._histograms(found, measure)

@@ -30,6 +30,7 @@ from .results import (
     Snapshot,
     TaskAttempts,
     ThroughputPoint,
+    TimelinePoint,
     WorkerHealth,
 )
 
@@ -39,6 +40,7 @@ Rollup = dict[tuple[str, str | None], dict[str, Counter[int]]]  # counts by buck
 MAX_INTEGER = 2**63 - 1
 MICROSECOND, ONE_MINUTE, HOUR = timedelta(microseconds=1), timedelta(minutes=1), timedelta(hours=1)
 MAX_EVENTS = 1000
+MAX_POINTS = 10_000  # of a timeline
 MAX_DUE = 1000  # counted, of each status
 NEXT_CANDIDATES = 100  # of each status, examined for the next job to expire
 ALL_MINUTES = 2**40  # one step for all of them
@@ -129,9 +131,7 @@ class Observe:
 
     def throughput(self, since: Since = HOUR, step: timedelta = ONE_MINUTE) -> list[ThroughputPoint]:
         """Return how many attempts ended in each step of time, by queue and task. Empty steps are left out."""
-        if not isinstance(step, timedelta) or step < ONE_MINUTE or step % ONE_MINUTE:
-            raise InvalidInput(f"step must be a timedelta of one or more whole minutes, got {validate.shown(step)}")
-        minutes = step // ONE_MINUTE
+        minutes = _step(step)
         points: dict[tuple[int, str, str | None], Counter[str]] = {}
         for one in self._store.statistics.minutes(self._minute(since) // minutes * minutes, minutes):
             if one.measure in OUTCOMES:
@@ -140,6 +140,19 @@ class Observe:
             ThroughputPoint(as_datetime(minute * MINUTE), queue, task, **counts)
             for (minute, queue, task), counts in sorted(points.items(), key=lambda item: (item[0][0], str(item[0])))
         ]
+
+    def timeline(self, since: Since = HOUR, step: timedelta = ONE_MINUTE) -> list[TimelinePoint]:
+        """Return, for each step of time, how many attempts ended, and how long they waited and ran. For charts.
+
+        Empty steps are included, so that a chart shows them.
+        """
+        minutes = _step(step)
+        begin = self._minute(since) // minutes * minutes
+        measures: dict[int, dict[str, Counter[int]]] = {}
+        for one in self._store.statistics.minutes(begin, minutes):
+            measures.setdefault(one.minute, {}).setdefault(one.measure, Counter())[one.bucket] += one.count
+        last = self._clock.now() // MINUTE
+        return [_point(minute, measures.get(minute, {})) for minute in range(begin, last + 1, minutes)[-MAX_POINTS:]]
 
     def latency(self, task: str | None = None, queue: str | None = None, since: Since = HOUR) -> list[Latency]:
         """Return how long attempts waited and ran, of all tasks or of one task or queue."""
@@ -232,6 +245,13 @@ def _integer(value: Any, name: str) -> int:
     return validate.integer(value, name, 0, MAX_INTEGER)
 
 
+def _step(step: object) -> int:
+    """Return the step in minutes."""
+    if not isinstance(step, timedelta) or step < ONE_MINUTE or step % ONE_MINUTE:
+        raise InvalidInput(f"step must be a timedelta of one or more whole minutes, got {validate.shown(step)}")
+    return step // ONE_MINUTE
+
+
 def _name(value: object, kind: str) -> str | None:
     if value is None:
         return None
@@ -285,6 +305,14 @@ def _latency(rollup: Rollup) -> list[Latency]:
             wait = _percentiles(measures.get(WAIT, Counter()))
             found.append(Latency(queue, task, run.total(), wait, _percentiles(run)))
     return found
+
+
+def _point(minute: int, measures: dict[str, Counter[int]]) -> TimelinePoint:
+    counts = dict.fromkeys(OUTCOMES.values(), 0)
+    for measure, name in OUTCOMES.items():
+        counts[name] += measures.get(measure, Counter()).total()
+    wait, run = (_percentiles(measures.get(measure, Counter())) for measure in (WAIT, RUN))
+    return TimelinePoint(as_datetime(minute * MINUTE), wait=wait, run=run, **counts)
 
 
 def _percentiles(histogram: Counter[int]) -> Percentiles:

@@ -118,6 +118,18 @@ class Latency(Struct, frozen=True):
     run: Percentiles
 
 
+class TimelinePoint(Struct, frozen=True):
+    """The attempts that ended in one step of time, of all tasks, and how long they waited and ran."""
+
+    at: datetime
+    succeeded: int
+    failed: int
+    retried: int
+    cancelled: int
+    wait: Percentiles
+    run: Percentiles
+
+
 class RetentionStatus(Struct, frozen=True):
     """The retention rules, what they delete next, and whether deletions were complete."""
 

@@ -12,9 +12,12 @@ from ..clock import SECOND
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import re
+    from collections.abc import Callable, Iterable
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
+
+    from starlette.applications import Starlette
 
     from ..app.options import Seconds
     from ..observe import Observe
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from ..upkeep.doctor.check import Checkup
     from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
+    from ..web.auth import Authenticator, Users
     from ..worker.claiming import Queues
     from ..worker.worker import Worker
 
@@ -126,6 +130,37 @@ class Holdfast(App):
             detail["reason"] = checked_reason
         self.store.file.log_event("vacuumed", checked_actor, detail)
         return report
+
+    def web(
+        self,
+        *,
+        auth: Authenticator | Users | None = None,
+        hosts: Iterable[str] | None = None,
+        hide_args: bool = False,
+        redact: Iterable[str | re.Pattern[str]] = (),
+        max_body: int = 1024 * 1024,
+    ) -> Starlette:
+        """Return the web page and the HTTP API as an ASGI application, to mount in FastAPI, Starlette or Django.
+
+        auth: a `holdfast.web.Users` file, or a function that is given the request and returns an identity or None.
+            Without it, everyone who can connect is an admin, and only requests to a loopback name are answered.
+        hosts: the host names that requests may name.
+        hide_args: viewers see no arguments and results. redact: patterns of names whose values are hidden.
+        max_body: the largest request body in bytes.
+        """
+        try:
+            from ..web import make_app
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"the web page needs {error.name}: pip install 'holdfast[web]'") from None
+
+        return make_app(
+            self,
+            auth=auth,
+            hosts=hosts,
+            hide_args=validate.flag(hide_args, "hide_args"),
+            redact=redact,
+            max_body=max_body,
+        )
 
     def worker(
         self,

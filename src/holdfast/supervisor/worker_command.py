@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NoReturn, Protocol
 
 from msgspec import Struct
@@ -43,10 +43,13 @@ class WorkerSettings(Struct, frozen=True):
     max_memory: int | None = None
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    web_port: int | None = None
+    web_auth: str | None = None
+    web_host: str = "127.0.0.1"
 
 
-class MetricsEndpoint(Protocol):
-    """A server of metrics."""
+class BackgroundServer(Protocol):
+    """A server that runs in a thread of the worker's process."""
 
     @property
     def url(self) -> str: ...
@@ -54,22 +57,22 @@ class MetricsEndpoint(Protocol):
     def close(self) -> None: ...
 
 
-ServeMetrics = Callable[[Holdfast, int, str], MetricsEndpoint]
+Serve = Callable[[Holdfast, WorkerSettings], BackgroundServer]
 
 
-def run_worker(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None = None) -> int:
-    """Run workers until they are stopped. Returns the exit code. serve_metrics: starts the metrics server."""
+def run_worker(reference: str, settings: WorkerSettings, servers: Mapping[str, Serve]) -> int:
+    """Run workers until they are stopped. Returns the exit code. servers: those to start, by what they serve."""
     write_logs_to_stderr(settings.log)
     if settings.processes > 1 or settings.reload:
         command = [sys.executable, "-m", "holdfast", "worker", *_arguments(reference, settings)]
         processes = WorkerProcesses(
-            command, settings.processes, settings.reload, settings.grace, _metrics_arguments(settings)
+            command, settings.processes, settings.reload, settings.grace, _server_arguments(settings)
         )
         return processes.run()
-    return _run_here(reference, settings, serve_metrics)
+    return _run_here(reference, settings, servers)
 
 
-def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None) -> int:
+def _run_here(reference: str, settings: WorkerSettings, servers: Mapping[str, Serve]) -> int:
     app = load_app(reference)
     worker = app.worker(
         settings.queues,
@@ -84,7 +87,10 @@ def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetr
     if os.environ.get(LIFELINE):
         _stop_without_parent(worker)
     use_one_malloc_arena()
-    metrics = _serve(app, settings, serve_metrics)
+    serving = []
+    for what, serve in servers.items():
+        serving.append(serve(app, settings))
+        log.info("serving %s at %s", what, serving[-1].url)
     # This process belongs to the worker. With a short interval, threads that compute do not delay commits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
@@ -109,21 +115,13 @@ def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetr
         report.retried,
         report.interrupted,
     )
-    if metrics is not None:
-        metrics.close()
+    for server in serving:
+        server.close()
     code = INTERRUPTED_EXIT if report.interrupted else 0
     if report.stuck:  # threads that cannot be stopped must not keep the process alive
         _leave(code)
     app.close()
     return code
-
-
-def _serve(app: Holdfast, settings: WorkerSettings, serve_metrics: ServeMetrics | None) -> MetricsEndpoint | None:
-    if settings.metrics_port is None or serve_metrics is None:
-        return None
-    server = serve_metrics(app, settings.metrics_port, settings.metrics_host)
-    log.info("serving metrics at %s", server.url)
-    return server
 
 
 def use_one_malloc_arena() -> None:
@@ -165,8 +163,12 @@ def _arguments(reference: str, settings: WorkerSettings) -> list[str]:
     return [reference, *given, *(["--until-idle"] if settings.until_idle else [])]
 
 
-def _metrics_arguments(settings: WorkerSettings) -> list[str]:
-    """Return the arguments for the first process only: one process serves the metrics of all of them."""
-    if settings.metrics_port is None:
-        return []
-    return [f"--metrics-port={settings.metrics_port}", f"--metrics-host={settings.metrics_host}"]
+def _server_arguments(settings: WorkerSettings) -> list[str]:
+    """Return the arguments for the first process only: its servers answer for all of them."""
+    found = []
+    if settings.metrics_port is not None:
+        found += [f"--metrics-port={settings.metrics_port}", f"--metrics-host={settings.metrics_host}"]
+    if settings.web_port is not None:
+        found += [f"--web-port={settings.web_port}", f"--web-host={settings.web_host}"]
+        found += [] if settings.web_auth is None else [f"--web-auth={settings.web_auth}"]
+    return found

@@ -6,10 +6,9 @@ from typing import Any
 import click
 import msgspec
 
-from ... import validate
 from ...app.options import EnqueueOptions, checked
 from ...codec import MAX_BYTES, decoder, encode
-from ...errors import InvalidArguments, InvalidInput, InvalidPayload, PayloadTooLarge
+from ...errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from ...failure import shorten
 from ...model.job import DEFAULT_MAX_ATTEMPTS, NewJob
 from ...supervisor import Holdfast
@@ -71,14 +70,18 @@ def send(
     value = parse(data)
     with database.open(migrate=create) as app:
         given = {"delay": delay, "priority": priority, "key": key, "max_attempts": max_attempts, "expires": expires}
-        new = _new_job(app, queue, task, value, {name: one for name, one in given.items() if one is not None})
-        inserted = app.store.jobs.insert(new)
+        options = {name: one for name, one in given.items() if one is not None}
+        if task is None:
+            id, status = _send(app, queue, value, options)
+        else:
+            job = app.jobs.enqueue(task, _arguments(value), queue=queue, **options)  # type: ignore[arg-type]
+            id, status = job.id, job.status if job.deduplicated else None
     if as_json:
-        document({"id": inserted.id, "deduplicated": inserted.existing is not None})
+        document({"id": id, "deduplicated": status is not None})
         return
-    if inserted.existing is not None:
-        note(f"Nothing stored: job {inserted.id}, which is {inserted.existing.status}, already has the key {key!r}")
-    say(str(inserted.id))
+    if status is not None:
+        note(f"Nothing stored: job {id}, which is {status}, already has the key {key!r}")
+    say(str(id))
 
 
 def parse(data: bytes) -> Any:
@@ -94,35 +97,19 @@ def parse(data: bytes) -> Any:
         raise InvalidPayload(f"invalid JSON: {problem}{hint}") from None
 
 
-def _new_job(app: Holdfast, queue: str, task: str | None, value: Any, given: dict[str, Any]) -> NewJob:
-    """Return the job, with the options of the task if the app has it."""
-    known = app.tasks.get(task or "")
-    if task is not None and known is None and app.tasks:
-        raise validate.suggest(task, app.tasks, "task")
-    options = checked({"queue": queue, **given}, EnqueueOptions.__annotations__)
-    if known is not None:
-        options = known.job_options | options
-    name = None if task is None else validate.name(task, "task name")
-    return NewJob(task=name, args=_encoded(app, task, value), **options)
+def _send(app: Holdfast, queue: str, value: Any, options: dict[str, Any]) -> tuple[int, str | None]:
+    """Send a message. Return its id, and the status of the message that already has the key."""
+    fields = checked({"queue": queue, **options}, EnqueueOptions.__annotations__)
+    inserted = app.store.jobs.insert(NewJob(task=None, args=encode(value).decode(), **fields))
+    return inserted.id, None if inserted.existing is None else inserted.existing.status
 
 
-def _encoded(app: Holdfast, task: str | None, value: Any) -> str:
-    data = encode(value)
-    if task is None:
-        return data.decode()
+def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidInput(
             f"""the arguments of a task must be a JSON object such as '{{"to": "ada"}}', got {_kind(value)}"""
         )
-    known = app.tasks.get(task)
-    if known is not None:
-        try:
-            known.signature.decode(data)
-        except msgspec.DecodeError as error:
-            raise InvalidArguments(
-                f"{task}: the arguments do not match its signature: {shorten(str(error))}"
-            ) from None
-    return data.decode()
+    return value
 
 
 def _kind(value: Any) -> str:

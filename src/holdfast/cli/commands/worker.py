@@ -13,7 +13,7 @@ from ..output import Cell, Column, age, document, note, plural, table
 
 if TYPE_CHECKING:
     from ...observe.results import WorkerHealth
-    from ...supervisor.worker_command import ServeMetrics
+    from ...supervisor.worker_command import Serve
 
 
 @click.command(
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         "holdfast worker tasks.py --queues mail=4,default --concurrency 20",
         "holdfast worker tasks:app --processes 4 --max-memory 512M --log json",
         "holdfast worker tasks:app --until-idle        # for a cron job, or a test",
-        "holdfast worker tasks:app --metrics-port 9464",
+        "holdfast worker tasks:app --metrics-port 9464 --web-port 8520",
     )
 )
 @click.argument("app", metavar="APP")
@@ -70,6 +70,15 @@ if TYPE_CHECKING:
     "--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
     help="Address to serve metrics on; 0.0.0.0 for all interfaces.",
 )  # fmt: skip
+@click.option(
+    "--web-port", type=click.IntRange(0, 65535), metavar="PORT",
+    help="Serve the web page on this port, from the first process; 0 picks a free port.",
+)  # fmt: skip
+@click.option(
+    "--web-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    help="Address to serve the web page on. Any other than loopback needs --web-auth.",
+)  # fmt: skip
+@click.option("--web-auth", metavar="FILE", help="Users file of the web page, made by holdfast web-user.")
 @click.pass_context
 def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
     """Run the tasks of an app.
@@ -79,16 +88,27 @@ def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
     """
     from ...supervisor.worker_command import WorkerSettings, run_worker
 
-    serve = None if options["metrics_port"] is None else _metrics()
-    ctx.exit(run_worker(app, WorkerSettings(**options), serve))
+    servers: dict[str, Serve] = {}
+    if options["metrics_port"] is not None:
+        servers["metrics"] = _metrics()
+    if options["web_port"] is not None:
+        servers["the web page"] = _web()
+    ctx.exit(run_worker(app, WorkerSettings(**options), servers))
 
 
-def _metrics() -> ServeMetrics:
+def _metrics() -> Serve:
     try:
         from ...contrib.prometheus import serve
     except ModuleNotFoundError as error:
         raise InvalidInput(f"--metrics-port: {error}") from None
-    return serve
+    return lambda app, settings: serve(app, settings.metrics_port or 0, settings.metrics_host)
+
+
+def _web() -> Serve:
+    from .web import require_extra, serve_from_worker
+
+    require_extra()
+    return serve_from_worker
 
 
 COLUMNS = (

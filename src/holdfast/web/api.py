@@ -1,0 +1,578 @@
+"""The endpoints of the HTTP API, below /api/v1. docs/reference/http-api.md describes them.
+
+Each endpoint is a function that is given a `Call` and returns data; one that may wait is a coroutine function. What
+it takes and returns is declared with it, so that requests are checked and the OpenAPI document is made from the same
+types. An endpoint knows nothing of HTTP beyond that: authentication, errors and encoding are in app.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ..app.explain import Explanation
+from ..app.job import Job
+from ..app.jobs import HistoryEntry, Jobs
+from ..app.queue import Queue
+from ..app.schedules import Schedule, Schedules
+from ..errors import HoldfastError, InvalidInput, LeaseLost
+from ..model.stats import Counts, QueueOverview, QueueStats, Storage
+from ..observe import Observe
+from ..observe.results import (
+    Event,
+    FailureInfo,
+    Latency,
+    Snapshot,
+    TaskAttempts,
+    ThroughputPoint,
+    TimelinePoint,
+    WorkerHealth,
+)
+from ..serialize import to_data
+from ..upkeep.doctor.check import Checkup
+from .auth import Identity, Role
+
+T = TypeVar("T")
+MAX_WAIT = 60.0  # seconds of one long poll
+MAX_LISTED = 500
+HIDDEN = "•••"
+
+
+class Served(Protocol):
+    """What the web page and the API use of an app."""
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    @property
+    def observe(self) -> Observe: ...
+
+    @property
+    def schedules(self) -> Schedules: ...
+
+    @property
+    def tasks(self) -> Mapping[str, Any]: ...
+
+    def queue(self, name: str) -> Queue[Any]: ...
+
+    def queues(self) -> list[QueueOverview]: ...
+
+    def check(self) -> Checkup: ...
+
+
+class PayloadRules(Struct, frozen=True):
+    """How the API treats payloads."""
+
+    hide_args: bool = False
+    """Viewers see no arguments, results and progress texts."""
+    redact: tuple[re.Pattern[str], ...] = ()
+    """Values of keys that match one of these are replaced, for everyone."""
+
+
+class Call(Struct, frozen=True):
+    """One request, after it was authenticated and checked."""
+
+    app: Served
+    identity: Identity
+    rules: PayloadRules
+    path: Mapping[str, Any]
+    query: Any
+    body: Any
+    key: str | None = None
+    """The header Idempotency-Key."""
+
+    @property
+    def by(self) -> dict[str, Any]:
+        """Who acts and why, for the event log."""
+        return {"actor": self.identity.name, "reason": getattr(self.body, "reason", "") or ""}
+
+
+class Endpoint(Struct, frozen=True):
+    """A method and a path, with what it takes and returns."""
+
+    method: str
+    path: str
+    run: Callable[[Call], Any]
+    role: Role
+    result: Any
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    status: int = 200
+    idempotent_key: bool = False
+
+    @property
+    def summary(self) -> str:
+        return (self.run.__doc__ or "").split("\n")[0].rstrip(".")
+
+
+ENDPOINTS: list[Endpoint] = []
+
+
+def endpoint(method: str, path: str, role: Role, result: Any, **more: Any) -> Callable[[T], T]:
+    def add(run: T) -> T:
+        ENDPOINTS.append(Endpoint(method, path, run, role, result, **more))  # type: ignore[arg-type]
+        return run
+
+    return add
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+class Items(Struct, Generic[T]):
+    """A page of items. `next` and `previous` are cursors; null where there are no more."""
+
+    items: list[T]
+    next: str | None = None
+    previous: str | None = None
+    scanned: int | None = None
+    """Not null: the search stopped after this many jobs without an index. `next` continues it."""
+
+
+class Done(Struct):
+    ok: bool
+
+
+class JobDetail(Struct):
+    """What a single job has besides the fields of a listed one."""
+
+    args: Any
+    result: Any
+    hidden: bool
+    """Arguments and result are hidden from this user."""
+    unreadable: str | None
+    """Why the arguments or the result cannot be shown: damaged or missing."""
+    chain_id: int
+    chain_index: int
+    batch_id: int | None
+    is_external: bool
+    timeout_at: datetime | None
+
+
+class JobQuery(Struct, forbid_unknown_fields=True):
+    """Filters. A text may be several, separated by commas."""
+
+    status: str | None = None
+    queue: str | None = None
+    task: str | None = None
+    key: str | None = None
+    error_code: str | None = None
+    tag: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+    def filters(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and name not in ("limit", "cursor"):
+                found[name] = value.split(",") if isinstance(value, str) else value
+        return found
+
+
+class SinceQuery(Struct, forbid_unknown_fields=True):
+    since: float = 3600.0
+    """Seconds back from now."""
+    queue: str | None = None
+    task: str | None = None
+
+    @property
+    def window(self) -> timedelta:
+        return _window(self.since)
+
+
+class FailureQuery(Struct, forbid_unknown_fields=True):
+    since: float | None = None
+    limit: int = 20
+    queue: str | None = None
+    task: str | None = None
+
+
+class ThroughputQuery(Struct, forbid_unknown_fields=True):
+    since: float = 3600.0
+    step: float = 60.0
+
+
+class EventQuery(Struct, forbid_unknown_fields=True):
+    after: int | None = None
+    """The id of the last event seen: return those that follow it."""
+    before: int | None = None
+    """Return the events before this one, in order."""
+    job: int | None = None
+    limit: int = 100
+
+
+class Reason(Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class NewJobBody(Struct, forbid_unknown_fields=True):
+    task: str
+    args: dict[str, Any] = {}
+    queue: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    timeout: float | UnsetType | None = UNSET
+    delay: float | UnsetType = UNSET
+    run_at: datetime | UnsetType = UNSET
+    tags: list[str] | UnsetType = UNSET
+
+    def options(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("task", "args")}
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+
+class RetryBody(Reason):
+    delay: float = 0
+    attempts: int | UnsetType = UNSET
+
+
+class CompleteBody(Reason):
+    result: Any = None
+
+
+class FailBody(Reason, kw_only=True):
+    code: str
+    detail: str = ""
+
+
+class NewMessageBody(Struct, forbid_unknown_fields=True):
+    body: Any
+    delay: float = 0
+    priority: int = 0
+
+
+class ReceiveBody(Struct, forbid_unknown_fields=True):
+    limit: int = 1
+    visibility: float = 30
+    wait: float = 0
+
+
+class AckBody(Struct, forbid_unknown_fields=True):
+    attempt: int
+
+
+class ExtendBody(AckBody):
+    seconds: float
+
+
+class ReleaseBody(AckBody):
+    delay: float = 0
+
+
+class MessageData(Struct):
+    id: int
+    attempt: int
+    body: Any
+
+
+class Created(Struct):
+    id: int
+    deduplicated: bool = False
+    """A job with this key existed already, and nothing was stored."""
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/jobs", Role.viewer, Items[Job[Any]], query=JobQuery)
+def list_jobs(call: Call) -> Any:
+    """List jobs, newest first."""
+    query: JobQuery = call.query
+    page = call.app.jobs.list(limit=min(query.limit, MAX_LISTED), cursor=query.cursor, **query.filters())
+    items = [_job(call, job) for job in page]
+    return {"items": items, "next": page.next, "previous": page.previous, "scanned": page.scanned}
+
+
+@endpoint("POST", "/jobs", Role.operator, Created, body=NewJobBody, status=201, idempotent_key=True)
+def enqueue(call: Call) -> Any:
+    """Enqueue a job. With an Idempotency-Key, a repeated request stores nothing while the job is unfinished."""
+    options = call.body.options() | ({} if call.key is None else {"key": call.key})
+    job = call.app.jobs.enqueue(call.body.task, call.body.args, actor=call.identity.name, **options)
+    return {"id": job.id, "deduplicated": job.deduplicated}
+
+
+@endpoint("GET", "/jobs/{id:int}", Role.viewer, (Job, JobDetail))
+def get_job(call: Call) -> Any:
+    """Get a job with its arguments and result."""
+    job = call.app.jobs.get(call.path["id"])
+    detail = JobDetail(
+        args=None,
+        result=None,
+        hidden=call.rules.hide_args and call.identity.role == Role.viewer,
+        unreadable=None,
+        chain_id=job.chain_id,
+        chain_index=job.chain_index,
+        batch_id=job.batch_id,
+        is_external=job.is_external,
+        timeout_at=job.timeout_at,
+    )
+    if not detail.hidden:
+        try:
+            detail.args = redacted(job.args, call.rules.redact)
+            detail.result = redacted(job.plain_result, call.rules.redact)
+        except HoldfastError as error:
+            detail.unreadable = str(error)
+    return {**_job(call, job), **to_data(detail)}
+
+
+@endpoint("GET", "/jobs/{id:int}/history", Role.viewer, Items[HistoryEntry])
+def history(call: Call) -> Any:
+    """Get the attempts and events of a job, in order of time."""
+    return {"items": to_data(call.app.jobs.history(call.path["id"]))}
+
+
+@endpoint("GET", "/jobs/{id:int}/explain", Role.viewer, Explanation)
+def explain(call: Call) -> Any:
+    """Explain why a job is in its state, and what would change that."""
+    return to_data(call.app.jobs.explain(call.path["id"]))
+
+
+@endpoint("POST", "/jobs/{id:int}/retry", Role.operator, Done, body=RetryBody)
+def retry(call: Call) -> Any:
+    """Run a failed or cancelled job again."""
+    more = {} if call.body.attempts is UNSET else {"attempts": call.body.attempts}
+    return {"ok": call.app.jobs.retry(call.path["id"], delay=call.body.delay, **more, **call.by)}
+
+
+@endpoint("POST", "/jobs/{id:int}/cancel", Role.operator, Done, body=Reason)
+def cancel(call: Call) -> Any:
+    """Cancel an unfinished job."""
+    return {"ok": call.app.jobs.cancel(call.path["id"], **call.by)}
+
+
+@endpoint("POST", "/jobs/{id:int}/run-now", Role.operator, Done, body=Reason)
+def run_now(call: Call) -> Any:
+    """Make a scheduled job ready now."""
+    return {"ok": call.app.jobs.run_now(call.path["id"], **call.by)}
+
+
+@endpoint("POST", "/jobs/{id:int}/complete", Role.operator, Done, body=CompleteBody)
+def complete(call: Call) -> Any:
+    """Let an unfinished job succeed with a result."""
+    return {"ok": call.app.jobs.complete(call.path["id"], call.body.result, **call.by)}
+
+
+@endpoint("POST", "/jobs/{id:int}/fail", Role.operator, Done, body=FailBody)
+def fail(call: Call) -> Any:
+    """Let an unfinished job fail with an error code."""
+    return {"ok": call.app.jobs.fail(call.path["id"], call.body.code, call.body.detail, **call.by)}
+
+
+@endpoint("DELETE", "/jobs/{id:int}", Role.admin, Done, body=Reason)
+def delete(call: Call) -> Any:
+    """Delete a job with its attempts and events."""
+    return {"ok": call.app.jobs.delete(call.path["id"], **call.by)}
+
+
+# --- queues and messages --------------------------------------------------------------------------
+
+
+@endpoint("GET", "/queues", Role.viewer, Items[QueueOverview])
+def list_queues(call: Call) -> Any:
+    """List the queues that have unfinished or failed jobs."""
+    return {"items": to_data(call.app.queues())}
+
+
+@endpoint("GET", "/queues/{queue}", Role.viewer, QueueStats)
+def get_queue(call: Call) -> Any:
+    """Count the messages of a queue by state."""
+    return to_data(call.app.queue(call.path["queue"]).stats())
+
+
+@endpoint("POST", "/queues/{queue}/pause", Role.operator, Done, body=Reason)
+def pause_queue(call: Call) -> Any:
+    """Stop all workers and consumers from taking jobs of a queue."""
+    return {"ok": call.app.queue(call.path["queue"]).pause(**call.by)}
+
+
+@endpoint("POST", "/queues/{queue}/resume", Role.operator, Done, body=Reason)
+def resume_queue(call: Call) -> Any:
+    """Undo a pause."""
+    return {"ok": call.app.queue(call.path["queue"]).resume(**call.by)}
+
+
+@endpoint(
+    "POST", "/queues/{queue}/messages", Role.operator, Created, body=NewMessageBody, status=201, idempotent_key=True
+)
+def send(call: Call) -> Any:
+    """Send a message."""
+    body: NewMessageBody = call.body
+    queue = call.app.queue(call.path["queue"])
+    return {"id": queue.send(body.body, delay=body.delay, priority=body.priority, key=call.key)}
+
+
+@endpoint("POST", "/queues/{queue}/receive", Role.operator, Items[MessageData], body=ReceiveBody)
+async def receive(call: Call) -> Any:
+    """Receive messages. `wait` is how many seconds to wait for one, up to 60."""
+    body: ReceiveBody = call.body
+    queue, wait = call.app.queue(call.path["queue"]), min(body.wait, MAX_WAIT)
+    messages = await queue.areceive_many(body.limit, visibility=body.visibility, wait=wait)
+    return {"items": [{"id": one.id, "attempt": one.attempt, "body": one.body} for one in messages]}
+
+
+@endpoint("POST", "/queues/{queue}/messages/{id:int}/ack", Role.operator, Done, body=AckBody)
+def ack(call: Call) -> Any:
+    """Acknowledge a message. 409: the lease was lost."""
+    return _held(call, call.app.queue(call.path["queue"]).ack(call.path["id"], call.body.attempt))
+
+
+@endpoint("POST", "/queues/{queue}/messages/{id:int}/extend", Role.operator, Done, body=ExtendBody)
+def extend(call: Call) -> Any:
+    """Extend the lease of a message. 409: the lease was lost."""
+    queue, body = call.app.queue(call.path["queue"]), call.body
+    return _held(call, queue.extend(call.path["id"], body.attempt, body.seconds))
+
+
+@endpoint("POST", "/queues/{queue}/messages/{id:int}/release", Role.operator, Done, body=ReleaseBody)
+def release(call: Call) -> Any:
+    """Release a message for another delivery. 409: the lease was lost."""
+    queue, body = call.app.queue(call.path["queue"]), call.body
+    return _held(call, queue.release(call.path["id"], body.attempt, body.delay))
+
+
+def _held(call: Call, held: bool) -> Any:
+    if not held:
+        raise LeaseLost(f"message {call.path['id']} is not held by delivery {call.body.attempt} any more")
+    return {"ok": True}
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/stats", Role.viewer, Snapshot)
+def stats(call: Call) -> Any:
+    """Get counts, oldest jobs, attempts, failures, workers, latency, storage and retention, as of one moment."""
+    return to_data(call.app.observe.snapshot())
+
+
+@endpoint("GET", "/counts", Role.viewer, Counts)
+def counts(call: Call) -> Any:
+    """Count the jobs in each state, by queue and task."""
+    return to_data(call.app.observe.counts())
+
+
+@endpoint("GET", "/attempts", Role.viewer, Items[TaskAttempts], query=SinceQuery)
+def attempts(call: Call) -> Any:
+    """Count the attempts of each task, with the most failures first."""
+    return {"items": to_data(call.app.observe.attempts(call.query.window))}
+
+
+@endpoint("GET", "/throughput", Role.viewer, Items[ThroughputPoint], query=ThroughputQuery)
+def throughput(call: Call) -> Any:
+    """Count the attempts that ended in each step of time, by queue and task."""
+    query: ThroughputQuery = call.query
+    return {"items": to_data(call.app.observe.throughput(_window(query.since), _window(query.step)))}
+
+
+@endpoint("GET", "/timeline", Role.viewer, Items[TimelinePoint], query=ThroughputQuery)
+def timeline(call: Call) -> Any:
+    """Get counts and percentiles of all attempts for each step of time, for charts."""
+    query: ThroughputQuery = call.query
+    return {"items": to_data(call.app.observe.timeline(_window(query.since), _window(query.step)))}
+
+
+@endpoint("GET", "/latency", Role.viewer, Items[Latency], query=SinceQuery)
+def latency(call: Call) -> Any:
+    """Get percentiles of how long attempts waited and ran."""
+    query: SinceQuery = call.query
+    return {"items": to_data(call.app.observe.latency(query.task, query.queue, query.window))}
+
+
+@endpoint("GET", "/failures", Role.viewer, Items[FailureInfo], query=FailureQuery)
+def failures(call: Call) -> Any:
+    """List the most frequent failures, by error code and place in the code."""
+    query: FailureQuery = call.query
+    since = None if query.since is None else _window(query.since)
+    found = call.app.observe.failures(since, min(query.limit, MAX_LISTED), task=query.task, queue=query.queue)
+    return {"items": to_data(found)}
+
+
+@endpoint("GET", "/workers", Role.viewer, Items[WorkerHealth])
+def workers(call: Call) -> Any:
+    """List the live workers and the most recent of the others."""
+    return {"items": to_data(call.app.observe.workers())}
+
+
+@endpoint("GET", "/storage", Role.viewer, Storage)
+def storage(call: Call) -> Any:
+    """Get the size of the database."""
+    return to_data(call.app.observe.storage())
+
+
+@endpoint("GET", "/doctor", Role.viewer, Checkup)
+def doctor(call: Call) -> Any:
+    """Check the database for problems."""
+    return to_data(call.app.check())
+
+
+@endpoint("GET", "/events", Role.viewer, Items[Event], query=EventQuery)
+def events(call: Call) -> Any:
+    """Read the event log: the newest events, or those after or before one. As an event stream, follow it."""
+    query, observe = call.query, call.app.observe
+    limit = min(query.limit, MAX_LISTED)
+    if query.after is not None and query.before is not None:
+        raise InvalidInput("after and before exclude each other: pass one of them")
+    if query.after is not None:
+        found = observe.events(query.after, limit, query.job)
+    else:
+        found = observe.last_events(limit, query.job, query.before)
+    return {"items": to_data(found), "next": str(found[-1].id) if found else None}
+
+
+# --- schedules ------------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/schedules", Role.viewer, Items[Schedule])
+def list_schedules(call: Call) -> Any:
+    """List the schedules."""
+    return {"items": to_data(call.app.schedules.list())}
+
+
+@endpoint("POST", "/schedules/{name}/pause", Role.operator, Done, body=Reason)
+def pause_schedule(call: Call) -> Any:
+    """Stop a schedule until it is resumed."""
+    return {"ok": call.app.schedules.pause(call.path["name"], **call.by)}
+
+
+@endpoint("POST", "/schedules/{name}/resume", Role.operator, Done, body=Reason)
+def resume_schedule(call: Call) -> Any:
+    """Undo the pause of a schedule."""
+    return {"ok": call.app.schedules.resume(call.path["name"], **call.by)}
+
+
+# --- payloads -------------------------------------------------------------------------------------
+
+
+def _job(call: Call, job: Job[Any]) -> dict[str, Any]:
+    data: dict[str, Any] = to_data(job)
+    if call.rules.hide_args and call.identity.role == Role.viewer:
+        data["progress_text"] = data["error_detail"] = None
+    return data
+
+
+def redacted(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:
+    """Return the value with those of its members replaced whose name matches a pattern."""
+    if not patterns:
+        return value
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if any(one.search(str(name)) for one in patterns) else redacted(member, patterns)
+            for name, member in value.items()
+        }
+    return [redacted(one, patterns) for one in value] if isinstance(value, list) else value
+
+
+def _window(seconds: float) -> timedelta:
+    try:
+        return timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        raise InvalidInput(f"since and step must be seconds, got {seconds}") from None

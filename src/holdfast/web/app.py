@@ -1,0 +1,420 @@
+"""The ASGI application: authentication, checks of every request, errors as problem+json, and the routes.
+
+A request passes, in this order: the Host header, the identity and its role, for changes also Origin, content type and
+CSRF token, the size and type of the body. Then its endpoint runs in a thread. Every response has the same security
+headers.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio import CapacityLimiter
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import errors, validate
+from ..codec import decoder
+from ..errors import HoldfastError, InvalidInput
+from ..failure import shorten
+from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served
+from .auth import Attempts, Authenticator, Identity, Role, Session, Sessions, Users
+from .openapi import Problem, document
+from .pages import StaticFiles
+from .stream import TOPICS, EventStream, Hub
+
+log = logging.getLogger("holdfast.web")
+PREFIX = "/api/v1"
+COOKIE = "holdfast_session"
+CSRF_HEADER = "x-holdfast-csrf"
+MAX_BODY = 1024 * 1024
+THREADS = 8  # that read or write the database for this server
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+OPEN = Identity("web", Role.admin)
+"""Everyone, on a server without authentication. It listens on loopback only."""
+STATS_AGE_SECONDS = 5
+
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+# The most specific class of an exception that is listed here tells the status.
+STATUS_OF: dict[type[HoldfastError], int] = {
+    HoldfastError: 500,
+    errors.InvalidInput: 400,
+    errors.PayloadTooLarge: 413,
+    errors.JobNotFound: 404,
+    errors.ScheduleNotFound: 404,
+    errors.BatchNotFound: 404,
+    errors.BatchEnded: 409,
+    errors.HasWaitingJobs: 409,
+    errors.PartOfChain: 409,
+    errors.LeaseLost: 409,
+    errors.StoreError: 503,
+}
+
+
+class Refusal(Exception):
+    """A request that is answered with a problem."""
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.headers = status, code, detail, dict(headers or {})
+
+
+def make_app(
+    app: Served,
+    *,
+    auth: Authenticator | Users | None = None,
+    hosts: Iterable[str] | None = None,
+    hide_args: bool = False,
+    redact: Iterable[str | re.Pattern[str]] = (),
+    max_body: int = MAX_BODY,
+) -> Starlette:
+    """Return the ASGI application, to run or to mount in another.
+
+    auth: a `Users` file, or a function that is given a request and returns an `Identity` or None. Without it,
+        everyone who can connect is an admin.
+    hosts: the host names that requests may name. By default those of loopback, or all with `auth`.
+    hide_args: viewers see no arguments and results. redact: patterns of names whose values nobody is shown.
+    """
+    allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
+    patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)
+    server = Server(app, auth, PayloadRules(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
+    pages = StaticFiles()
+    routes = [Route(PREFIX + one.path, partial(server.handle, one), methods=[one.method]) for one in ENDPOINTS]
+    routes += [
+        Route(f"{PREFIX}/login", server.login, methods=["POST"]),
+        Route(f"{PREFIX}/logout", server.logout, methods=["POST"]),
+        Route(f"{PREFIX}/me", server.me),
+        Route(f"{PREFIX}/stream", server.stream),
+        Route(f"{PREFIX}/openapi.json", server.openapi),
+        Route("/api/{path:path}", _no_endpoint),
+        Route("/static/{path:path}", pages.static),
+        Route("/{path:path}", pages.page),
+    ]
+    starlette = Starlette(routes=routes, exception_handlers=HANDLERS)
+    starlette.add_middleware(Guard, hosts=allowed)
+    return starlette
+
+
+class Guard:
+    """Checks the Host header, and adds the security headers to every response."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
+        self._app = app
+        self._hosts = None if hosts is None else frozenset(one.lower() for one in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        host = Request(scope).headers.get("host", "")
+        if self._hosts is not None and _without_port(host).lower() not in self._hosts:
+            detail = f"the Host header must be one of {', '.join(sorted(self._hosts))}: pass hosts= to allow others"
+            await _problem(421, "WrongHost", detail)(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+class Server:
+    """Runs the endpoints."""
+
+    def __init__(self, app: Served, auth: Authenticator | Users | None, rules: PayloadRules, max_body: int) -> None:
+        self._app, self._auth, self._rules, self._max_body = app, auth, rules, max_body
+        self._sessions, self._attempts = Sessions(), Attempts()
+        self._threads = CapacityLimiter(THREADS)
+        self._hashing = CapacityLimiter(1)  # so that a flood of logins takes one core at most
+        self._hub = Hub(app, self._in_thread)
+        self._document = msgspec.json.encode(document(ENDPOINTS, PREFIX))
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+
+    # --- endpoints ---
+
+    async def handle(self, endpoint: Endpoint, request: Request) -> Response:
+        identity = await self._authorize(request, endpoint.role)
+        if endpoint.run.__name__ == "events" and "text/event-stream" in request.headers.get("accept", ""):
+            return self._stream(request, frozenset({"events"}))  # type: ignore[return-value]
+        call = Call(
+            app=self._app,
+            identity=identity,
+            rules=self._rules,
+            path=_path(request.path_params),
+            query=None if endpoint.query is None else _query(request, endpoint.query),
+            body=None if endpoint.body is None else await self._body(request, endpoint.body),
+            key=_idempotency_key(request) if endpoint.idempotent_key else None,
+        )
+        etag = await self._etag(endpoint) if endpoint.run.__name__ == "stats" else None
+        if etag is not None and etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"etag": etag})
+        try:
+            data = await self._run(endpoint, call)
+        except HoldfastError as error:
+            return _problem_of(error)
+        headers = {} if etag is None else {"etag": etag, "cache-control": "no-cache"}
+        return _json(data, endpoint.status, headers)
+
+    async def _run(self, endpoint: Endpoint, call: Call) -> Any:
+        if iscoroutinefunction(endpoint.run):
+            return await endpoint.run(call)
+        return await self._in_thread(lambda: endpoint.run(call))
+
+    async def _etag(self, endpoint: Endpoint) -> str:
+        """Statistics change with events, and ages with time: a response is good for some seconds."""
+        del endpoint
+        last = await self._in_thread(self._app.observe.last_event)
+        return f'"{last}-{int(anyio.current_time() // STATS_AGE_SECONDS)}"'
+
+    async def openapi(self, request: Request) -> Response:
+        await self._authorize(request, Role.viewer)
+        return Response(self._document, media_type="application/json")
+
+    async def stream(self, request: Request) -> Response:
+        await self._authorize(request, Role.viewer)
+        topics = frozenset(request.query_params.get("topics", "events,stats").split(","))
+        if not topics <= frozenset(TOPICS):
+            raise Refusal(400, "InvalidInput", f"topics must be some of {', '.join(TOPICS)}")
+        return self._stream(request, topics)  # type: ignore[return-value]
+
+    def _stream(self, request: Request, topics: frozenset[str]) -> EventStream:
+        if self._hub.is_full:
+            raise Refusal(503, "TooManyStreams", "too many pages are open: try again later", {"retry-after": "30"})
+        given = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        last = int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else None
+        return EventStream(self._hub, self._app, self._in_thread, topics, last)
+
+    # --- identity ---
+
+    async def _authorize(self, request: Request, role: Role) -> Identity:
+        """Return the identity, or refuse. Changes must come from our own page, or from no page at all."""
+        identity, session = await self._identify(request)
+        if request.method not in SAFE_METHODS:
+            _check_origin(request)
+            if session is not None and not _same(request.headers.get(CSRF_HEADER, ""), session.csrf):
+                raise Refusal(403, "WrongCSRFToken", f"send the header {CSRF_HEADER} with the token of {PREFIX}/me")
+        if identity.role < role:
+            raise Refusal(
+                403, "NotAllowed", f"this needs the role {role.name}, and {identity.name} is {identity.role.name}"
+            )
+        return identity
+
+    async def _identify(self, request: Request) -> tuple[Identity, Session | None]:
+        if self._auth is None:
+            return OPEN, None
+        if not isinstance(self._auth, Users):
+            found = await self._in_thread(lambda: self._auth(request))  # type: ignore[operator, misc]
+            if not isinstance(found, Identity):
+                raise _login_needed()
+            return found, None
+        users = self._auth
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        try:
+            if scheme.lower() == "bearer":
+                identity = users.check_token(token.strip())
+                if identity is None:
+                    raise _login_needed()
+                return identity, None
+            session = self._sessions.find(request.cookies.get(COOKIE, ""))
+            current = None if session is None else users.current(session.identity)
+        except InvalidInput as error:
+            log.error("%s", error)
+            raise Refusal(
+                503, "UsersUnreadable", "the users file cannot be read: see the log of the server"
+            ) from None
+        if session is None or current is None:
+            raise _login_needed()
+        return current, session
+
+    async def login(self, request: Request) -> Response:
+        if not isinstance(self._auth, Users):
+            raise Refusal(404, "NotFound", "this server has no logins")
+        _check_origin(request)
+        body = await self._body(request, Login)
+        subjects = (f"name {body.name}", f"address {request.client.host if request.client else ''}")
+        left = self._attempts.seconds_left(*subjects)
+        if left > 0:
+            headers = {"retry-after": str(int(left) + 1)}
+            raise Refusal(429, "TooManyLogins", f"too many failed logins: try again in {int(left) + 1} s", headers)
+        self._attempts.failed(*subjects)  # until it succeeded, so that parallel guesses count
+        users = self._auth
+        check = partial(users.check_password, body.name, body.password)
+        identity = await anyio.to_thread.run_sync(check, limiter=self._hashing)
+        if identity is None:
+            raise Refusal(401, "WrongPassword", "the name or the password is wrong")
+        self._attempts.succeeded(*subjects)
+        value, session = self._sessions.open(identity)
+        response = _json(_me(identity, session))
+        secure = request.url.scheme == "https"
+        path = request.scope.get("root_path") or "/"
+        response.set_cookie(COOKIE, value, httponly=True, samesite="strict", secure=secure, path=path)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        await self._authorize(request, Role.viewer)
+        self._sessions.close(request.cookies.get(COOKIE, ""))
+        response = _json({"ok": True})
+        response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")
+        return response
+
+    async def me(self, request: Request) -> Response:
+        identity, session = await self._identify(request)
+        return _json(_me(identity, session))
+
+    # --- bodies ---
+
+    async def _body(self, request: Request, kind: type[Struct]) -> Any:
+        data = await self._read(request)
+        if not data and request.method == "DELETE":
+            data = b"{}"
+        elif request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Refusal(415, "WrongContentType", "the body must be JSON: send content-type: application/json")
+        try:
+            plain = _decode_any(data or b"{}")  # bounds the depth, and refuses NaN
+            return msgspec.convert(plain, kind)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Refusal(400, "InvalidInput", f"the body is wrong: {shorten(str(error))}") from None
+
+    async def _read(self, request: Request) -> bytes:
+        found = bytearray()
+        try:
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > self._max_body:
+                    detail = f"the body must have at most {self._max_body} bytes"
+                    raise Refusal(413, "PayloadTooLarge", detail, {"connection": "close"})
+        except ClientDisconnect:
+            raise Refusal(400, "ClientDisconnected", "the body is incomplete") from None
+        return bytes(found)
+
+
+class Login(Struct, forbid_unknown_fields=True):
+    name: str
+    password: str
+
+
+_decode_any = decoder(Any)
+
+
+def _me(identity: Identity, session: Session | None) -> dict[str, Any]:
+    return {"name": identity.name, "role": identity.role.name, "csrf": None if session is None else session.csrf}
+
+
+def _login_needed() -> Refusal:
+    return Refusal(401, "LoginNeeded", "log in, or send a token", {"www-authenticate": 'Bearer realm="holdfast"'})
+
+
+def _same(given: str, expected: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse changes that another site's page makes with the browser of a user."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    same = origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+    if not same or site not in (None, "same-origin", "none"):
+        raise Refusal(403, "WrongOrigin", "changes must come from this site's own pages, or from a program")
+
+
+def _without_port(host: str) -> str:
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+
+
+def _path(found: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(found)
+
+
+def _query(request: Request, kind: type[Struct]) -> Any:
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refusal(400, "InvalidInput", f"the query is wrong: {shorten(str(error))}") from None
+
+
+def _idempotency_key(request: Request) -> str | None:
+    return request.headers.get("idempotency-key") or None
+
+
+# --- responses ------------------------------------------------------------------------------------
+
+
+def _json(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(data), status, dict(headers or {}), "application/json")
+
+
+def _problem(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", code).capitalize()
+    body = Problem(type=f"urn:holdfast:{code}", title=title, status=status, detail=detail, code=code)
+    return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/problem+json")
+
+
+def _problem_of(error: HoldfastError) -> Response:
+    status = next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+    headers = {"retry-after": "1"} if status == 503 else {}
+    return _problem(status, type(error).__name__, str(error), headers)
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, HTTPException)
+    code = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HTTPError")
+    return _problem(error.status_code, code, error.detail, error.headers)
+
+
+async def _no_endpoint(request: Request) -> Response:
+    return _problem(404, "NotFound", f"there is no endpoint {request.url.path}: see {PREFIX}/openapi.json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, Refusal)
+    return _problem(error.status, error.code, error.detail, error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _problem(500, "InternalError", "this is a bug of Holdfast or of the app: see the log of the server")
+
+
+HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    HTTPException: _http_problem,
+    Refusal: _refused,
+    Exception: _broken,
+}

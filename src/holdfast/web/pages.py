@@ -1,0 +1,65 @@
+"""The files of the web page, read and compressed once. Every path that is no file is the page itself."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent / "static"
+KINDS = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+class Asset(NamedTuple):
+    kind: str
+    data: bytes
+    compressed: bytes
+    etag: str
+
+
+class StaticFiles:
+    """Serves the static files, and the page for all paths that are no file."""
+
+    def __init__(self) -> None:
+        self._assets = {
+            str(file.relative_to(FOLDER)): _asset(file.read_bytes(), file.suffix)
+            for file in FOLDER.rglob("*")
+            if file.suffix in KINDS
+        }
+        self._page = (FOLDER / "index.html").read_text(encoding="utf-8")
+
+    async def static(self, request: Request) -> Response:
+        found = self._assets.get(request.path_params["path"])
+        if found is None:
+            return Response("There is no such file.", 404, media_type="text/plain")
+        return _response(request, found)
+
+    async def page(self, request: Request) -> Response:
+        root = request.scope.get("root_path", "").rstrip("/")
+        text = self._page.replace("{{root}}", html.escape(root, quote=True))
+        return _response(request, _asset(text.encode(), ".html"))
+
+
+def _asset(data: bytes, suffix: str) -> Asset:
+    etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+    return Asset(KINDS[suffix], data, gzip.compress(data, 9, mtime=0), etag)
+
+
+def _response(request: Request, asset: Asset) -> Response:
+    headers = {"etag": asset.etag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(asset.compressed, headers=headers | {"content-encoding": "gzip"}, media_type=asset.kind)
+    return Response(asset.data, headers=headers, media_type=asset.kind)

@@ -1,0 +1,125 @@
+// The frame of the page: navigation, routes, theme, login and keys.
+import { ROOT, call, go, html, post, render, session, useEffect, useRoute, useState } from "./lib.js";
+import { Failed, Link } from "./ui.js";
+
+const PAGES = [
+  ["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/queues", "Queues", "queues"], ["/tasks", "Tasks", "tasks"],
+  ["/errors", "Errors", "errors"], ["/workers", "Workers", "workers"], ["/schedules", "Schedules", "schedules"],
+  ["/events", "Events", "events"], ["/storage", "Storage", "storage"],
+];
+const modules = {};
+
+function load(name) {
+  modules[name] ||= import(`./pages/${name}.js`);
+  return modules[name];
+}
+
+function Page({ route }) {
+  const job = route.path.match(/^\/jobs\/(\d+)$/);
+  const found = job ? "job" : PAGES.find(([path]) => path === route.path)?.[2];
+  const [shown, setShown] = useState(null);
+  useEffect(() => {
+    let stale = false;
+    if (found) load(found).then((module) => stale || setShown(() => ({ name: found, View: module.default })));
+    return () => { stale = true; };
+  }, [found]);
+  if (!found) return html`<div class="empty"><h1>There is no such page</h1><p><${Link} to="/">Overview<//></p></div>`;
+  if (shown?.name !== found) return html`<p class="loading">Loading…</p>`;
+  return html`<${shown.View} key=${job ? job[1] : found} id=${job ? Number(job[1]) : undefined} parameters=${route.parameters} />`;
+}
+
+const KEYS = [["/", "search jobs"], ["g o", "overview"], ["g j", "jobs"], ["g q", "queues"], ["g e", "errors"], ["g w", "workers"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["?", "this help"]];
+const PLACES = { o: "/", j: "/jobs", q: "/queues", t: "/tasks", e: "/errors", w: "/workers", s: "/schedules", l: "/events" };
+
+function useKeys(showHelp) {
+  useEffect(() => {
+    let before = "";
+    const pressed = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog[open]")) return;
+      if (before === "g" && PLACES[event.key]) go(PLACES[event.key]);
+      else if (event.key === "/") {
+        event.preventDefault();
+        const field = document.querySelector("input.search");
+        session.searching = !field;
+        if (field) field.focus(); else go("/jobs");
+      } else if (event.key === "?") showHelp();
+      before = event.key;
+    };
+    document.addEventListener("keydown", pressed);
+    return () => document.removeEventListener("keydown", pressed);
+  }, []);
+}
+
+function Help() {
+  return html`<dialog id="help" aria-label="Keyboard"><h2>Keyboard</h2><dl class="facts">${KEYS.map(([key, text]) => html`<dt><code>${key}</code></dt><dd>${text}</dd>`)}</dl>
+    <p><button onClick=${(event) => event.target.closest("dialog").close()}>Close</button></p></dialog>`;
+}
+
+function Login({ done }) {
+  const [error, setError] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      session.me = await post("/login", Object.fromEntries(new FormData(event.target)));
+      done();
+    } catch (problem) { setError(problem); }
+  };
+  useEffect(() => { document.title = "Log in – Holdfast"; }, []);
+  return html`<main class="main" style=${{ maxWidth: "380px", margin: "8vh auto" }}><section class="panel"><h1>Holdfast</h1><form class="stack" onSubmit=${submit}>
+    <label>Name<br /><input name="name" autocomplete="username" required style=${{ width: "100%" }} /></label>
+    <label>Password<br /><input name="password" type="password" autocomplete="current-password" required style=${{ width: "100%" }} /></label>
+    <${Failed} error=${error} /><button class="primary">Log in</button></form></section></main>`;
+}
+
+function theme() {
+  const order = [null, "light", "dark"];
+  const next = order[(order.indexOf(localStorage.getItem("theme")) + 1) % 3];
+  if (next) localStorage.setItem("theme", next); else localStorage.removeItem("theme");
+  applyTheme();
+}
+
+function applyTheme() {
+  const chosen = localStorage.getItem("theme");
+  if (chosen) document.documentElement.dataset.theme = chosen; else delete document.documentElement.dataset.theme;
+}
+
+function Shell() {
+  const route = useRoute();
+  const [open, setOpen] = useState(false);
+  const help = () => document.getElementById("help")?.showModal();
+  useKeys(help);
+  useEffect(() => setOpen(false), [route.path]);
+  const leave = () => post("/logout").finally(() => location.reload());
+  return html`<a class="skip" href="#content">Skip to the content</a><div class="shell">
+    <header class="side ${open ? "open" : ""}">
+      <div class="row"><${Link} to="/" class="brand"><img src="${ROOT}/static/icon.svg" alt="" />Holdfast<//>
+      <button class="menu" aria-expanded=${open} onClick=${() => setOpen(!open)}>Menu</button></div>
+      <nav aria-label="Pages">${PAGES.map(([path, label]) => html`<${Link} to=${path} aria-current=${route.path === path || (path !== "/" && route.path.startsWith(`${path}/`)) ? "page" : undefined}>${label}<//>`)}</nav>
+      <div class="foot"><span>${session.me.name} · ${session.me.role}</span>
+        <span class="row"><button class="link small" onClick=${() => { theme(); }}>Theme</button><button class="link small" onClick=${help}>Keys</button>
+        ${session.me.csrf ? html`<button class="link small" onClick=${leave}>Log out</button>` : ""}</span></div>
+    </header><main class="main" id="content" tabindex="-1"><${Page} route=${route} /></main></div><${Help} />`;
+}
+
+function App() {
+  const [state, setState] = useState("loading");
+  const [problem, setProblem] = useState(null);
+  const start = () => call("/me").then((me) => { session.me = me; setState("in"); }).catch((error) => {
+    if (error.status === 401) setState("out");
+    else { setProblem(error); setTimeout(start, 3000); }
+  });
+  useEffect(() => {
+    start();
+    const out = () => setState("out");
+    window.addEventListener("login-needed", out);
+    return () => window.removeEventListener("login-needed", out);
+  }, []);
+  if (state === "in") return html`<${Shell} />`;
+  if (state === "out") return html`<${Login} done=${() => setState("in")} />`;
+  return problem ? html`<main class="main"><${Failed} error=${problem} /></main>` : html`<p class="loading">Loading…</p>`;
+}
+
+applyTheme();
+const place = document.getElementById("app");
+place.replaceChildren();
+render(html`<${App} />`, place);

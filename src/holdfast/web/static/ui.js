@@ -1,0 +1,190 @@
+// Components that several pages use.
+import { ago, bytes, duration, exact, go, html, live, number, query, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
+
+export { ago, bytes, duration, exact, number };
+
+export const Badge = ({ state }) => html`<span class="badge s-${String(state).replace(/[^a-z]/g, "")}">${state}</span>`;
+
+export function Time({ at }) {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => !document.hidden && again((n) => n + 1), 5000);
+    return () => clearInterval(timer);
+  }, []);
+  return at ? html`<time datetime=${at} title=${exact(at)} class="nowrap">${ago(at)}</time>` : "–";
+}
+
+export function Head({ title, children }) {
+  const [, again] = useState(0);
+  useEffect(() => {
+    document.title = `${title} – Holdfast`;
+    const listener = (name) => name === "status" && again((n) => n + 1);
+    live.listeners.add(listener);
+    return () => live.listeners.delete(listener);
+  }, [title]);
+  return html`<div class="head"><h1>${title}</h1><span class="grow"></span>${children}
+    ${live.status === "off" ? "" : html`<span class="live ${live.status === "on" ? "" : "off"}" role="status">${live.status === "on" ? "live" : "reconnecting…"}</span>`}</div>`;
+}
+
+export const Failed = ({ error }) => (error ? html`<p class="note error" role="alert">${error.message}</p>` : null);
+
+export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
+
+export const Panel = ({ title, children, wide, more }) => html`<section class="panel ${wide ? "wide" : ""}">
+  ${title ? html`<div class="row"><h2>${title}</h2><span class="grow"></span>${more || ""}</div>` : ""}${children}</section>`;
+
+export const jobsPath = (filters) => `/jobs${query({ q: Object.entries(filters).filter(([, v]) => v).map(([k, v]) => `${k}:${/\s/.test(v) ? JSON.stringify(v) : v}`).join(" ") })}`;
+
+export function JobLink({ id, task, queue }) {
+  return html`<a href=${`${document.documentElement.dataset.root}/jobs/${id}`}>${id}</a>${task !== undefined ? html` <span class="cut" title=${task || queue}>${task || "message"}</span>` : ""}`;
+}
+
+export const Link = ({ to, children, ...rest }) => html`<a href=${document.documentElement.dataset.root + to} ...${rest}>${children}</a>`;
+
+// columns: [title, row => cell, class]. rows may be empty: then `empty` is shown.
+export function Table({ columns, rows, empty, rowKey = (row) => row.id, selected, label }) {
+  if (!rows) return html`<p class="loading">Loading…</p>`;
+  if (!rows.length) return html`<${Empty}>${empty || "Nothing here."}<//>`;
+  return html`<div class="tablewrap" tabindex="0" role="region" aria-label=${label || "Table"}><table>
+    <thead><tr>${columns.map(([title, , style]) => html`<th scope="col" class=${style || ""}>${title}</th>`)}</tr></thead>
+    <tbody>${rows.map((row, index) => html`<tr key=${rowKey(row)} class=${selected === index ? "selected" : ""}>${columns.map(([, cell, style]) => html`<td class=${style || ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+// --- a JSON tree that folds, as text nodes: nothing in it is ever HTML ---
+
+export function Tree({ value, name, depth = 0 }) {
+  const label = name === undefined ? "" : html`<span class="k">${String(name)}</span>: `;
+  if (value === null || typeof value !== "object") {
+    const kind = typeof value === "string" ? "s" : "n";
+    const text = JSON.stringify(value);
+    const shown = text.length > 4000 ? `${text.slice(0, 4000)}… (${number(text.length)} characters)` : text;
+    return html`<div>${label}<span class=${kind}>${shown}</span></div>`;
+  }
+  const entries = Array.isArray(value) ? value.map((one, index) => [index, one]) : Object.entries(value);
+  const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
+  if (!entries.length) return html`<div>${label}${open}${close}</div>`;
+  return html`<${Fold} open=${depth < 2} label=${html`${label}${open}${entries.length}${close}`}>
+    ${() => entries.slice(0, 500).map(([key, one]) => html`<${Tree} name=${key} value=${one} depth=${depth + 1} />`)}
+    ${() => (entries.length > 500 ? html`<div class="muted">… ${number(entries.length - 500)} more</div>` : null)}<//>`;
+}
+
+function Fold({ open, label, children }) {
+  const [isOpen, setOpen] = useState(open);
+  return html`<details open=${isOpen} onToggle=${(event) => { event.stopPropagation(); setOpen(event.currentTarget.open); }}>
+    <summary>${label}</summary>${isOpen ? children.map((one) => one()) : ""}</details>`;
+}
+
+export function Json({ value }) {
+  return html`<div class="row"><span class="grow"></span><${Copy} text=${JSON.stringify(value, null, 2)} /></div><div class="tree"><${Tree} value=${value} /></div>`;
+}
+
+export function Copy({ text }) {
+  const [done, setDone] = useState(false);
+  const copy = () => navigator.clipboard?.writeText(text).then(() => { setDone(true); setTimeout(() => setDone(false), 1500); });
+  return html`<button class="link small" onClick=${copy}>${done ? "copied" : "copy"}</button>`;
+}
+
+// --- small charts ---
+
+export function Spark({ values, label }) {
+  const top = Math.max(1, ...values);
+  const step = 100 / Math.max(1, values.length - 1);
+  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`).join(" ");
+  return html`<svg viewBox="0 0 100 24" width="100" height="24" role="img" aria-label=${label} preserveAspectRatio="none"><polyline points=${points} fill="none" stroke="currentColor" stroke-width="1.5" /></svg>`;
+}
+
+export function Bar({ parts, label }) {
+  const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
+  return html`<div class="bar" role="img" aria-label=${label}>${parts.map(([style, value]) => html`<span class=${style} style=${{ width: `${(100 * value) / total}%` }}></span>`)}</div>`;
+}
+
+// series: [{label, color, values}], times in seconds. Zoom by dragging, double click to reset.
+export function Chart({ times, series, format = number, label }) {
+  const place = useRef(null);
+  const [uPlot, setPlot] = useState(null);
+  useEffect(() => { import("./vendor/uplot.js").then((module) => setPlot(() => module.default)); loadStyle(); }, []);
+  const key = series.map((one) => one.label).join();
+  const plot = useRef(null);
+  useLayoutEffect(() => {
+    if (!uPlot || !place.current) return undefined;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const options = {
+      width: place.current.clientWidth || 300, height: 190,
+      scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.1] } },
+      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
+      series: [{}, ...series.map((one) => ({
+        label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
+        points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
+      }))],
+    };
+    plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
+    const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: 190 }));
+    resize.observe(place.current);
+    return () => { resize.disconnect(); plot.current?.destroy(); plot.current = null; };
+  }, [uPlot, key, times[0], times.length]);
+  useEffect(() => { plot.current?.setData([times, ...series.map((one) => one.values)]); });
+  return html`<div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
+}
+
+function loadStyle() {
+  const href = `${document.documentElement.dataset.root}/static/vendor/uplot.css`;
+  if (document.querySelector(`link[href="${href}"]`)) return;
+  const link = document.createElement("link");
+  Object.assign(link, { rel: "stylesheet", href });
+  document.head.append(link);
+}
+
+// --- actions ---
+
+export function toast(text) {
+  document.querySelector(".toast")?.remove();
+  const box = document.createElement("div");
+  box.className = "toast";
+  box.setAttribute("role", "status");
+  box.textContent = text;
+  document.body.append(box);
+  setTimeout(() => box.remove(), 4000);
+}
+
+// A button that asks for a reason, runs `run(fields)` and tells the result.
+export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled }) {
+  const dialog = useRef(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const submit = async (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries(new FormData(event.target));
+    setBusy(true);
+    try {
+      const result = await run(given);
+      dialog.current.close();
+      setError(null);
+      toast(result?.ok === false ? "Nothing changed: its state did not allow it." : `${label}: done`);
+      done?.(result);
+    } catch (problem) {
+      setError(problem);
+    }
+    setBusy(false);
+  };
+  return html`<button class=${danger ? "danger" : primary ? "primary" : ""} disabled=${disabled} onClick=${() => { setError(null); dialog.current.showModal(); }}>${label}</button>
+    <dialog ref=${dialog} aria-label=${title || label}><form onSubmit=${submit}>
+      <h2>${title || label}</h2>${explain ? html`<p class="muted">${explain}</p>` : ""}
+      ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required}>${field.value || ""}</textarea>` : html`<input name=${field.name} value=${field.value || ""} required=${field.required} style=${{ width: "100%" }} />`}</label>`)}
+      <label>Reason, for the event log<br /><input name="reason" maxlength="400" style=${{ width: "100%" }} /></label>
+      <${Failed} error=${error} />
+      <div class="row"><button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${label}</button>
+      <button type="button" onClick=${() => dialog.current.close()}>Close</button></div>
+    </form></dialog>`;
+}
+
+export function Pager({ page, parameters, path }) {
+  if (!page) return null;
+  const to = (cursor) => go(`${path}${query({ ...parameters, cursor })}`);
+  return html`<div class="row" style=${{ marginTop: "10px" }}>
+    <button disabled=${!page.previous} onClick=${() => to(page.previous)}>← Newer</button>
+    <button disabled=${!page.next} onClick=${() => to(page.next)}>Older →</button>
+    ${page.scanned ? html`<span class="muted small">The search stopped after ${number(page.scanned)} jobs. “Older” goes on.</span>` : ""}</div>`;
+}

@@ -1,0 +1,180 @@
+"""Server-sent events: one reader of the event log serves all open pages.
+
+While a page is open, a task reads the new events once per tick and hands them, encoded once, to every subscriber. A
+page that reconnects names the last event that it saw, and is sent what it missed before it joins the others. A client
+that does not read is disconnected: its queue is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from ..serialize import to_data
+from .api import Served
+
+TICK_SECONDS = 0.5
+STATS_SECONDS = 2.0
+PING_SECONDS = 15.0
+SEND_SECONDS = 30.0
+PAGE_EVENTS = 500
+MAX_MISSED = 10_000
+"""A page that missed more events is told to load its data anew."""
+MAX_QUEUED = 2_000
+MAX_STREAMS = 1_000
+TOPICS = ("events", "stats")
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+def frame(name: str, data: Any, id: int | None = None) -> bytes:
+    """Return one server-sent event. JSON has no line breaks, so the data is one line."""
+    head = f"id: {id}\n" if id is not None else ""
+    return f"{head}event: {name}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+
+
+class Subscriber:
+    """One open page."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        self.topics = topics
+        self.queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
+        self.overflowed = False
+
+    def put(self, chunk: bytes) -> None:
+        try:
+            self.queue.put_nowait(chunk)
+        except asyncio.QueueFull:
+            self.overflowed = True
+
+
+class Hub:
+    """Reads once for all subscribers, and not at all while there are none."""
+
+    def __init__(self, app: Served, run_in_thread: RunInThread) -> None:
+        self._app, self._run_in_thread = app, run_in_thread
+        self._subscribers: set[Subscriber] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._cursor = 0
+        self.reads = 0
+        """How many times the log was read."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._subscribers) >= MAX_STREAMS
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, topics: frozenset[str]) -> AsyncIterator[tuple[Subscriber, int]]:
+        """Give the subscriber, and the cursor from which on its queue has every event."""
+        subscriber = Subscriber(topics)
+        if self._reader is None or self._reader.done():
+            self._cursor = await self._run_in_thread(self._app.observe.last_event)
+            if self._reader is None or self._reader.done():
+                self._reader = asyncio.create_task(self._read())
+        self._subscribers.add(subscriber)
+        try:
+            yield subscriber, self._cursor
+        finally:
+            self._subscribers.discard(subscriber)
+
+    async def _read(self) -> None:
+        stats_at, last_stats = 0.0, -1
+        loop = asyncio.get_running_loop()
+        idle_ticks = 0
+        while idle_ticks < 2:  # a page that reloads finds the reader still running
+            await asyncio.sleep(TICK_SECONDS)
+            idle_ticks = 0 if self._subscribers else idle_ticks + 1
+            if not self._subscribers:
+                continue
+            try:
+                await self._read_events()
+                wants_stats = any("stats" in one.topics for one in self._subscribers)
+                if wants_stats and self._cursor != last_stats and loop.time() >= stats_at:
+                    last_stats = self._cursor
+                    stats = await self._run_in_thread(self._app.observe.snapshot)
+                    self._send("stats", frame("stats", to_data(stats)))
+                    stats_at = loop.time() + STATS_SECONDS
+            except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and goes on
+                self._send(None, frame("unavailable", {"detail": str(error)}))
+
+    async def _read_events(self) -> None:
+        while True:
+            self.reads += 1
+            events = await self._run_in_thread(lambda: self._app.observe.events(self._cursor, PAGE_EVENTS))
+            for one in events:
+                self._send("events", frame("event", to_data(one), one.id))
+            if events:
+                self._cursor = events[-1].id
+            if len(events) < PAGE_EVENTS:
+                return
+
+    def _send(self, topic: str | None, chunk: bytes) -> None:
+        for one in self._subscribers:
+            if topic is None or topic in one.topics:
+                one.put(chunk)
+
+
+class EventStream:
+    """An ASGI response: what was missed, then what happens. Ends when the client leaves or does not read."""
+
+    def __init__(self, hub: Hub, app: Served, run_in_thread: RunInThread, topics: frozenset[str], last: int | None):
+        self._hub, self._app, self._run_in_thread = hub, app, run_in_thread
+        self._topics, self._last = topics, last
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        del scope
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.create_task(self._send_all(send))
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        async def write(chunk: bytes) -> None:
+            message = {"type": "http.response.body", "body": chunk, "more_body": True}
+            async with asyncio.timeout(SEND_SECONDS):  # wait_for of Python 3.11 may swallow a cancellation
+                await send(message)
+
+        await write(b"retry: 2000\n\n")
+        async with self._hub.subscribe(self._topics) as (subscriber, cursor):
+            if self._last is not None and "events" in self._topics:
+                async for chunk in self._missed(self._last, cursor):
+                    await write(chunk)
+            await write(frame("ready", {"cursor": cursor}, cursor if self._last is None else None))
+            while not subscriber.overflowed:
+                try:
+                    async with asyncio.timeout(PING_SECONDS):
+                        chunk = await subscriber.queue.get()
+                except TimeoutError:
+                    chunk = b": ping\n\n"
+                await write(chunk)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _missed(self, after: int, until: int) -> AsyncIterator[bytes]:
+        """Yield the events between two cursors, or one that tells the page to start anew."""
+        if until - after > MAX_MISSED or after > until:
+            yield frame("reset", {"cursor": until}, until)
+            return
+        while after < until:
+            events = await self._run_in_thread(lambda start=after: self._app.observe.events(start, PAGE_EVENTS))  # type: ignore[misc]
+            for one in events:
+                if one.id <= until:
+                    yield frame("event", to_data(one), one.id)
+            if len(events) < PAGE_EVENTS:
+                return
+            after = events[-1].id
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

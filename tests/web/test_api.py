@@ -1,0 +1,217 @@
+"""The HTTP API: its shapes, its errors, and its OpenAPI document."""
+
+import re
+import threading
+from typing import Any
+
+import jsonschema
+import pytest
+from openapi_spec_validator import validate as validate_openapi
+from starlette.testclient import TestClient
+
+from holdfast import Holdfast
+from holdfast.testing import drain
+from holdfast.web.api import ENDPOINTS, Endpoint
+
+
+def problem(response: Any) -> tuple[int, str]:
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["status"] == response.status_code
+    assert body["type"] == f"urn:holdfast:{body['code']}"
+    assert body["detail"]
+    return response.status_code, body["code"]
+
+
+def enqueue(api: TestClient, a: int = 1, **more: Any) -> int:
+    response = api.post("/jobs", json={"task": "add", "args": {"a": a, "b": 2}, **more})
+    assert response.status_code == 201, response.text
+    found: int = response.json()["id"]
+    return found
+
+
+def test_a_job_is_enqueued_listed_run_and_read(api: TestClient, served: Holdfast) -> None:
+    first = enqueue(api)
+    second = enqueue(api, 5, priority=7, tags=["vip"])
+    listed = api.get("/jobs", params={"status": "ready,running", "limit": 1}).json()
+    assert [one["id"] for one in listed["items"]] == [second]
+    older = api.get("/jobs", params={"status": "ready", "limit": 1, "cursor": listed["next"]}).json()
+    assert [one["id"] for one in older["items"]] == [first]
+    assert api.get("/jobs", params={"tag": "vip"}).json()["items"][0]["priority"] == 7
+    drain(served)
+    job = api.get(f"/jobs/{second}").json()
+    assert (job["status"], job["args"], job["result"]) == ("succeeded", {"a": 5, "b": 2}, 7)
+    names = [entry["name"] for entry in api.get(f"/jobs/{second}/history").json()["items"]]
+    assert names[0] == "enqueued" and "succeeded" in names
+    assert "succeeded" in api.get(f"/jobs/{second}/explain").json()["reason"]
+
+
+def test_an_idempotency_key_is_the_key_of_the_job(api: TestClient, served: Holdfast) -> None:
+    body = {"task": "add", "args": {"a": 1, "b": 2}}
+    answers = [api.post("/jobs", json=body, headers={"Idempotency-Key": "k1"}).json() for _ in range(3)]
+    assert [one["deduplicated"] for one in answers] == [False, True, True]
+    assert len({one["id"] for one in answers}) == 1
+    assert served.jobs.get(answers[0]["id"]).key == "k1"
+
+
+def test_messages_are_sent_received_and_settled(api: TestClient) -> None:
+    assert api.post("/queues/in box/messages", json={"body": {"n": 1}, "delay": 0}).json() == {"id": 1}
+    api.post("/queues/in box/messages", json={"body": None})
+    received = api.post("/queues/in box/receive", json={"limit": 2, "visibility": 30, "wait": 20}).json()
+    assert received["items"] == [{"id": 1, "attempt": 1, "body": {"n": 1}}, {"id": 2, "attempt": 1, "body": None}]
+    assert api.post("/queues/in box/receive", json={}).json()["items"] == []
+    assert api.post("/queues/in box/messages/1/extend", json={"attempt": 1, "seconds": 60}).json() == {"ok": True}
+    assert api.post("/queues/in box/messages/1/ack", json={"attempt": 1}).json() == {"ok": True}
+    assert problem(api.post("/queues/in box/messages/1/ack", json={"attempt": 1})) == (409, "LeaseLost")
+    assert api.post("/queues/in box/messages/2/release", json={"attempt": 1}).json() == {"ok": True}
+    assert problem(api.post("/queues/in box/messages/2/extend", json={"attempt": 1, "seconds": 1}))[0] == 409
+    assert problem(api.post("/queues/other/messages/2/ack", json={"attempt": 2}))[0] == 409
+    assert api.post("/queues/in box/receive", json={}).json()["items"][0]["attempt"] == 2
+
+
+def test_a_long_poll_ends_when_a_message_comes(api: TestClient, served: Holdfast) -> None:
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(api.post("/queues/q/receive", json={"wait": 60}).json()))
+    waiting.start()
+    served.queue("q").send("hello")
+    waiting.join()
+    assert got[0]["items"][0]["body"] == "hello"
+
+
+def test_operators_act_in_their_name_and_with_their_reason(api: TestClient, served: Holdfast) -> None:
+    one, two, three, four = (enqueue(api, number, delay=60) for number in range(4))
+    assert api.post(f"/jobs/{one}/run-now", json={"reason": "urgent"}).json() == {"ok": True}
+    assert api.post(f"/jobs/{two}/cancel", json={"reason": "wrong"}).json() == {"ok": True}
+    assert api.post(f"/jobs/{two}/cancel", json={}).json() == {"ok": False}
+    assert api.post(f"/jobs/{two}/retry", json={"attempts": 3}).json() == {"ok": True}
+    assert api.post(f"/jobs/{three}/complete", json={"result": 12, "reason": "by hand"}).json() == {"ok": True}
+    assert api.post(f"/jobs/{four}/fail", json={"code": "REJECTED:BUDGET", "detail": "too much"}).json()["ok"]
+    assert api.get(f"/jobs/{three}").json()["result"] == 12
+    assert api.get(f"/jobs/{four}").json()["error_code"] == "REJECTED:BUDGET"
+    assert api.delete(f"/jobs/{four}").json() == {"ok": True}
+    assert problem(api.get(f"/jobs/{four}")) == (404, "JobNotFound")
+    events = {(event.event, event.actor, event.detail.get("reason")) for event in served.observe.last_events(50)}
+    assert ("cancelled", "web", "wrong") in events and ("enqueued", "web", None) in events
+
+
+def test_queues_and_schedules_are_paused_and_resumed(api: TestClient, served: Holdfast) -> None:
+    served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    for place in ("/queues/math", "/schedules/nightly"):
+        assert api.post(f"{place}/pause", json={"reason": "deploy"}).json() == {"ok": True}
+        assert api.post(f"{place}/pause", json={}).json() == {"ok": False}
+        assert api.post(f"{place}/resume", json={}).json() == {"ok": True}
+    assert problem(api.post("/schedules/none/pause", json={})) == (404, "ScheduleNotFound")
+    assert api.get("/queues/math").json()["paused"] is False
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/nothing", None, (404, "NotFound")),
+        ("PUT", "/jobs", {}, (405, "MethodNotAllowed")),
+        ("GET", "/jobs/0", None, (400, "InvalidInput")),
+        ("GET", "/jobs?limit=x", None, (400, "InvalidInput")),
+        ("GET", "/jobs?limit=0", None, (400, "InvalidInput")),
+        ("GET", "/jobs?colour=red", None, (400, "InvalidInput")),
+        ("GET", "/jobs?status=lost", None, (400, "InvalidInput")),
+        ("GET", "/jobs?cursor=1", None, (400, "InvalidInput")),
+        ("GET", "/jobs?created_after=soon", None, (400, "InvalidInput")),
+        ("GET", "/throughput?step=1", None, (400, "InvalidInput")),
+        ("GET", "/attempts?since=nan", None, (400, "InvalidInput")),
+        ("GET", "/attempts?since=1e300", None, (400, "InvalidInput")),
+        ("GET", "/events?after=1&before=2", None, (400, "InvalidInput")),
+        ("GET", "/stream?topics=gossip", None, (400, "InvalidInput")),
+        ("POST", "/jobs", {"task": "ad", "args": {}}, (400, "InvalidInput")),
+        ("POST", "/jobs", {"task": "add", "args": {"a": "x"}}, (400, "InvalidArguments")),
+        ("POST", "/jobs", {"task": "add", "args": {"a": 1, "b": 2}, "queue": ""}, (400, "InvalidInput")),
+        ("POST", "/jobs", {"task": "add", "conn": 1}, (400, "InvalidInput")),
+        ("POST", "/jobs", [], (400, "InvalidInput")),
+        ("POST", "/queues/q/receive", {"limit": 0}, (400, "InvalidInput")),
+        ("POST", "/queues/q/receive", {"visibility": -1}, (400, "InvalidInput")),
+        ("POST", "/queues/q/messages", {}, (400, "InvalidInput")),
+    ],
+)
+def test_bad_requests_are_told_what_is_wrong(
+    api: TestClient, method: str, path: str, body: Any, expected: tuple[int, str]
+) -> None:
+    assert problem(api.request(method, path, json=body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "expected"),
+    [
+        (b"{", "application/json", 400),
+        (b'{"body": NaN}', "application/json", 400),
+        (b'{"body": ' + b"[" * 500 + b"]" * 500 + b"}", "application/json", 400),
+        (b'{"body": "\xff"}', "application/json", 400),
+        (b'{"body": 1}', "text/plain", 415),
+        (b"body=1", "application/x-www-form-urlencoded", 415),
+        (b'{"body": "' + b"x" * 2**21 + b'"}', "application/json", 413),
+    ],
+)
+def test_hostile_bodies_are_refused(api: TestClient, content: bytes, kind: str, expected: int) -> None:
+    response = api.post("/queues/q/messages", content=content, headers={"content-type": kind})
+    assert problem(response)[0] == expected
+
+
+def test_statistics_have_an_etag(api: TestClient, served: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.web.app.STATS_AGE_SECONDS", 10**9)
+    first = api.get("/stats")
+    assert api.get("/stats", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+    served.queue("q").send(1)
+    again = api.get("/stats", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 200
+    assert again.json()["counts"]["items"][0]["count"] == 1
+
+
+# --- the document ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def openapi(api: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json").json()
+    return found
+
+
+def test_the_openapi_document_is_valid(openapi: dict[str, Any]) -> None:
+    validate_openapi(openapi)  # type: ignore[arg-type]
+    assert openapi["openapi"] == "3.1.0"
+
+
+def test_every_endpoint_is_described(openapi: dict[str, Any]) -> None:
+    described = {(method.upper(), path) for path, item in openapi["paths"].items() for method in item}
+    assert described == {(one.method, "/api/v1" + re.sub(r":int", "", one.path)) for one in ENDPOINTS}
+    assert all(one.summary for one in ENDPOINTS)
+
+
+def check(openapi: dict[str, Any], endpoint: Endpoint, data: Any) -> None:
+    path = "/api/v1" + endpoint.path.replace(":int", "")
+    answer = openapi["paths"][path][endpoint.method.lower()]["responses"][str(endpoint.status)]
+    schema = answer["content"]["application/json"]["schema"] | {"components": openapi["components"]}
+    jsonschema.Draft202012Validator(schema).validate(data)
+
+
+def test_every_response_fits_the_document(api: TestClient, served: Holdfast, openapi: dict[str, Any]) -> None:
+    """All that can be read, of a database that has some of everything."""
+
+    @served.task(max_attempts=1)
+    def explode() -> None:
+        raise RuntimeError("boom")
+
+    job = enqueue(api)
+    explode.enqueue()
+    served.queue("q").send({"n": 1})
+    served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    drain(served, raise_errors=False)
+    checked = 0
+    for endpoint in ENDPOINTS:
+        if endpoint.method == "GET":
+            path = endpoint.path.replace("{id:int}", str(job)).replace("{queue}", "math")
+            response = api.get(path)
+            assert response.status_code == 200, response.text
+            check(openapi, endpoint, response.json())
+            checked += 1
+    assert checked >= 17
+    wrong = {"items": [{"id": "seven"}]}
+    with pytest.raises(jsonschema.ValidationError):
+        check(openapi, next(one for one in ENDPOINTS if one.path == "/jobs"), wrong)

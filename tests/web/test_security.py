@@ -1,0 +1,278 @@
+"""Who may do what over HTTP: logins, tokens, roles, other sites, other hosts, and what is hidden."""
+
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from conftest import PASSWORD
+from holdfast import Holdfast
+from holdfast.errors import InvalidInput
+from holdfast.testing import drain
+from holdfast.web import Identity, Role, Users, auth, identity, trusted_header
+from holdfast.web.api import ENDPOINTS
+from holdfast.web.app import CSRF_HEADER
+from holdfast.web.server import is_loopback, require_authentication
+
+Connect = Callable[..., TestClient]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def log_in(client: TestClient, name: str, password: str = PASSWORD) -> Any:
+    return client.post("/login", json={"name": name, "password": password})
+
+
+# --- without authentication -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8520", "127.0.0.1.evil.example", "", "10.0.0.1"])
+def test_another_host_name_is_refused(api: TestClient, host: str) -> None:
+    """A page whose name was rebound to 127.0.0.1 sends its own name as Host."""
+    response = api.get("/jobs", headers={"host": host})
+    assert (response.status_code, response.json()["code"]) == (421, "WrongHost")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8520", "127.0.0.1:1", "[::1]:8520"])
+def test_loopback_names_are_accepted(api: TestClient, host: str) -> None:
+    assert api.get("/jobs", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:9999"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_changes_from_other_sites_are_refused(api: TestClient, headers: dict[str, str]) -> None:
+    response = api.post("/queues/q/messages", json={"body": 1}, headers=headers)
+    assert (response.status_code, response.json()["code"]) == (403, "WrongOrigin")
+    assert api.get("/jobs").json()["items"] == []
+
+
+def test_changes_from_our_own_page_are_accepted(api: TestClient) -> None:
+    headers = {"origin": "http://localhost", "sec-fetch-site": "same-origin"}
+    assert api.post("/queues/q/messages", json={"body": 1}, headers=headers).status_code == 201
+
+
+def test_a_form_of_another_site_cannot_send(api: TestClient) -> None:
+    """What a page may send elsewhere without asking: a form, and no JSON."""
+    assert api.post("/queues/q/pause", data={"reason": "x"}).status_code == 415
+    assert api.post("/queues/q/pause").status_code == 415
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/nothing", "/openapi.json"])
+def test_every_response_has_the_security_headers(api: TestClient, path: str) -> None:
+    headers = api.get(path).headers
+    assert "script-src 'self'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] in ("no-store", "no-cache")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "jobs.example.org"])
+def test_other_addresses_need_authentication(host: str, users: Users) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(InvalidInput, match="needs authentication"):
+        require_authentication(host, None)
+    require_authentication(host, users)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_addresses_do_not(host: str) -> None:
+    require_authentication(host, None)
+
+
+# --- logins and tokens ----------------------------------------------------------------------------
+
+
+def test_without_a_login_nothing_is_answered(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    for one in ENDPOINTS:
+        path = re.sub(r"\{id:int\}", "1", one.path).replace("{queue}", "q").replace("{name}", "n")
+        response = client.request(one.method, path, json={} if one.body else None)
+        assert response.status_code == 401, (one.method, path)
+        assert response.json()["code"] == "LoginNeeded"
+    assert [client.get(path).status_code for path in ("/me", "/stream", "/openapi.json")] == [401] * 3
+
+
+def test_a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get(connect: Connect, users: Users) -> None:
+    response = log_in(connect(auth=users), "operator")
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and "secure" not in cookie
+    tls = log_in(connect(auth=users, base_url="https://jobs.example.org/api/v1"), "operator")
+    assert "secure" in tls.headers["set-cookie"].lower()
+    assert response.json()["csrf"] not in cookie
+
+
+def test_a_session_reads_and_changes_only_with_its_csrf_token(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    csrf = log_in(client, "operator").json()["csrf"]
+    assert client.get("/me").json() == {"name": "operator", "role": "operator", "csrf": csrf}
+    assert client.get("/jobs").status_code == 200
+    for headers in ({}, {CSRF_HEADER: ""}, {CSRF_HEADER: csrf + "x"}):
+        refused = client.post("/queues/q/messages", json={"body": 1}, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "WrongCSRFToken")
+    assert client.post("/queues/q/messages", json={"body": 1}, headers={CSRF_HEADER: csrf}).status_code == 201
+    assert client.post("/logout", json={}, headers={CSRF_HEADER: csrf}).status_code == 200
+    assert client.get("/me").status_code == 401
+
+
+def test_a_wrong_password_and_an_unknown_name_look_the_same(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    wrong, unknown = log_in(client, "operator", "wrong password"), log_in(client, "mallory")
+    assert wrong.status_code == unknown.status_code == 401
+    assert wrong.json() == unknown.json()
+
+
+def test_failed_logins_are_slowed_down(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    statuses = [log_in(client, "operator", "wrong password").status_code for _ in range(4)]
+    assert statuses == [401, 401, 401, 429]
+    right = log_in(client, "operator")
+    assert right.status_code == 429 and int(right.headers["retry-after"]) >= 1
+
+
+def test_the_delay_doubles_and_ends() -> None:
+    now = [0.0]
+    attempts = auth.Attempts(lambda: now[0])
+    for _ in range(auth.FREE_FAILURES + 3):
+        attempts.failed("ada")
+    assert attempts.seconds_left("ada", "bob") == auth.FIRST_DELAY * 8
+    now[0] += auth.FIRST_DELAY * 8
+    assert attempts.seconds_left("ada") == 0
+    for _ in range(100):
+        attempts.failed("ada")
+    assert attempts.seconds_left("ada") == auth.LONGEST_DELAY
+    attempts.succeeded("ada")
+    assert attempts.seconds_left("ada") == 0
+
+
+def test_a_removed_user_loses_access_at_once(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    log_in(client, "operator")
+    with users.edit() as found:
+        del found["operator"]
+    assert client.get("/jobs").status_code == 401
+    assert client.get("/jobs", headers=bearer("operator")).status_code == 401
+
+
+def test_the_users_file_holds_no_secret_and_is_private(users: Users) -> None:
+    text = users.path.read_text()
+    assert PASSWORD not in text and '"test": "operator"' not in text
+    assert stat.S_IMODE(users.path.stat().st_mode) == 0o600
+    assert users.check_password("operator", PASSWORD) == Identity("operator", Role.operator)
+    assert users.check_password("operator", PASSWORD + " ") is None
+    assert users.check_token("operator") == Identity("operator", Role.operator)
+    assert users.check_token("") is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"ada": {"role": "king"}}', "\xff"])
+def test_a_damaged_users_file_lets_no_one_in(connect: Connect, users: Users, text: str) -> None:
+    client = connect(auth=users)
+    users.path.write_bytes(text.encode("latin-1"))
+    assert client.get("/jobs", headers=bearer("admin")).status_code == 503
+    with pytest.raises(InvalidInput, match="is not a users file"):
+        users.read()
+
+
+def test_a_missing_users_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="web-user add"):
+        Users(tmp_path / "none.json").read()
+
+
+@pytest.mark.parametrize("password", ["short", "", "x" * 2000, None, 7])
+def test_weak_passwords_are_refused(password: Any) -> None:
+    with pytest.raises(InvalidInput, match="password"):
+        auth.hash_password(password)
+
+
+# --- roles ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
+def test_each_endpoint_needs_its_role(connect: Connect, users: Users, endpoint: Any) -> None:
+    client = connect(auth=users)
+    path = endpoint.path.replace("{id:int}", "1").replace("{queue}", "q").replace("{name}", "n")
+    for name, role in Role.__members__.items():
+        body = {"json": {}} if endpoint.body is not None else {}
+        response = client.request(endpoint.method, path, headers=bearer(name), **body)
+        assert (response.status_code == 403) == (role < endpoint.role), (name, response.text)
+
+
+def test_reading_is_for_viewers_and_deleting_for_admins() -> None:
+    assert {one.role for one in ENDPOINTS if one.method == "GET"} == {Role.viewer}
+    assert {one.role for one in ENDPOINTS if one.method == "DELETE"} == {Role.admin}
+    assert all(one.role > Role.viewer for one in ENDPOINTS if one.method != "GET")
+
+
+def test_actions_are_logged_with_the_person(connect: Connect, users: Users, served: Holdfast) -> None:
+    client = connect(auth=users)
+    body = {"task": "add", "args": {"a": 1, "b": 2}, "delay": 60}
+    job = client.post("/jobs", json=body, headers=bearer("operator")).json()["id"]
+    client.post(f"/jobs/{job}/cancel", json={"reason": "typo"}, headers=bearer("admin"))
+    log = [(one.event, one.actor) for one in served.observe.last_events(10)]
+    assert log == [("enqueued", "operator"), ("cancelled", "admin")]
+
+
+# --- authentication by others ---------------------------------------------------------------------
+
+
+def test_a_function_may_authenticate(connect: Connect) -> None:
+    client = connect(
+        auth=lambda request: identity("ada", "operator") if request.headers.get("x-key") == "1" else None
+    )
+    assert client.get("/me").status_code == 401
+    assert client.get("/me", headers={"x-key": "1"}).json()["role"] == "operator"
+
+
+def test_a_header_of_a_proxy_may_be_trusted(connect: Connect) -> None:
+    client = connect(auth=trusted_header("x-user", role_header="x-role"))
+    assert client.get("/me").status_code == 401
+    assert client.get("/me", headers={"x-user": "ada"}).json()["role"] == "viewer"
+    assert client.get("/me", headers={"x-user": "ada", "x-role": "admin"}).json()["role"] == "admin"
+    assert client.get("/me", headers={"x-user": "ada", "x-role": "king"}).status_code == 401
+
+
+# --- payloads -------------------------------------------------------------------------------------
+
+
+def test_payloads_are_hidden_from_viewers(connect: Connect, users: Users, served: Holdfast) -> None:
+    job = served.jobs.enqueue("add", {"a": 1, "b": 2}).id
+    drain(served)
+    client = connect(auth=users, hide_args=True)
+    seen = client.get(f"/jobs/{job}", headers=bearer("viewer")).json()
+    assert (seen["args"], seen["result"], seen["hidden"]) == (None, None, True)
+    assert client.get(f"/jobs/{job}", headers=bearer("operator")).json()["args"] == {"a": 1, "b": 2}
+
+
+def test_values_of_matching_names_are_redacted_for_everyone(connect: Connect, served: Holdfast) -> None:
+    @served.task
+    def login(user: str, options: dict[str, Any]) -> None: ...
+
+    job = login.enqueue("ada", {"Password": "hunter2", "list": [{"api_token": "t", "n": 1}]}).id
+    args = connect(redact=["password", "token$"]).get(f"/jobs/{job}").json()["args"]
+    assert args["options"] == {"Password": "•••", "list": [{"api_token": "•••", "n": 1}]}
+    assert args["user"] == "ada"
+
+
+HOSTILE = ["<script>alert(1)</script>", "\x1b[31m", "\u202e", "a\x00b", "</script>", "x" * 100_000]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_strings_come_back_as_they_are(api: TestClient, text: str) -> None:
+    sent = api.post("/queues/q/messages", json={"body": {"text": text}}).json()
+    response = api.get(f"/jobs/{sent['id']}")
+    assert response.json()["args"] == {"text": text}
+    assert response.headers["content-type"] == "application/json"

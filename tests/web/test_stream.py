@@ -1,0 +1,177 @@
+"""Server-sent events: each event once and in order, one reader for all pages, nothing kept for clients that stall."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.web import stream
+from holdfast.web.stream import EventStream, Hub
+
+
+@pytest.fixture(autouse=True)
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "TICK_SECONDS", 0.01)
+
+
+async def in_thread(call: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(call)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))
+
+
+class Page:
+    """A client that collects what it is sent, until it leaves."""
+
+    def __init__(self, app: Holdfast, hub: Hub, last: int | None = None, topics: str = "events") -> None:
+        self.frames: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self._left = asyncio.Event()
+        response = EventStream(hub, app, in_thread, frozenset(topics.split(",")), last)
+        self.task = asyncio.create_task(response({}, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        lines = message.get("body", b"").decode().splitlines()
+        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+        if "event" in fields:
+            self.frames.put_nowait((fields["event"], json.loads(fields["data"])))
+
+    async def next(self, name: str = "event") -> Any:
+        while True:
+            found, data = await self.frames.get()
+            if found == name:
+                return data
+
+    async def leave(self) -> None:
+        self._left.set()
+        await self.task
+
+
+def test_events_come_once_and_in_order(app: Holdfast) -> None:
+    async def main() -> None:
+        page = Page(app, Hub(app, in_thread))
+        await page.next("ready")
+        for number in range(2 * stream.PAGE_EVENTS + 7):
+            app.queue("q").send(number)
+        ids = [(await page.next())["id"] for _ in range(2 * stream.PAGE_EVENTS + 7)]
+        assert ids == sorted(set(ids))
+        await page.leave()
+
+    run(main())
+
+
+def test_a_page_that_reconnects_misses_nothing(app: Holdfast) -> None:
+    async def main() -> None:
+        hub, queue = Hub(app, in_thread), app.queue("q")
+        page = Page(app, hub)
+        await page.next("ready")
+        queue.send(1)
+        seen = [(await page.next())["id"]]
+        await page.leave()
+        queue.send_many(range(stream.PAGE_EVENTS + 3))
+        again = Page(app, hub, last=seen[0])
+        queue.send(2)
+        seen += [(await again.next())["id"] for _ in range(stream.PAGE_EVENTS + 4)]
+        assert seen == [one.id for one in app.observe.events(0, 1000)]
+        await again.leave()
+
+    run(main())
+
+
+def test_a_page_that_missed_too_much_starts_anew(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_MISSED", 3)
+
+    async def main() -> None:
+        app.queue("q").send_many(range(9))
+        page = Page(app, Hub(app, in_thread), last=1)
+        assert (await page.next("reset"))["cursor"] == 9
+        await page.leave()
+
+    run(main())
+
+
+def test_a_hundred_pages_cost_as_many_reads_as_one(app: Holdfast) -> None:
+    async def main() -> None:
+        hub = Hub(app, in_thread)
+        pages = [Page(app, hub) for _ in range(100)]
+        for page in pages:
+            await page.next("ready")
+        before = hub.reads
+        app.queue("q").send(1)
+        for page in pages:
+            assert (await page.next())["event"] == "enqueued"
+        ticks = hub.reads - before
+        for page in pages:
+            await page.leave()
+        while hub._reader is not None and not hub._reader.done():
+            await asyncio.sleep(0)
+        after = hub.reads
+        await asyncio.sleep(0.1)
+        assert hub.reads == after, "without pages nothing is read"
+        assert ticks < 100
+
+    run(main())
+
+
+def test_statistics_come_when_something_happened(app: Holdfast) -> None:
+    async def main() -> None:
+        page = Page(app, Hub(app, in_thread), topics="stats")
+        first = await page.next("stats")
+        assert first["counts"]["items"] == []
+        await page.leave()
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_is_disconnected(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SEND_SECONDS", 0.05)
+
+    async def stuck(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    run(EventStream(Hub(app, in_thread), app, in_thread, frozenset({"events"}), None)({}, never, stuck))
+
+
+def test_a_full_queue_ends_the_stream_instead_of_growing(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_QUEUED", 5)
+
+    async def main() -> None:
+        hub = Hub(app, in_thread)
+        async with hub.subscribe(frozenset({"events"})) as (subscriber, _):
+            app.queue("q").send_many(range(50))
+            while not subscriber.overflowed:
+                await asyncio.sleep(0.01)
+            assert subscriber.queue.qsize() == 5
+
+    run(main())
+
+
+def test_a_database_that_fails_is_told_and_then_goes_on(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        page = Page(app, Hub(app, in_thread))
+        await page.next("ready")
+        with monkeypatch.context() as broken:
+
+            def fail(*_: Any, **__: Any) -> Any:
+                raise OSError("the disk is gone")
+
+            broken.setattr(type(app.observe), "events", fail)
+            assert "the disk is gone" in (await page.next("unavailable"))["detail"]
+        app.queue("q").send(1)
+        assert (await page.next())["event"] == "enqueued"
+        await page.leave()
+
+    run(main())
