@@ -35,7 +35,7 @@ tests: .venv/installed browser  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
 
 # The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
-browser:
+browser:  ## Install a Chromium for the tests of the web page, if there is none and this is root
 	@command -v chromium chromium-browser google-chrome >/dev/null || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
 	then apt-get install -y -q chromium >/dev/null 2>&1 || { apt-get update -q && apt-get install -y -q chromium; } >/dev/null 2>&1; fi; \
 	command -v chromium chromium-browser google-chrome >/dev/null || \

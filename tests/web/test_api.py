@@ -104,6 +104,24 @@ def test_queues_and_schedules_are_paused_and_resumed(api: TestClient, served: Ho
     assert api.get("/queues/math").json()["paused"] is False
 
 
+def test_batches_are_listed_cancelled_and_retried(api: TestClient, served: Holdfast) -> None:
+    with served.batch() as batch:
+        ids = served.tasks["add"].using(batch=batch).enqueue_many([{"a": 1, "b": 2}] * 3)
+    served.jobs.fail(ids[0], "REJECTED:TEST")
+    (listed,) = api.get("/batches", params={"state": "running"}).json()["items"]
+    assert (listed["id"], listed["total"], listed["failed"], listed["state"]) == (batch.id, 3, 1, "running")
+    assert len(api.get("/jobs", params={"batch": batch.id}).json()["items"]) == 3
+    assert api.post(f"/batches/{batch.id}/retry", json={"reason": "again"}).json() == {"jobs": 1}
+    assert api.post(f"/batches/{batch.id}/cancel", json={}).json() == {"jobs": 3}
+    assert problem(api.post("/batches/99/cancel", json={})) == (404, "BatchNotFound")
+
+
+def test_a_schedule_is_run_now(api: TestClient, served: Holdfast) -> None:
+    served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    made = api.post("/schedules/nightly/run", json={"reason": "by hand"})
+    assert (made.status_code, served.jobs.get(made.json()["id"]).task) == (201, "add")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "expected"),
     [

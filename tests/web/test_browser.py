@@ -46,6 +46,7 @@ PAGES = {
     "/errors": "Errors",
     "/workers": "Workers",
     "/schedules": "Schedules",
+    "/batches": "Batches",
     "/events": "Events",
     "/storage": "Storage",
 }
@@ -82,6 +83,8 @@ def full(served: Holdfast) -> Holdfast:
     served.queue(HOSTILE[:200]).send({"text": HOSTILE, "deep": [[[1, {"a": None}]]]})
     served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
     served.queue("slow").pause(reason="maintenance")
+    with served.batch() as batch:
+        explode.using(batch=batch).enqueue("in a batch")
     served.observe.snapshot()  # imports what requests would import in several threads at once, which pytest rewrites
     return served
 
@@ -195,7 +198,7 @@ def test_every_action_on_a_job(full: Holdfast, serve: Callable[..., str], open_p
     assert {"smtp is back", "not today", "urgent", "by hand"} <= reasons
 
 
-def test_queues_and_schedules_are_paused_and_resumed(
+def test_queues_schedules_and_batches_are_operated(
     full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
 ) -> None:
     url = serve(full)
@@ -207,6 +210,12 @@ def test_queues_and_schedules_are_paused_and_resumed(
     page.goto(f"{url}/queues")
     act(page, "Resume", "over")
     expect(page.locator(".s-paused")).to_have_count(0)
+    page.goto(f"{url}/batches")
+    act(page, "Cancel", "too late")
+    expect(page.locator(".s-done")).to_have_count(1)
+    page.goto(f"{url}/schedules")
+    act(page, "Run now", "by hand")
+    assert full.schedules.get("nightly").last_job_id is not None or full.jobs.list(limit=1)[0].task == "add"
 
 
 def test_search_by_qualifiers_and_keys(
@@ -258,7 +267,7 @@ def test_an_empty_database_says_what_to_do(
     url = serve(app)
     page = open_page(url)
     expect(page.locator(".empty").first).to_contain_text("Enqueue one")
-    for path in ("/queues", "/workers", "/schedules", "/tasks", "/errors", "/events", "/jobs"):
+    for path in ("/queues", "/workers", "/schedules", "/tasks", "/errors", "/batches", "/events", "/jobs"):
         page.goto(url + path)
         expect(page.locator(".empty").first).to_be_visible()
     page.goto(f"{url}/nowhere")

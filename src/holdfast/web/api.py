@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -19,6 +19,7 @@ from ..app.job import Job
 from ..app.jobs import HistoryEntry, Jobs
 from ..app.queue import Queue
 from ..app.schedules import Schedule, Schedules
+from ..app.workflows import Batches, BatchProgress
 from ..errors import HoldfastError, InvalidInput, LeaseLost
 from ..model.stats import Counts, QueueOverview, QueueStats, Storage
 from ..observe import Observe
@@ -53,6 +54,9 @@ class Served(Protocol):
 
     @property
     def schedules(self) -> Schedules: ...
+
+    @property
+    def batches(self) -> Batches: ...
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...
@@ -162,6 +166,7 @@ class JobQuery(Struct, forbid_unknown_fields=True):
     key: str | None = None
     error_code: str | None = None
     tag: str | None = None
+    batch: int | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     finished_after: datetime | None = None
@@ -176,6 +181,12 @@ class JobQuery(Struct, forbid_unknown_fields=True):
             if value is not None and name not in ("limit", "cursor"):
                 found[name] = value.split(",") if isinstance(value, str) else value
         return found
+
+
+class BatchQuery(Struct, forbid_unknown_fields=True):
+    state: Literal["open", "running", "done", "abandoned"] | None = None
+    limit: int = 50
+    cursor: str | None = None
 
 
 class SinceQuery(Struct, forbid_unknown_fields=True):
@@ -266,6 +277,11 @@ class ExtendBody(AckBody):
 
 class ReleaseBody(AckBody):
     delay: float = 0
+
+
+class Changed(Struct):
+    jobs: int
+    """How many jobs were changed."""
 
 
 class MessageData(Struct):
@@ -547,6 +563,36 @@ def pause_schedule(call: Call) -> Any:
 def resume_schedule(call: Call) -> Any:
     """Undo the pause of a schedule."""
     return {"ok": call.app.schedules.resume(call.path["name"], **call.by)}
+
+
+@endpoint("POST", "/schedules/{name}/run", Role.operator, Created, body=Reason, status=201)
+def run_schedule(call: Call) -> Any:
+    """Enqueue a job of a schedule now."""
+    job = call.app.schedules.run_now(call.path["name"], **call.by)
+    return {"id": job.id, "deduplicated": job.deduplicated}
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/batches", Role.viewer, Items[BatchProgress], query=BatchQuery)
+def list_batches(call: Call) -> Any:
+    """List batches with their progress, newest first. Members are counted up to 1,000 of each status."""
+    query: BatchQuery = call.query
+    page = call.app.batches.list(state=query.state, limit=min(query.limit, MAX_LISTED), cursor=query.cursor)
+    return {"items": to_data(page.items), "next": page.next, "previous": page.previous, "scanned": None}
+
+
+@endpoint("POST", "/batches/{id:int}/cancel", Role.operator, Changed, body=Reason)
+def cancel_batch(call: Call) -> Any:
+    """Cancel the unfinished members of a batch."""
+    return {"jobs": call.app.batches.cancel(call.path["id"], **call.by)}
+
+
+@endpoint("POST", "/batches/{id:int}/retry", Role.operator, Changed, body=Reason)
+def retry_batch(call: Call) -> Any:
+    """Run the failed members of a batch again."""
+    return {"jobs": call.app.batches.retry(call.path["id"], **call.by)}
 
 
 # --- payloads -------------------------------------------------------------------------------------

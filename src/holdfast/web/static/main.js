@@ -5,7 +5,7 @@ import { Failed, Link } from "./ui.js";
 const PAGES = [
   ["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/queues", "Queues", "queues"], ["/tasks", "Tasks", "tasks"],
   ["/errors", "Errors", "errors"], ["/workers", "Workers", "workers"], ["/schedules", "Schedules", "schedules"],
-  ["/events", "Events", "events"], ["/storage", "Storage", "storage"],
+  ["/batches", "Batches", "batches"], ["/events", "Events", "events"], ["/storage", "Storage", "storage"],
 ];
 const modules = {};
 

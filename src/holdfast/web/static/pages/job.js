@@ -32,9 +32,9 @@ export default function Job({ id }) {
         <dt>Created</dt><dd><${Time} at=${one.created_at} /></dd><dt>Due</dt><dd><${Time} at=${one.run_at} /></dd><dt>Started</dt><dd><${Time} at=${one.started_at} /></dd><dt>Finished</dt><dd><${Time} at=${one.finished_at} /></dd>
         ${one.started_at && one.finished_at ? html`<dt>Took</dt><dd>${duration((Date.parse(one.finished_at) - Date.parse(one.started_at)) / 1000)}</dd>` : ""}
         ${one.key ? html`<dt>Key</dt><dd>${one.key}</dd>` : ""}${one.tags.length ? html`<dt>Tags</dt><dd>${one.tags.join(", ")}</dd>` : ""}
-        ${one.timeout ? html`<dt>Timeout</dt><dd>${duration(one.timeout)}</dd>` : ""}${one.worker ? html`<dt>Worker</dt><dd>${one.worker}</dd>` : ""}
+        ${one.expires_at ? html`<dt>Expires</dt><dd><${Time} at=${one.expires_at} /></dd>` : ""}${one.timeout ? html`<dt>Timeout</dt><dd>${duration(one.timeout)}</dd>` : ""}${one.worker ? html`<dt>Worker</dt><dd>${one.worker}</dd>` : ""}
         ${one.chain_id !== id || one.chain_index ? html`<dt>Chain</dt><dd>step ${one.chain_index + 1} of chain <${Link} to="/jobs/${one.chain_id}">${one.chain_id}<//></dd>` : ""}
-        ${one.batch_id ? html`<dt>Batch</dt><dd>${one.batch_id}</dd>` : ""}
+        ${one.batch_id ? html`<dt>Batch</dt><dd><${Link} to=${jobsPath({ batch: String(one.batch_id) })}>${one.batch_id}<//></dd>` : ""}
         ${one.progress !== null ? html`<dt>Progress</dt><dd><progress value=${one.progress} max="1"></progress> ${Math.round(one.progress * 100)} % ${one.progress_text || ""}</dd>` : ""}
       </dl><//>
       <${Panel} title="Arguments">${one.hidden ? html`<p class="muted">Hidden from viewers.</p>` : one.unreadable ? html`<p class="note error">${one.unreadable}</p>` : html`<${Json} value=${one.args} />`}<//>

@@ -2,7 +2,7 @@
 import { ROOT, go, html, query, session, useData, useEffect, useRef, useState, useTick } from "../lib.js";
 import { Badge, Failed, Head, Pager, Table, Time } from "../ui.js";
 
-const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code" };
+const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code", batch: "batch" };
 const STATES = ["ready", "running", "scheduled", "blocked", "succeeded", "failed", "cancelled"];
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
 const COLUMNS = [

@@ -41,8 +41,8 @@ export default function Overview() {
         ["For", (row) => duration(row.age), "right nowrap"], ["On", (row) => (row.worker ? `${row.worker.host} ${row.worker.pid}` : row.queue)]]} /><//>
       <${Panel} title="Top errors" more=${html`<${Link} to="/errors">all<//>`}><${Table} label="Top errors" rows=${now.failures.slice(0, 6)} rowKey=${(row) => `${row.error_code} ${row.task} ${row.fingerprint}`} empty="No attempt has failed." columns=${[
         ["Error", (row) => html`<${Link} to=${jobsPath({ status: "failed", error: row.error_code })}>${row.error_code}<//>`], ["Task", (row) => row.task || row.queue], ["Times", (row) => number(row.count), "right"], ["Last", (row) => html`<${Time} at=${row.last_seen} />`]]} /><//>
-      <${Panel} title="Doctor">${doctor.data ? html`<p class="muted">${doctor.data.summary}</p>${doctor.data.findings.map((one) => html`<p><${Badge} state=${one.severity} /> ${one.meaning}${one.fix || one.mend ? html`<br /><span class="muted">Fix: <code>${one.fix || one.mend}</code></span>` : ""}</p>`)}` : html`<p class="loading">Checking…</p>`}<//>
+      <${Panel} title="Doctor">${doctor.data ? html`<p class="muted">${doctor.data.summary}</p>${doctor.data.findings.map((one) => html`<p><${Badge} state=${one.severity} /> ${one.meaning}${one.fix ? html`<br /><span class="muted">Fix: <code>${one.fix}</code></span>` : ""}</p>`)}` : html`<p class="loading">Checking…</p>`}<//>
       <${Panel} title="Storage and retention" wide><dl class="facts"><dt>Database</dt><dd>${bytes(now.storage.database_bytes)}, log ${bytes(now.storage.wal_bytes)}, free on the disk ${bytes(now.storage.disk_free_bytes)}</dd>
-        <dt>Kept</dt><dd>${(now.retention || now.kept)?.rules || "unknown"}</dd></dl><//>
+        <dt>Kept</dt><dd>${now.retention.rules || "unknown"}</dd></dl><//>
     </div>`;
 }

@@ -4,7 +4,7 @@ import { Failed, Head, JobLink, Panel, Time, bytes, number } from "../ui.js";
 export default function StoragePage() {
   const { data, error } = useData("/stats", useTick(5));
   if (!data) return html`<${Head} title="Storage" /><${Failed} error=${error} /><p class="loading">Loading…</p>`;
-  const kept = data.retention || data.kept;
+  const kept = data.retention;
   const size = data.storage;
   return html`<${Head} title="Storage" /><${Failed} error=${error} /><div class="grid">
     <${Panel} title="Size"><dl class="facts"><dt>Database</dt><dd>${bytes(size.database_bytes)}</dd><dt>Free inside it</dt><dd>${bytes(size.free_bytes_in_file)}</dd><dt>Log</dt><dd>${bytes(size.wal_bytes)}</dd><dt>Free on the disk</dt><dd>${bytes(size.disk_free_bytes)}</dd></dl>
