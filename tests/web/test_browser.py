@@ -135,9 +135,10 @@ def screenshot(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-def fits(page: Page) -> bool:
-    """Whether nothing makes the page wider than the window."""
-    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+def require_that_it_fits(page: Page, width: int, height: int) -> None:
+    """Wait until nothing makes the page wider than the window."""
+    page.set_viewport_size({"width": width, "height": height})
+    page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -150,10 +151,8 @@ def test_every_page_shows_hostile_data_safely_and_is_accessible(
         page.goto(url + path)
         expect(page.get_by_role("heading", level=1)).to_have_text(title)
         expect(page.locator(".loading")).to_have_count(0)
-        page.set_viewport_size({"width": 360, "height": 700})
-        assert fits(page), f"{path} is wider than a telephone"
-        page.set_viewport_size({"width": 1280, "height": 900})
-        assert fits(page), path
+        require_that_it_fits(page, 360, 700)
+        require_that_it_fits(page, 1280, 900)
         screenshot(page, f"{title.lower().replace(' ', '-')}-{theme}")
         found = Axe().run(page)
         serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
