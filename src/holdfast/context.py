@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from .errors import InvalidInput, TransactionError
 from .failure import shorten
+from .validate import NOT_GIVEN, connection
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
@@ -53,14 +54,14 @@ class ContextBackend(Protocol):
 
     def batch(self, job_id: int) -> Any: ...
 
-    def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        """Open a transaction that settles no job, for a task that was called directly."""
+    def completion(self, result: Any, conn: Any) -> AbstractContextManager[Completion]:
+        """Open a transaction that settles no job, for a task that was called directly. conn: on it, unless None."""
         ...
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
 
-Complete = Callable[[Any], AbstractContextManager[Completion]]
+Complete = Callable[[Any, Any], AbstractContextManager[Completion]]
 
 
 class Context:
@@ -118,18 +119,22 @@ class Context:
         """The `Batch` that the job is a member or a callback of, or None."""
         return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
-    def complete(self, result: Any = None) -> AbstractContextManager[Completion]:
+    def complete(self, result: Any = None, *, conn: Any = NOT_GIVEN) -> AbstractContextManager[Completion]:
         """Open a transaction in which the job succeeds: `with ctx.complete() as tx:`. Both commit, or neither does.
 
         result: the result of the job, or `Then(…)` to continue with. In the block, set `tx.result` instead. The
             return value of the task is ignored, since the job has succeeded by then.
+        conn: your own connection, in the place of Holdfast's: a `sqlite3.Connection`, a session or connection of
+            SQLAlchemy, or Django's. Its transaction is committed at the end of the block, with what it wrote before,
+            and rolled back if the block raises.
 
         If the block raises, its writes are rolled back and the attempt has failed. If this attempt does not hold the
         job any more, LeaseLost is raised and nothing is stored. In a direct call it is a plain transaction.
         """
+        within = None if conn is NOT_GIVEN else connection(conn)
         if self._complete is not None:
-            return self._complete(result)
-        return self._require_backend().completion(result)
+            return self._complete(result, within)
+        return self._require_backend().completion(result, within)
 
     def progress(self, fraction: float, text: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, and a short text. It is stored within a second."""

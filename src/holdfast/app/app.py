@@ -26,6 +26,7 @@ from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
+from ..validate import NOT_GIVEN
 from .job import Job
 from .jobs import Jobs
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
@@ -63,12 +64,12 @@ class AppContextBackend:
         batch = self._app.store.workflows.batch(callback=job_id)
         return None if batch is None else Batch(self._app, batch.id)
 
-    def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        return self._app._with_inline(self._completion(result))
+    def completion(self, result: Any, conn: Any) -> AbstractContextManager[Completion]:
+        return self._app._with_inline(self._completion(result, conn))
 
     @contextmanager
-    def _completion(self, result: Any) -> Iterator[Completion]:
-        with self._app.store.transaction(completes=True) as opened:
+    def _completion(self, result: Any, conn: Any) -> Iterator[Completion]:
+        with self._app.store.transaction(completes=True, conn=conn) as opened:
             opened.result = result
             yield opened
 
@@ -319,7 +320,7 @@ class App:
         key: str | None = None,
         tags: str | Sequence[str] = (),
         batch: Batch | None = None,
-        conn: Any = None,
+        conn: Any = NOT_GIVEN,
     ) -> Job[Any]:
         """Store a job that no worker runs. Settle it with `app.jobs.complete(id, result)` or `.fail(id, code)`.
 
@@ -339,10 +340,11 @@ class App:
             tags=validate.tags(tags) if tags else None,
             links=Links(external=True, timeout_at=deadline, batch_id=batch_id(batch)),
         )
-        inserted = (self._tracing or self.store.jobs).insert(new, conn)
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        inserted = (self._tracing or self.store.jobs).insert(new, within)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
 
-    def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
+    def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = NOT_GIVEN) -> Batch:
         """Return a new batch: `with app.batch(on_done=report.s(7)) as batch: task.using(batch=batch).enqueue(…)`.
 
         on_success: a task, or `task.s(…)`, that is enqueued once, when all members have succeeded.
@@ -351,9 +353,10 @@ class App:
         If the block raises, the members are cancelled.
         """
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
-        return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, within), within)
 
-    def pipeline(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
+    def pipeline(self, *steps: Step | Group, conn: Any = NOT_GIVEN) -> list[Job[Any]]:
         """Enqueue steps that run in order: `app.pipeline(fetch.s(1), group(crop.s(), blur.s()), send.s())`.
 
         Each step is a job of its own. It waits for the step before it, or for all of a group, as with `after=`, and
@@ -362,8 +365,8 @@ class App:
         fail, too. All jobs are stored in one transaction, or in yours.
         """
         check_steps(self, steps)
-        if conn is not None:
-            return enqueue_pipeline(self, steps, conn)
+        if conn is not NOT_GIVEN:
+            return enqueue_pipeline(self, steps, validate.connection(conn))
         with self.transaction() as opened:
             return enqueue_pipeline(self, steps, opened)
 
@@ -396,6 +399,14 @@ class App:
         Run your own statements with `tx.execute(…)`, and enqueue with `conn=tx`.
         """
         return self._with_inline(self.store.transaction())
+
+    def guard(self, conn: Any) -> bool:
+        """Let Holdfast checkpoint for a connection of yours to the same file, which then does not do so by itself.
+
+        Do this for every connection that you never pass as `conn=`: two connections that checkpoint can lose commits
+        on SQLite before 3.51.3. Returns False, and does nothing, for a connection to another database.
+        """
+        return self.store.guard(validate.connection(conn))
 
     def _with_inline(self, opened: AbstractContextManager[T]) -> AbstractContextManager[T]:
         """Let `holdfast.testing.inline` run the jobs of a transaction after it committed."""

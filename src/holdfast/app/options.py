@@ -188,7 +188,7 @@ OPTIONS: dict[str, Option] = {
         "A text or a list of texts, each 1 to 200 printable characters.",
     ),
     "conn": Option(
-        lambda value: value,
+        validate.connection,
         "An `sqlite3.Connection` or the value of `app.transaction()`. The job is stored in that transaction.",
     ),
     "after": Option(

@@ -235,8 +235,15 @@ class BoundTask(Generic[P, R]):
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue without blocking the event loop."""
-        if "conn" in self._options:
-            raise InvalidInput("aenqueue runs in another thread, where conn cannot be used: call enqueue instead")
+        conn: Any = self._options.get("conn")
+        if hasattr(conn, "run_sync"):  # SQLAlchemy's AsyncSession or AsyncConnection
+            job: Job[R] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue(*args, **kwargs))
+            return job
+        if conn is not None:
+            raise InvalidInput(
+                "aenqueue takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, since it runs in another "
+                f"thread, got {type(conn).__qualname__}: call enqueue instead"
+            )
         self._task._app.store.require_no_transaction()
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 

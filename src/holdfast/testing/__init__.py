@@ -5,7 +5,7 @@ from .clock import FakeClock
 from .drain import Drained, drain
 from .inline import inline
 from .runner import Ran
-from .temporary import on_temporary_database
+from .temporary import on_connection, on_temporary_database
 
 __all__ = [
     "FakeClock",
@@ -17,4 +17,5 @@ __all__ = [
     "refute_enqueued",
     "enqueued",
     "on_temporary_database",
+    "on_connection",
 ]

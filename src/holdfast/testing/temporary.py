@@ -1,11 +1,14 @@
-"""Use an app of the program under test on a temporary database."""
+"""Use an app of the program under test on a database of the test."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 from .. import validate
 from ..app import App
@@ -28,12 +31,32 @@ def on_temporary_database(
     path: the database; by default a new one in a temporary folder, which is removed at the end.
     clock: by default a new FakeClock.
     """
-    if not isinstance(app, App):
-        raise InvalidInput(f"on_temporary_database: app must be a Holdfast, got {validate.shown(app)}")
-    from pathlib import Path
-    from random import Random
-    from tempfile import TemporaryDirectory
+    with _on(app, path, clock, "on_temporary_database"):
+        yield app
 
+
+@contextmanager
+def on_connection(app: A, conn: Any, clock: Clock | None = None) -> Iterator[A]:
+    """Within the block, the app uses the database of this connection, inside the transaction that is open there.
+
+    What the test stores is rolled back together with its jobs. The database may be in memory. The code under test
+    must use the same connection, and the jobs are run with `drain` or `inline`, not by a worker.
+
+    conn: a `sqlite3.Connection`, a session or connection of SQLAlchemy, or Django's. If it has no open transaction,
+        one is begun, and rolled back at the end; except in autocommit mode, where each change is committed. The
+        tables are created in it, and are gone at the end.
+    clock: by default a new FakeClock.
+    """
+    with _on(app, None, clock, "on_connection", conn=validate.connection(conn)):
+        yield app
+
+
+@contextmanager
+def _on(
+    app: App, path: str | os.PathLike[str] | None, clock: Clock | None, function: str, **settings: Any
+) -> Iterator[None]:
+    if not isinstance(app, App):
+        raise InvalidInput(f"{function}: app must be a Holdfast, got {validate.shown(app)}")
     own = app.store, app.clock, app.random
     with ExitStack() as stack:
         if path is None:
@@ -41,9 +64,11 @@ def on_temporary_database(
         app.clock, app.random = clock or FakeClock(), Random(0)  # the same jitter in every run
         try:
             # A test need not survive a power cut, and must not write to the program's own blob store.
-            app.store = app._open(path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None)
+            app.store = app._open(
+                path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None, **settings
+            )
             stack.callback(app.store.close)
             store_declared(app)
-            yield app
+            yield
         finally:
             app.store, app.clock, app.random = own

@@ -58,9 +58,9 @@ class PruneRunLock:
 class SqliteStore:
     """Implements Store."""
 
-    def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
+    def __init__(self, options: Options, clock: Clock, random: Random, token: str, conn: Any = None) -> None:
         self.clock = clock
-        self.database = db = Database(options, clock, random, token)
+        self.database = db = Database(options, clock, random, token, conn)
         checked_blobs = CheckedBlobs(
             options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
         )
@@ -96,7 +96,8 @@ class SqliteStore:
                 self.statistics.fold()
 
         db.fold, db.after_fork = fold, forget_workers
-        self.transaction, self.snapshot, self.close = db.transaction, db.reading, db.close
+        self.transaction, self.guard = db.transaction, db.guard
+        self.snapshot, self.close = db.reading, db.close
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
         self.wake_waiters = reading.wake_waiters
@@ -170,7 +171,9 @@ def open_store(
     clock: Clock,
     random: Random,
     token: str,
+    conn: Any = None,
 ) -> SqliteStore:
+    """Open the database. conn: use only this connection, for tests; the URL then names a place for blobs."""
     options = Options(
         path=database_path(url),
         prefix=prefix,
@@ -182,4 +185,4 @@ def open_store(
         blobs=blobs,
         blob_bytes=blob_bytes,
     )
-    return SqliteStore(options, clock, random, token)
+    return SqliteStore(options, clock, random, token, conn)

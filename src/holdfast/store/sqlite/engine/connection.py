@@ -4,6 +4,7 @@ import sqlite3
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ....errors import CannotOpen, UnsupportedSQLite
 from .checkpoint import MAX_WAL_BYTES
@@ -15,12 +16,17 @@ READER_CACHE_KIB = 1_024  # reads are small, and there can be several readers
 
 # Text that is not UTF-8, inserted by plain SQL, must not make other rows unreadable.
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 
 def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
     """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
-    connection = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+    return connect_as(sqlite3.Connection, path, synchronous, cache_kib)
+
+
+def connect_as(kind: type[C], path: Path, synchronous: str, cache_kib: int) -> C:
+    connection: C = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=kind
     )
     connection.text_factory = READ_TEXT
     try:

@@ -248,10 +248,7 @@ class Writer:
     def forbid_self_wait(self) -> None:
         """Raise if the caller has a transaction open and would wait for its end."""
         if self.is_reserved_by_this_thread() and _current_task() is self._owner_task:
-            raise TransactionError(
-                "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to "
-                "take part in it, or call it after the block"
-            )
+            raise would_wait_for_itself()
 
     def abandon(self) -> None:
         """In a forked child: leave the queue and its leader alone, they belong to the parent."""
@@ -389,6 +386,13 @@ class Writer:
             self._on_commit()
         if self._checkpointer.count(changes, self._level == FLUSHED):
             self._checkpoint_if_possible()
+
+
+def would_wait_for_itself() -> TransactionError:
+    return TransactionError(
+        "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to take part "
+        "in it, or call it after the block"
+    )
 
 
 def _run_once(action: Callable[[], T]) -> T:
