@@ -71,6 +71,7 @@ def run_worker(reference: str, settings: WorkerSettings, serve_metrics: ServeMet
 
 def _run_here(reference: str, settings: WorkerSettings, serve_metrics: ServeMetrics | None) -> int:
     app = load_app(reference)
+    app._reference = reference
     worker = app.worker(
         settings.queues,
         settings.concurrency,
