@@ -127,6 +127,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[[Context], Any])
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
+BUSY_SECONDS, WORKER_BUSY_SECONDS = 5.0, 60.0
 
 
 class App:
@@ -137,7 +138,8 @@ class App:
         cut, but not in a crash of the program.
     prefix: of the names of all tables.
     migrate: upgrade older tables; False raises SchemaOutdated instead.
-    busy_timeout: seconds to wait for another process's write transaction before StoreBusy is raised.
+    busy_timeout: seconds to wait for another write transaction before StoreBusy is raised. Default: 5, as a user may
+        wait for the answer, and 60 in a process that runs jobs.
     min_free_bytes: refuse to enqueue when the disk has less free space than this.
     guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
         on SQLite before 3.51.3.
@@ -157,7 +159,7 @@ class App:
         durability: Literal["full", "normal"] = "full",
         prefix: str = "holdfast_",
         migrate: bool = True,
-        busy_timeout: float = 60,
+        busy_timeout: float | None = None,
         min_free_bytes: int = 16 * 1024 * 1024,
         guard_connections: bool = True,
         blobs: BlobStore | None = None,
@@ -187,7 +189,7 @@ class App:
             "prefix": validate.prefix(prefix),
             "durable_level": durability.upper(),
             "migrate": validate.flag(migrate, "migrate"),
-            "busy_timeout": validate.duration(busy_timeout, "busy_timeout") / SECOND,
+            **_busy_timeouts(busy_timeout),
             "min_free_bytes": validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
             "guard_connections": validate.flag(guard_connections, "guard_connections"),
             "blobs": validate.blob_store(blobs),
@@ -421,6 +423,13 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _busy_timeouts(given: float | None) -> dict[str, float]:
+    if given is None:
+        return {"busy_timeout": BUSY_SECONDS, "worker_busy_timeout": WORKER_BUSY_SECONDS}
+    seconds = validate.duration(given, "busy_timeout") / SECOND
+    return {"busy_timeout": seconds, "worker_busy_timeout": seconds}
 
 
 def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:

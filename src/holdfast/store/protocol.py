@@ -508,6 +508,10 @@ class Store(Protocol):
         """In the block, this thread's writes wait at most this long for other writers, then raise StoreBusy."""
         ...
 
+    def wait_as_worker(self) -> None:
+        """Wait longer for other writers from now on, as a process that runs jobs does."""
+        ...
+
     def guard(self, conn: Any) -> bool:
         """Make a connection of the caller safe to use beside the store. Returns False if it is to another one."""
         ...

@@ -81,6 +81,7 @@ def _run(
     try:
         if name not in tasks:
             tasks[name] = load_task(*locations[name])
+        tasks[name].app.store.wait_as_worker()
     except BaseException as error:  # noqa: BLE001  importing the user's code may do anything
         return TaskNotLoaded(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]

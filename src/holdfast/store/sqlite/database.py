@@ -49,6 +49,7 @@ class Database:
         self.after_fork: Callable[[], None] = lambda: None
         self.has_workers = False
         """Whether this process has a worker on this database."""
+        self._runs_jobs = False
         self._this_thread = _ThisThread()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
@@ -190,6 +191,11 @@ class Database:
             return False
         return True
 
+    def wait_as_worker(self) -> None:
+        """Wait longer for the write lock from now on: no user waits for a process that runs jobs."""
+        self._runs_jobs = True
+        self.engine().busy_retry.timeout = self.options.worker_busy_timeout
+
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
         """Let writes of this thread inside the block wait no longer than this for other writers."""
@@ -259,6 +265,8 @@ class Database:
         if self._conn is not None:
             return BorrowedEngine(self.options, caller_connection(self._conn), self.clock, self._random)
         engine = Engine(self.options, self.clock, self._random, self.sql)
+        if self._runs_jobs:
+            engine.busy_retry.timeout = self.options.worker_busy_timeout
         if self.has_workers:  # after a fork
             engine.watcher.watch_lock_file(lock_path(self.options.path))
         return engine

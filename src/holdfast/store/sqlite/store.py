@@ -99,6 +99,7 @@ class SqliteStore:
         self.transaction, self.guard = db.transaction, db.guard
         self.snapshot, self.close = db.reading, db.close
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
+        self.wait_as_worker = db.wait_as_worker
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
         self.wake_waiters = reading.wake_waiters
 
@@ -164,6 +165,7 @@ def open_store(
     durable_level: str,
     migrate: bool,
     busy_timeout: float,
+    worker_busy_timeout: float,
     min_free_bytes: int,
     guard_connections: bool,
     blobs: BlobStore | None,
@@ -180,6 +182,7 @@ def open_store(
         durable_level=durable_level,
         migrate=migrate,
         busy_timeout=busy_timeout,
+        worker_busy_timeout=worker_busy_timeout,
         min_free_bytes=min_free_bytes,
         guard_connections=guard_connections,
         blobs=blobs,

@@ -85,6 +85,7 @@ class Workers:
             raise
         self.slots[worker.id] = slot
         self._db.has_workers = True
+        self._db.wait_as_worker()
         self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
 
     def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:

@@ -23,6 +23,7 @@ from .errors import BusyRetry, translate
 from .file_users import LogAlarm
 from .files import FreeSpace, prepare_file
 from .fork import leak
+from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (
     K,
     LentConnection,
@@ -50,6 +51,7 @@ class Options(Struct, frozen=True):
     durable_level: str  # PRAGMA synchronous of enqueues: FULL or NORMAL
     migrate: bool
     busy_timeout: float
+    worker_busy_timeout: float  # the same in a process that runs jobs
     min_free_bytes: int
     guard_connections: bool
     blobs: BlobStore | None = None  # None: files beside the database
@@ -60,7 +62,13 @@ class Engine:
     """The writer, a pool of reading connections, the checkpointer and the commit watcher."""
 
     def __init__(self, options: Options, clock: Clock, random: Random, sql: Statements) -> None:
-        self.options, self.busy_retry = options, BusyRetry(random, options.busy_timeout)
+        self.options = options
+        self.busy_retry = BusyRetry(
+            random,
+            options.busy_timeout,
+            lambda: self_wait(options.path),
+            lambda: is_held_by_this_process(options.path),
+        )
         require_usable_sqlite()
         prepare_file(options.path, create=options.migrate)
         self._connections: list[sqlite3.Connection] = []

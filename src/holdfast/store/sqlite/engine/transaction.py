@@ -70,7 +70,7 @@ def require_connection(connection: Any) -> None:
 
 def require_same_file(connection: sqlite3.Connection, path: Path) -> None:
     main = main_file(connection)
-    if not main or not _is_same_file(main, path):
+    if not main or not is_same_file(main, path):
         raise ForeignConnection(
             f"conn= must be a connection to {path}, got one to {main or 'a database in memory'}: "
             "pass a connection to the same file. In a test, put the app on your connection with "
@@ -86,7 +86,7 @@ def main_file(connection: sqlite3.Connection) -> str:
     return next((os.fsdecode(file) for _, name, file in files if name in ("main", b"main")), "")
 
 
-def _is_same_file(first: str, second: Path) -> bool:
+def is_same_file(first: str, second: Path) -> bool:
     if first == os.fspath(second):
         return True
     try:

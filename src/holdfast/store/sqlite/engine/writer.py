@@ -74,7 +74,7 @@ class Writer:
         self._path, self._connection, self._checkpointer = path, connection, checkpointer
         self._busy_retry, self._on_commit = busy_retry, on_commit
         self._durable_level, self._level = durable_level, ""
-        self._queue = CommitQueue[_Request[Any]]()
+        self._queue = CommitQueue[_Request[Any]](busy_retry.self_wait)
         self._last_group = 1
         self._owner: int | None = None  # the thread inside reserve()
         self._owner_task: object = None  # its asyncio task, if it runs one
