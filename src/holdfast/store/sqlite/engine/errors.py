@@ -116,9 +116,9 @@ class BusyRetry:
     def _busy(self, timeout: float) -> StoreBusy:
         if self._is_held_here():
             return StoreBusy(
-                f"a connection of this program has had a write transaction open for {timeout:g} seconds. If this "
-                "call belongs to that transaction, pass the connection, or its session, as conn=. Otherwise commit "
-                "it sooner"
+                f"a connection of this program has held the write lock for {timeout:g} seconds, in a long write "
+                "transaction. If this call belongs to it, pass that connection, or its session, as conn=. Otherwise "
+                "commit it sooner, or raise busy_timeout"
             )
         return StoreBusy(
             f"another connection has held the write lock for {timeout:g} seconds. If it belongs to this program and "
