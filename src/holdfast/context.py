@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
@@ -157,12 +157,50 @@ class Context:
         """Whether the attempt should stop: the job was cancelled, taken over, or timed out. Its result is ignored."""
         return self._reporting is not None and self._reporting.is_cancelled()
 
-    async def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> T:
+    @overload
+    def acomplete(self, *, result: Any = None, conn: Any) -> AbstractAsyncContextManager[Completion]: ...
+    @overload
+    def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> Awaitable[T]: ...
+    def acomplete(
+        self, work: Callable[[Completion], T] | None = None, result: Any = None, *, conn: Any = NOT_GIVEN
+    ) -> Any:
         """Do the same as `complete` from a coroutine: run `work`, a plain function of the transaction, in a thread.
 
         The event loop is not blocked while the thread waits for the write lock. Returns the value of `work`.
-        """
 
+        conn: an AsyncSession or AsyncConnection of SQLAlchemy. Then it is `async with ctx.acomplete(conn=session):`,
+            without `work`, and the block may await.
+        """
+        if conn is not NOT_GIVEN:
+            return self._acomplete_on(connection(conn), result)
+        if work is None:
+            raise InvalidInput("acomplete must be given a function of the transaction, or conn=, got neither")
+        return self._run_completion(work, result)
+
+    @asynccontextmanager
+    async def _acomplete_on(self, conn: Any, result: Any) -> AsyncIterator[Completion]:
+        if not hasattr(conn, "run_sync"):
+            raise InvalidInput(
+                "acomplete takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, got "
+                f"{type(conn).__qualname__}: use ctx.complete(conn=…) for others"
+            )
+        block: list[AbstractContextManager[Completion]] = []
+
+        def enter(sync: Any) -> Completion:
+            block.append(self.complete(result, conn=sync))
+            return block[0].__enter__()
+
+        transaction = await conn.run_sync(enter)
+        try:
+            yield transaction
+        except BaseException as error:
+            raised, trace = error, error.__traceback__
+            if not await conn.run_sync(lambda _: block[0].__exit__(type(raised), raised, trace)):
+                raise
+        else:
+            await conn.run_sync(lambda _: block[0].__exit__(None, None, None))
+
+    async def _run_completion(self, work: Callable[[Completion], T], result: Any) -> T:
         def run() -> T:
             with self.complete(result) as transaction:
                 done = work(transaction)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from holdfast import Context, Holdfast
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, LeaseLost
 from support.running_worker import PATIENCE_SECONDS, drain
 
 Sql = Callable[..., list[Any]]
@@ -173,6 +173,64 @@ def test_an_async_session_is_refused_where_it_would_block(work: Any, url: str) -
 def test_aenqueue_refuses_a_connection_that_belongs_to_this_thread(work: Any, engine: Engine) -> None:
     with Session(engine) as session, pytest.raises(InvalidInput, match="call enqueue instead"):
         asyncio.run(work.using(conn=session).aenqueue(1))
+
+
+def test_a_coroutine_completes_on_an_async_session(app: Holdfast, work: Any, url: str, sql: Sql) -> None:
+    @app.task(retry=0, max_attempts=3)
+    async def book(ctx: Context) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
+        try:
+            async with AsyncSession(engine) as session, ctx.acomplete(conn=session, result="booked") as tx:
+                await session.execute(INSERT)
+                await work.using(conn=session).aenqueue(1)
+                await asyncio.sleep(0)
+                if ctx.attempt == 1:
+                    await session.execute(INSERT)  # violates a constraint
+                if ctx.attempt == 2:
+                    tx.result = "booked in the second attempt"
+        finally:
+            await engine.dispose()
+
+    job = book.enqueue()
+    drain(app)
+    assert (job.refresh().status, job.attempt, job.result) == ("succeeded", 2, "booked in the second attempt")
+    assert counted(sql) == (1, 2)
+
+
+def test_a_coroutine_that_lost_its_lease_stores_nothing(app: Holdfast, url: str, sql: Sql) -> None:
+    raised: list[BaseException] = []
+
+    @app.task
+    async def book(ctx: Context) -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
+        try:
+            async with AsyncSession(engine) as session, ctx.acomplete(conn=session):
+                await session.execute(INSERT)
+                await session.execute(text("UPDATE holdfast_jobs SET attempt = attempt + 1, max_attempts = 9"))
+        except LeaseLost as error:
+            raised.append(error)
+        finally:
+            await engine.dispose()
+
+    book.enqueue()
+    drain(app)
+    assert (len(raised), counted(sql)) == (1, (0, 1))
+
+
+def test_acomplete_refuses_other_connections(app: Holdfast, engine: Engine) -> None:
+    @app.task
+    async def book(ctx: Context) -> None:
+        with pytest.raises(InvalidInput, match=r"AsyncSession.*ctx\.complete\(conn=…\)"), Session(engine) as session:
+            async with ctx.acomplete(conn=session):
+                pass
+        with pytest.raises(InvalidInput, match="got neither"):
+            ctx.acomplete()  # type: ignore[call-overload]
+        with pytest.raises(InvalidInput, match="got None"):
+            ctx.acomplete(conn=None)
+
+    job = book.enqueue()
+    drain(app)
+    assert job.refresh().status == "succeeded"
 
 
 # --- guard ---
