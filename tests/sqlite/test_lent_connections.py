@@ -118,6 +118,15 @@ def test_a_swallowed_close_or_rollback_fails_the_block(app: Holdfast, sql: Sql, 
     all_is_well(app)
 
 
+def test_a_statement_that_the_engine_has_prepared_is_refused_as_well(app: Holdfast) -> None:
+    for _ in range(3):  # on the same connection
+        with app.transaction() as tx:
+            tx.execute("INSERT INTO orders (item) VALUES ('kelp')")
+            for statement in ("COMMIT", "ROLLBACK", "BEGIN IMMEDIATE"):
+                with pytest.raises(TransactionError, match="not allowed"):
+                    tx.execute(statement)
+
+
 def set_factories(connection: sqlite3.Connection) -> None:
     connection.row_factory, connection.text_factory = sqlite3.Row, bytes
 

@@ -177,7 +177,7 @@ class Engine:
         with self.writer.reserve(), self._borrow(LentConnection, self._idle_lent) as connection:
             before = connection.total_changes
             self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
-            self._execute(connection, "BEGIN IMMEDIATE")
+            self._execute(connection, connection.BEGIN)
             try:
                 with lend(connection, kind) as transaction:
                     yield transaction
@@ -185,11 +185,11 @@ class Engine:
                     return
                 if not connection.in_transaction:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
-                self._execute(connection, "COMMIT")
+                self._execute(connection, connection.COMMIT)
             finally:
                 if not self._abandoned:
                     if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                        connection.execute(connection.ROLLBACK)
                     if connection.was_changed:
                         self._dirty.add(connection)
             self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)

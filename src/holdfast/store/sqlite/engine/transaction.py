@@ -137,15 +137,21 @@ class LentConnection(sqlite3.Connection):
     was_changed = False  # it may differ from a new connection
     _refused: str | None = None  # the call that was to undo the transaction
 
+    # The authorizer is asked when a statement is prepared, and the sqlite3 module keeps prepared statements by their
+    # text. So these must differ from what a caller writes.
+    BEGIN, COMMIT, ROLLBACK = (f"{action} -- by Holdfast" for action in ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"))
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.set_authorizer(self._authorize)  # once: setting it makes SQLite prepare all statements again
+
     def lend(self) -> None:
         self._open_cursors: WeakSet[Any] = WeakSet()
-        self.set_authorizer(self._authorize)
         self.is_lent = True
 
     def take_back(self) -> None:
         """Undo what could disturb the commit. An unread row would keep an old snapshot open, a write lock stay."""
         self.is_lent = False
-        self.set_authorizer(None)
         for one in list(self._open_cursors):
             one.close()
         self.row_factory, self.text_factory = None, READ_TEXT
@@ -162,6 +168,8 @@ class LentConnection(sqlite3.Connection):
             )
 
     def _authorize(self, action: int, _: str | None, value: str | None, *__: str | None) -> int:
+        if not self.is_lent:
+            return sqlite3.SQLITE_OK
         if action in FORBIDDEN_ACTIONS:
             return sqlite3.SQLITE_DENY
         if action in TEMPORARY_ACTIONS or (action == sqlite3.SQLITE_PRAGMA and value is not None):
