@@ -10,7 +10,7 @@ from holdfast import Holdfast, Retention
 
 
 def main(database: str, log: str, archive: str) -> None:
-    app = Holdfast(database)
+    app = Holdfast(database, busy_timeout=60)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     print("ready", flush=True)
     sys.stdin.readline()

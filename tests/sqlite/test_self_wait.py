@@ -248,8 +248,8 @@ def test_the_error_after_the_timeout_names_this_program(open_app: Callable[..., 
 # --- how long ---
 
 
-def test_a_call_waits_for_five_seconds_and_a_worker_for_sixty(open_app: Callable[..., Holdfast]) -> None:
-    app, chosen = open_app(), open_app(busy_timeout=7)
+def test_a_call_waits_for_five_seconds_and_a_worker_for_sixty(tmp_path: Path) -> None:
+    app, chosen = Holdfast(tmp_path / "a.db"), Holdfast(tmp_path / "b.db", busy_timeout=7)
 
     def timeout(of: Holdfast) -> float:
         return of.store.database._engine.busy_retry.timeout  # type: ignore[attr-defined,no-any-return]
@@ -259,3 +259,5 @@ def test_a_call_waits_for_five_seconds_and_a_worker_for_sixty(open_app: Callable
         one.task(name="work")(lambda: None).enqueue()
         drain(one)
     assert (timeout(app), timeout(chosen)) == (60, 7)
+    app.close()
+    chosen.close()
