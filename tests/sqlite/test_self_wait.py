@@ -81,6 +81,7 @@ def test_a_second_connection_of_this_thread(app: Holdfast, connection: sqlite3.C
     with pytest.raises(TransactionError, match=TOLD):
         app.queue("inbox").send("x", conn=connection)
     other.rollback()
+    assert connection.execute("PRAGMA busy_timeout").fetchone() == (5000,), "as it was"
     app.queue("inbox").send("x", conn=connection)
     connection.commit()
     other.close()

@@ -105,13 +105,20 @@ def require_transaction(connection: sqlite3.Connection, busy_retry: BusyRetry, h
             "conn="
         )
     # The sqlite3 module begins a deferred transaction here, whose upgrade to a write lock can fail.
-    busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+    begin(connection, busy_retry)
 
 
 def begin(connection: sqlite3.Connection, busy_retry: BusyRetry) -> None:
     """Begin a write transaction, unless one is open."""
-    if not connection.in_transaction:
+    if connection.in_transaction:
+        return
+    with plain_rows(connection):
+        (timeout,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute("PRAGMA busy_timeout = 0")  # busy_retry waits, and finds out if that is in vain
+    try:
         busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {timeout}")
 
 
 # --- app.transaction() ---
