@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types tests faults storm bench docs modules picture hooks clean
+.PHONY: help demo test lint format types tests faults soak storm bench docs modules picture hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -33,6 +33,10 @@ types: .venv/installed  ## Check types
 # Three at a time on two processors: tests often wait for a disk, a clock or another process.
 tests: .venv/installed  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
+
+# Memory, sizes, open files and latency must stay flat: see tests/faults/soak.py. MINUTES is how long it lasts.
+soak: .venv/installed  ## Run mixed load with kills, pruning, vacuum and backups: make soak MINUTES=60
+	cd tests && ../$(BIN)/python -m faults.soak $(MINUTES) $(SEED)
 
 # The test suite tries only a part of this. MINUTES is how long each of the two storms lasts.
 storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND
@@ -18,6 +19,10 @@ from holdfast.store.sqlite import migrate
 from holdfast.testing import FakeClock
 from support.backend import NEVER_SECONDS, Backend, SqliteBackend
 from support.transitions import claim_tasks
+
+# The same examples each time, and as long as it takes to find them.
+settings.register_profile("any_speed", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("any_speed")
 
 
 @pytest.fixture

@@ -25,14 +25,17 @@ class Clock(Protocol):
         ...
 
 
+def boot_ns() -> int:
+    """Return the nanoseconds since this machine booted, sleep included: for the time that is left of a lease."""
+    return time.monotonic_ns() if _BOOT_CLOCK is None else time.clock_gettime_ns(_BOOT_CLOCK)
+
+
 class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1000
 
     def boot_now(self) -> int:
-        if _BOOT_CLOCK is None:
-            return time.monotonic_ns() // 1000
-        return time.clock_gettime_ns(_BOOT_CLOCK) // 1000
+        return boot_ns() // 1000
 
     def boot_id(self) -> str:
         return _read_boot_id()

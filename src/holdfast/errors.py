@@ -304,6 +304,31 @@ class CorruptDatabase(StoreError):
     """
 
 
+class FileReplaced(CorruptDatabase):
+    """The database file or its `-wal` was deleted, moved or replaced while this process had it open. What it wrote
+    since may be in a file without a name. This process does not use the file any more.
+
+    To do: Find out what replaced it, and start the program again. Stop all programs before you restore a backup.
+    """
+
+
+class FlushFailed(StoreError):
+    """The disk reported an error when the log was flushed, so what was written last may not survive a power cut.
+    Until the whole log is written and flushed again, which each call tries, nothing that must be on disk is accepted.
+    Jobs are still run and settled. See docs/guides/durability.md#when-a-flush-fails.
+
+    To do: Check the disk and the system log, and do it again, with the same `key`. Nothing needs to be restarted.
+    """
+
+
+class DamagedRow(StoreError):
+    """A row holds a value that a constraint of its table does not allow, so SQLite refuses to change it. It was
+    written with constraints switched off, or the file was damaged.
+
+    To do: Run `holdfast doctor`, which names the table and the constraint.
+    """
+
+
 class BlobError(StoreError):
     """The store for large payloads and results failed, or is of another kind than the one that has them.
 
@@ -397,6 +422,7 @@ OWN_CODES: dict[str, str] = {
     "INVALID_INPUT:UNDECODABLE": "the body of a message is not JSON",
     "INTERNAL:BAD_CODE": "a `JobError` was raised with an invalid code",
     "INTERNAL:BAD_OUTCOME": "the task returned an outcome that is not one of Holdfast's",
+    "INTERNAL:DAMAGED_ROW": "the row of the job holds a value that the schema does not allow: see `holdfast doctor`",
     "INTERNAL:NOT_SETTLED": "the end of an attempt could not be stored, although the database works: report it",
 }
 """The error codes that Holdfast itself gives, and when."""

@@ -63,6 +63,14 @@ def shorten(text: str, limit: int = DETAIL_LIMIT) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
+def describe(error: BaseException) -> str:
+    """Return the exception as text, also if its own repr() raises."""
+    try:
+        return shorten(repr(error))
+    except Exception:  # noqa: BLE001  user code
+        return f"{type(error).__name__}, which cannot be converted to text"
+
+
 class ErrorTable:
     """Maps exception types to error codes: the built-in ones, and those added with `app.classify`."""
 

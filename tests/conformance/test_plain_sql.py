@@ -97,6 +97,21 @@ def test_an_insert_for_the_past_is_ready(app: Holdfast, sql: Sql, clock: FakeClo
 
 
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000], ids=["seconds", "milliseconds", "nanoseconds"])
+@pytest.mark.parametrize(
+    ("table", "column"), [("jobs", "timeout_at"), ("schedules", "handled_at"), ("schedules", "next_at")]
+)
+def test_other_times_in_another_unit_are_refused_too(
+    app: Holdfast, backend: Backend, unit: int, table: str, column: str
+) -> None:
+    moment = app.clock.now() // 1_000_000 * unit
+    given = (
+        "(name, cron, task, {0}) VALUES ('x', '@daily', 'work', ?)" if table == "schedules" else "({0}) VALUES (?)"
+    )
+    with pytest.raises(backend.IntegrityError, match=f"{column}_is_in_microseconds"):
+        backend.sql(f"INSERT INTO holdfast_{table} {given.format(column)}", (moment,))
+
+
+@pytest.mark.parametrize("unit", [1, 1000, 1_000_000_000], ids=["seconds", "milliseconds", "nanoseconds"])
 def test_a_time_in_another_unit_is_refused(
     app: Holdfast, sql: Sql, clock: FakeClock, backend: Backend, unit: int
 ) -> None:

@@ -1,17 +1,23 @@
 """The log of a worker: a line per attempt, or a sum; never a payload, a result or the text of an exception."""
 
+import asyncio
 import logging
 import math
+import threading
+from contextlib import suppress
 
 import msgspec
 import pytest
 
 from holdfast import Context, Holdfast, Snooze
+from holdfast.clock import SECOND
+from holdfast.model.job import Settlement
 from holdfast.supervisor.logs import JsonLines, TextLines
 from holdfast.worker import job_log
+from holdfast.worker.attempt import Attempt
 from support.other_process import bystander, worker
 from support.running_worker import RunningWorker, drain, eventually
-from support.transitions import recover_lost
+from support.transitions import claim_tasks, recover_lost
 
 SECRET = "the-secret"
 
@@ -123,3 +129,59 @@ def test_an_idle_worker_logs_the_sum(
         eventually(lambda: logged_successes(records) == job_log.LINES_PER_SECOND)
         monkeypatch.setattr(job_log, "SUM_SECONDS", 0.0)
         eventually(lambda: logged_successes(records) == 100)
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+@pytest.mark.parametrize("ends", ["by itself", "when it is stopped"])
+def test_a_cancel_of_running_jobs_is_told_once_with_who_and_why(
+    app: Holdfast, records: pytest.LogCaptureFixture, kind: str, ends: str
+) -> None:
+    """It is not a lost lease, and nothing is told again when the handlers end."""
+    begun, release = list[int](), threading.Event()
+
+    def is_over(ctx: Context) -> bool:
+        return release.is_set() if ends == "by itself" else ctx.cancelled
+
+    @app.task
+    def hold(ctx: Context) -> None:
+        begun.append(ctx.job_id or 0)
+        eventually(lambda: is_over(ctx))
+
+    @app.task
+    async def hold_later(ctx: Context) -> None:
+        begun.append(ctx.job_id or 0)
+        while not is_over(ctx):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    jobs = [(hold if kind == "thread" else hold_later).enqueue() for _ in range(5)]
+    with RunningWorker(app, concurrency=5) as running:
+        eventually(lambda: len(begun) == 5)
+        for job in jobs:
+            app.jobs.cancel(job.id, actor="joe", reason="sent by hand")
+        eventually(lambda: running.worker._worker_run._job_log.counts["lost"] == 5 or release.set())
+        report = running.stop()
+    assert report.lost == 5
+    told = [one for one in ours(records) if "cancelled by joe while running (sent by hand)" in one.getMessage()]
+    assert sorted(id for one in told for id in one.holdfast["jobs"]) == sorted(begun)  # type: ignore[attr-defined]
+    assert not any("lost" in record.getMessage() for record in ours(records))
+
+
+def test_many_jobs_that_one_action_cancels_are_one_line(app: Holdfast, records: pytest.LogCaptureFixture) -> None:
+    """118 lines about lost leases hid what had happened."""
+
+    @app.task
+    def work(ctx: Context) -> None: ...
+
+    for _ in range(118):
+        work.enqueue()
+    claimed = claim_tasks(app.store, None, ["work"], 118, 30 * SECOND, "worker-1")
+    for one in claimed:
+        app.jobs.cancel(one.id, actor="joe")
+    log = job_log.JobLog(last_transitions=app.store.jobs.last_transitions)
+    handler = app.tasks["work"]
+    batch = [(Attempt(one, handler, 0), Settlement(one.lease, "succeed", 1, 2)) for one in claimed]
+    log.settled(batch, {id(settlement) for _, settlement in batch})
+    (line,) = [record.getMessage() for record in ours(records)]
+    assert line == "118 jobs of work were cancelled by joe while running: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …"
+    assert log.counts == {"lost": 118, "succeeded": 0}

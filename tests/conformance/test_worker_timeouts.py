@@ -62,11 +62,11 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_job_fails_at_its_timeout_although_its_handler_still_runs(live: Holdfast, kind: str) -> None:
-    stubborn = Stubborn(live, kind, timeout=0.1, max_attempts=1)
+    stubborn = Stubborn(live, kind, overdue=True, timeout=3600.5, max_attempts=1)
     with RunningWorker(live) as running:
         job = stubborn.task.enqueue()
         eventually(lambda: job.refresh().status == "failed")
-        assert job.error_code == "TIMEOUT:HANDLER" and "0.1" in (job.error_detail or "")
+        assert job.error_code == "TIMEOUT:HANDLER" and "3600.5" in (job.error_detail or "")
         assert stubborn.returned == 0
         report = running.stop()
     assert (report.failed, report.stuck, report.succeeded) == (1, 1, 0)
@@ -92,7 +92,7 @@ def test_a_result_after_the_timeout_is_discarded(live: Holdfast, kind: str) -> N
 
 
 def test_a_stuck_thread_is_replaced(live: Holdfast, kind: str) -> None:
-    stubborn = Stubborn(live, kind, timeout=0.05, max_attempts=1)
+    stubborn = Stubborn(live, kind, overdue=True, timeout=3600, max_attempts=1)
     served: list[int] = []
 
     @live.task
@@ -127,10 +127,11 @@ def test_a_worker_that_was_idle_enforces_timeouts(no_polling: None, live: Holdfa
 def test_a_coroutine_that_ends_at_its_timeout_is_not_stuck(live: Holdfast) -> None:
     ended: list[str] = []
 
-    @live.task(timeout=0.05, max_attempts=1)
-    async def sleep() -> None:
+    @live.task(timeout=3600, max_attempts=1)
+    async def sleep(ctx: Context) -> None:
+        let_time_run_out(ctx)
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
         finally:
             ended.append("cleaned up")
 
@@ -146,7 +147,7 @@ def test_a_job_can_have_its_own_timeout(live: Holdfast) -> None:
     def wait() -> str:
         return "in time" if release.wait(PATIENCE_SECONDS) else "late"
 
-    hasty, calm = wait.using(timeout=0.05).enqueue(), wait.using(timeout=60).enqueue()
+    hasty, calm = wait.using(timeout=0.05).enqueue(), wait.using(timeout=10 * PATIENCE_SECONDS).enqueue()
     with RunningWorker(live):
         eventually(lambda: hasty.refresh().status == "failed")
         release.set()

@@ -138,7 +138,7 @@ def test_histograms_are_cumulative_and_count_finished_attempts(live: Holdfast) -
         ]
         values = [one.value for one in buckets]
         assert values == sorted(values) and values[-1] == found.value(f"{name}_count", queue="mail") == 8
-        assert 0 < found.value(f"{name}_sum", queue="mail") < 60
+        assert found.value(f"{name}_sum", queue="mail") > 0
         assert found.value(f"{name}_count", queue="inbox", task="") == 1
 
 
@@ -200,7 +200,7 @@ def test_a_scrape_has_the_sizes_of_the_files(live: Holdfast) -> None:
     assert found["holdfast_database_bytes"] + found["holdfast_wal_bytes"] > 100_000
     assert found["holdfast_disk_free_bytes"] > 0
     assert found["holdfast_database_unused_bytes"] >= 0
-    assert 0 < found["holdfast_scrape_duration_seconds"] < 30 and found["holdfast_scrape_error"] == 0
+    assert found["holdfast_scrape_duration_seconds"] > 0 and found["holdfast_scrape_error"] == 0
 
 
 # --- counters only grow ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = 180.0  # even on a very busy machine
 PROCESSES = max(2, (os.cpu_count() or 2))
 _context = multiprocessing.get_context("spawn")  # a fork would copy open databases
 

@@ -184,6 +184,7 @@ def main(*given: str) -> None:
 
 
 if __name__ == "__mp_main__":  # a process of the pool
+    note("starting", os.getpid())
     time.sleep(float(os.environ.get("SLOW_START_SECONDS", "0")))
 if __name__ == "__main__":
     main(*sys.argv[3:])

@@ -17,8 +17,11 @@ class WriteDown(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         about = getattr(record, "holdfast", None)
-        if about is not None:
+        if about is not None and "attempt" in about:
             os.write(self._out, f"{about['outcome']} {about['job']} {about['attempt']}\n".encode())
+        elif about is not None:
+            for job in about["jobs"]:
+                os.write(self._out, f"lost {job} 0\n".encode())
 
 
 def main(database: str, log: str) -> None:

@@ -1,5 +1,7 @@
 """Tasks with pool="process": what becomes of the processes that run them."""
 
+import os
+import signal
 from pathlib import Path
 
 from yard import Yard
@@ -58,18 +60,44 @@ def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
 
 def test_a_process_that_runs_out_of_time_is_killed(yard: Yard) -> None:
     yard.start(pool=1)
-    job = yard.hold("hold_in_pool", timeout=3 * SECOND, max_attempts=1)
-    (begun,) = yard.begins(job)
-    assert yard.ends(job, "failed").error_code == "TIMEOUT:HANDLER"
-    eventually(lambda: is_gone(begun[4]), "it lives on")
+    for seconds in yard.longer_and_longer():
+        job = yard.hold("hold_in_pool", timeout=round(seconds * SECOND), max_attempts=1)
+        assert yard.ends(job, "failed").error_code == "TIMEOUT:HANDLER"
+        if begun := yard.noted("begin", job):
+            break
+    eventually(lambda: is_gone(begun[0][4]), "it lives on")
     yard.ends(yard.enqueue("pid_in_pool"))
 
 
 def test_the_time_a_process_needs_to_start_is_not_the_handlers(yard: Yard) -> None:
-    yard.start(pool=1, SLOW_START_SECONDS=4)
-    job = yard.enqueue("pid_in_pool", timeout=3 * SECOND, max_attempts=1)
-    eventually(lambda: job.refresh().status in ("succeeded", "failed"))
-    assert (job.status, job.error_code) == ("succeeded", None)
+    for seconds in yard.longer_and_longer():
+        worker = yard.start(pool=1, SLOW_START_SECONDS=seconds + 1)
+        job = yard.enqueue("pid_in_pool", timeout=round(seconds * SECOND), max_attempts=1)
+        eventually(lambda job=job: job.refresh().status in ("succeeded", "failed"))
+        if job.status == "succeeded":
+            break
+        yard.crew.kill(worker)
+
+
+def test_an_attempt_whose_lease_ended_while_its_process_started_does_not_start(yard: Yard) -> None:
+    """The worker is stopped while it waits for the process. Meanwhile another one takes the job."""
+    stopped = yard.start(pool=1, lease=1, SLOW_START_SECONDS=2)
+    job = yard.enqueue("pid_in_pool")
+    ((_, child),) = eventually(lambda: yard.lines(stopped, "starting"))
+    yard.stop(stopped)
+    other = yard.start(pool=1)
+    assert yard.ends(job).attempt == 2
+    yard.crew.kill(other)
+    eventually(lambda: is_asleep(child), "the process that the worker has waited for is ready")
+    os.kill(stopped.process.pid, signal.SIGCONT)
+    yard.ends(yard.enqueue("pid_in_pool"))
+    assert [line[3] for line in yard.noted("begin", job)] == ["2"]
+
+
+def is_asleep(pid: str) -> bool:
+    """Whether all threads of the process wait, the one included that receives attempts."""
+    states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return len(states) > 1 and set(states) == {"S"}
 
 
 def test_a_cancel_kills_the_process_of_the_job(yard: Yard) -> None:

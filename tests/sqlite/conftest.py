@@ -1,11 +1,14 @@
 """What the tests of the store on SQLite share."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
 from support.disks import disk
+from support.statement_bench import Bench
 
 __all__ = ["disk"]  # a fixture
 
@@ -17,3 +20,12 @@ def path(url: str) -> Path:
         app.task(name="known")(lambda: None).enqueue()
         app.queue("inbox").send_many(range(5))
     return Path(url)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, migrated: Path) -> Iterator[Bench]:
+    path = tmp_path / "app.db"
+    path.write_bytes(migrated.read_bytes())
+    one = Bench(path)
+    with closing(one.connection):
+        yield one

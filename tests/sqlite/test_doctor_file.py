@@ -20,7 +20,7 @@ from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
 from support.other_process import bystander, sqlite
-from support.running_worker import drain
+from support.running_worker import PATIENCE_SECONDS, drain
 
 # --- no problems, and no changes -----------------------------------------------------
 
@@ -267,7 +267,7 @@ def test_the_suggested_fix_restores_missing_payloads(path: Path, tmp_path: Path)
         for one in mend.replace("/a/backup", shlex.quote(str(backup))).split(" && "):
             words = shlex.split(one)
             run = [sys.executable, "-m", "holdfast", *words[1:], "--yes"] if words[0] == "holdfast" else words
-            subprocess.run(run, check=True, capture_output=True, timeout=60)
+            subprocess.run(run, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
         assert finding(path, "BLOBS", "ok")
         drain(app)
         assert lost.refresh().result == kept.refresh().result == 100_000

@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
     """An app on the real clock, with a busy_timeout below the watchdog's: a lock that is never released raises."""
-    return open_app(busy_timeout=60)
+    return open_app(busy_timeout=WATCHDOG_SECONDS / 2)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_child_that_outlives_its_parent_loses_nothing_to_other_processes(url: 
     report, go_on = Gate(), gate
 
     def parent() -> None:
-        app = Holdfast(url, busy_timeout=60)
+        app = Holdfast(url, busy_timeout=WATCHDOG_SECONDS / 2)
         send(app, 10)
         if os.fork() == 0:
             orphan(app)

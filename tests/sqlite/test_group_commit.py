@@ -4,7 +4,6 @@ import signal
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.errors import StoreError
 from holdfast.store.sqlite.engine import group_commit
 from holdfast.store.sqlite.engine.group_commit import CommitQueue, QueueEntry
-from support.running_worker import PATIENCE_SECONDS, eventually
+from support.running_worker import PATIENCE_SECONDS, comes_true, eventually
 
 
 def engine(app: Holdfast) -> Any:
@@ -30,12 +29,6 @@ def commits_of(url: str) -> int:
     head = subprocess.run(["head", "-c", "12", f"{url}-shm"], capture_output=True, check=True).stdout
     count: int = struct.unpack("=8xI", head)[0]
     return count
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.001)
 
 
 class Crowd:
@@ -198,16 +191,16 @@ def test_an_interrupted_follower_does_not_block_the_others(app: Holdfast, url: s
 
     def hold(_: Any) -> None:
         begun.set()
-        go_on.wait(10)
+        comes_true(go_on)
 
     def enter(index: int, work: Callable[[Any], Any]) -> threading.Thread:
         thread = threading.Thread(target=lambda: (writer.run(work), done.append(index)))
         thread.start()
-        wait_until(lambda: len(queue.pending) > index)
+        eventually(lambda: len(queue.pending) > index)
         return thread
 
     def interrupt() -> None:
-        begun.wait(10)
+        comes_true(begun)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def fill_queue() -> None:
@@ -215,19 +208,19 @@ def test_an_interrupted_follower_does_not_block_the_others(app: Holdfast, url: s
         with app.transaction():
             threads.append(enter(0, hold))
             ready.set()
-            wait_until(lambda: len(queue.pending) > 1)
+            eventually(lambda: len(queue.pending) > 1)
             threads.extend(enter(index, lambda _: None) for index in range(2, 9))
 
     threads, ready = list[threading.Thread](), threading.Event()
     helpers = [threading.Thread(target=fill_queue), threading.Thread(target=interrupt)]
     for thread in helpers:
         thread.start()
-    ready.wait(10)
+    comes_true(ready)
     with pytest.raises(KeyboardInterrupt):
         writer.run(lambda _: None)
     go_on.set()
     for thread in [*helpers, *threads]:
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
     assert sorted(done) == [0, *range(2, 9)]
 
 
@@ -256,24 +249,24 @@ def test_all_followers_are_woken(count: int) -> None:
     group = [QueueEntry() for _ in range(count)]
     group[count // 2].is_leader = True
     followers = [entry for entry in group if not entry.is_leader]
-    threads = [threading.Thread(target=queue._wait, args=(entry, 10)) for entry in followers]
+    threads = [threading.Thread(target=queue._wait, args=(entry, PATIENCE_SECONDS)) for entry in followers]
     for thread in threads:
         thread.start()
     queue.finish(group)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
     assert all(entry.done and not entry.withdrawn for entry in group)
 
 
 @pytest.fixture
 def long_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "ARRIVAL_SECONDS", 60)
+    monkeypatch.setattr(group_commit, "ARRIVAL_SECONDS", 10 * PATIENCE_SECONDS)
 
 
 def enter_in_thread(queue: "CommitQueue[QueueEntry]", entry: QueueEntry) -> threading.Thread:
-    thread = threading.Thread(target=queue.enter, args=(entry, 20))
+    thread = threading.Thread(target=queue.enter, args=(entry, PATIENCE_SECONDS))
     thread.start()
-    wait_until(lambda: entry in queue.pending)
+    eventually(lambda: entry in queue.pending)
     return thread
 
 
@@ -285,11 +278,11 @@ def test_a_leader_continues_when_as_many_have_arrived_as_in_the_last_group() -> 
     leader = threading.Thread(target=queue.wait_for_followers, args=(4,))
     leader.start()
     threads = [enter_in_thread(queue, entry) for entry in group[1:]]
-    leader.join(20)
+    leader.join(PATIENCE_SECONDS)
     assert not leader.is_alive()
     queue.finish(group)
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_a_leader_does_not_wait_for_followers_that_do_not_arrive() -> None:
@@ -300,7 +293,7 @@ def test_a_leader_does_not_wait_for_followers_that_do_not_arrive() -> None:
     thread = enter_in_thread(queue, late)  # must not end the next wait
     queue.wait_for_followers(8)
     queue.finish([leader, late])
-    thread.join(20)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_threads_that_send_one_after_another_do_not_share(app: Holdfast, url: str) -> None:

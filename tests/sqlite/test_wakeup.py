@@ -271,10 +271,11 @@ def test_a_long_poll_ends_with_the_commit_of_another_process(tmp_path: Path, mon
     expect_slow_flushes(monkeypatch)
     database = tmp_path / "app.db"
     with Holdfast(database) as app, Crew(tmp_path, database) as crew:
-        writer = crew.start("writer", "0.05")
+        writer = crew.start("writer")
         assert writer.hear() == "ready", crew.complaints()
         threading.Timer(0.1, writer.say, ("go",)).start()
         message = app.queue("writers").receive(wait=PATIENCE_SECONDS)
         assert message is not None and message.body == {"n": 0}
+        writer.say("stop")
         writer.hear()
         assert crew.complaints() == []

@@ -114,7 +114,7 @@ def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Pa
     database = tmp_path / "app.db"
     with Crew(tmp_path, database) as crew:
         scene = Scene(database, crew, shim, "guarded")
-        writers = [crew.start("writer", "1") for _ in range(2)]
+        writers = [crew.start("writer") for _ in range(2)]
         assert [writer.hear() for writer in writers] == ["ready", "ready"], crew.complaints()
         scene.send(200)
         scene.checkpoint()
@@ -132,6 +132,8 @@ def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Pa
         scene.checkpoint()
         scene.send(30)
         scene.checkpoint()
+        for writer in writers:
+            writer.say("stop")
         reports = [json.loads(writer.hear()) for writer in writers]
         lost = scene.close()
         complaints = crew.complaints()

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Holdfast
+from support.running_worker import PATIENCE_SECONDS
 
-WATCHDOG_SECONDS = 120
+WATCHDOG_SECONDS = PATIENCE_SECONDS
 
 
 FORK_TIMEOUT = "holdfast.store.sqlite.database.FORK_TIMEOUT_SECONDS"
@@ -24,7 +25,7 @@ def patient_forks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Let a fork wait for longer than a second until nobody uses the database, unless the test sees to it that
     somebody does: then it asks for `impatient_forks`."""
     if "impatient_forks" not in request.fixturenames:
-        monkeypatch.setattr(FORK_TIMEOUT, WATCHDOG_SECONDS / 4)
+        monkeypatch.setattr(FORK_TIMEOUT, WATCHDOG_SECONDS / 2)
 
 
 @pytest.fixture

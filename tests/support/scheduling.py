@@ -22,6 +22,13 @@ def scheduler_of(app: Holdfast, clock: FakeClock) -> Scheduler:
     return one
 
 
+def fire_all(scheduler: Scheduler) -> float:
+    """Let it fire until nothing is due, as the rounds of a worker do, and return when the next is."""
+    while (seconds := scheduler.fire_due()) == 0.0 and scheduler.has_more:
+        pass
+    return seconds
+
+
 def fired(app: Holdfast, *, since: datetime = NOON) -> list[float]:
     """The minutes after noon of every job, oldest first."""
     return [(job.run_at - since) / timedelta(minutes=1) for job in reversed(app.jobs.list(limit=1000))]

@@ -131,6 +131,14 @@ class BlockedJob(Struct, frozen=True):
         return self.on_blocker_failure is not None or not (self.failed or self.deleted)
 
 
+class BrokenRows(Struct, frozen=True):
+    """Rows that break a constraint of their table."""
+
+    table: str
+    constraint: str
+    count: int
+
+
 class BlobReferences(Struct, frozen=True):
     """Large payloads and results, which jobs refer to by name."""
 
@@ -177,6 +185,7 @@ class Diagnosis(Struct):
     integrity: list[str] = []  # problems that SQLite found
     integrity_seconds: float = 0
     foreign_keys: dict[str, int] = {}  # number of rows that refer to missing rows, by table
+    broken_rows: list[BrokenRows] = []
     counts: list[tuple[str, str, str, int, int]] = []  # wrong ones: queue, task, status, counted, actual
     workers: list[WorkerStatus] = []
     blocked_jobs: list[BlockedJob] = []

@@ -4,7 +4,6 @@ import errno
 import os
 import secrets
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,16 +12,13 @@ from typing import Any
 
 from ..blobs import LARGEST_INLINE_BYTES, BlobStore, ListableBlobStore, is_name, name_of, require_name
 from ..codec import MAX_BYTES
-from ..errors import BlobDamaged, BlobError, BlobMissing, DiskFull, HoldfastError, PayloadTooLarge, ReadOnlyDatabase
+from ..errors import BlobDamaged, BlobError, BlobMissing, HoldfastError, PayloadTooLarge
 from ..failure import shorten
+from .private_files import SAFE, as_store_error, create_file, flush, flush_folder
 
-FOLDER_MODE, FILE_MODE = 0o700, 0o600
+FOLDER_MODE = 0o700
 UNFINISHED = ".unfinished-"
 UNFINISHED_SECONDS = 24 * 3600.0
-
-# Do not follow symbolic links and do not block on pipes: only regular files that Holdfast wrote are read.
-READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
 class FileBlobs:
@@ -39,7 +35,7 @@ class FileBlobs:
             if not self._has_intact(path, data):
                 self._write(path, data)
             # Flush even if the file was there: another process may have written it and not flushed the folder yet.
-            _flush_folder(path.parent)
+            flush_folder(path.parent)
 
     def get(self, name: str) -> bytes:
         path = self._path(name)
@@ -92,7 +88,7 @@ class FileBlobs:
                 one.mkdir(FOLDER_MODE)
                 if stat.S_IMODE(one.stat().st_mode) & 0o777 != FOLDER_MODE:  # a umask that denies access to the owner
                     one.chmod(FOLDER_MODE)
-            _flush_folder(one.parent)
+            flush_folder(one.parent)
         self._flushed.add(folder)
 
     def _has_intact(self, path: Path, data: bytes) -> bool:
@@ -111,10 +107,10 @@ class FileBlobs:
     def _write(self, path: Path, data: bytes) -> None:
         unfinished = path.with_name(f"{UNFINISHED}{secrets.token_hex(8)}")
         try:
-            file = os.open(unfinished, WRITE, FILE_MODE)
+            file = create_file(unfinished, os.O_WRONLY)
             try:
                 _write_all(file, data)
-                _flush(file)
+                flush(file)
             finally:
                 os.close(file)
             os.replace(unfinished, path)  # noqa: PTH105  tests watch the order of these calls
@@ -125,7 +121,7 @@ class FileBlobs:
 
 
 def _read(path: Path) -> bytes:
-    file = os.open(path, READ)
+    file = os.open(path, os.O_RDONLY | SAFE)  # only regular files that Holdfast wrote are read
     with open(file, "rb") as opened:  # noqa: PTH123  opens a descriptor
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
@@ -141,38 +137,13 @@ def _write_all(file: int, data: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _flush(file: int) -> None:
-    if sys.platform == "darwin":  # fsync there leaves the data in the disk's cache
-        import fcntl
-
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(file)
-
-
-def _flush_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _flush(opened)
-    finally:
-        os.close(opened)
-
-
 @contextmanager
 def _as_store_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no space left for a large payload or result in {folder}: free some space") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise ReadOnlyDatabase(
-                f"the folder of large payloads and results, {folder}, is not writable: check its permissions and the "
-                "mount"
-            ) from error
-        raise BlobError(
-            f"the folder of large payloads and results, {folder}, cannot be used: {error.strerror}. Check the disk"
-        ) from error
+        what = f"the folder of large payloads and results, {folder},"
+        raise as_store_error(error, what, BlobError) from error
 
 
 class CheckedBlobs:

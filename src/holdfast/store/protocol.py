@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Cursor,
         Inserted,
         JobRecord,
+        LastTransition,
         Lease,
         LeaseRenewal,
         Listed,
@@ -63,6 +64,18 @@ if TYPE_CHECKING:
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Position
+
+
+StatementKind = Literal["read", "write", "setting"]
+"""A write is also the end of a transaction. A setting is what changes nothing by itself, such as a savepoint."""
+
+
+class StatementObserver(Protocol):
+    """Sees what a store does with the database, for tests. What it raises is raised in place of the statement."""
+
+    def before_statement(self, connection: Any, statement: str, kind: StatementKind) -> None: ...
+
+    def after_commit(self, connection: Any) -> None: ...
 
 
 class Pages(Struct, frozen=True):
@@ -192,8 +205,15 @@ class JobStore(Protocol):
         """
         ...
 
-    def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many."""
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        """Return the last transition of each of these jobs, by id. Jobs that were deleted are missing."""
+        ...
+
+    def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
+        """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many.
+
+        limit: stop when at least so many of a kind were moved, so that the caller can do something else in between.
+        """
         ...
 
     # --- by an operator ---
@@ -356,6 +376,10 @@ class ScheduleStore(Protocol):
 
         Does nothing if the schedule has changed since it was read (optimistic lock).
         """
+        ...
+
+    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        """Do the same for several schedules in one transaction."""
         ...
 
 

@@ -41,6 +41,7 @@ from ..model.pruning import (
     estimated_rows,
 )
 from ..retention import FINISHED, Expiry, Position
+from .rows import record
 from .statements import SharedDatabase, Statements, as_json
 
 T = TypeVar("T")
@@ -318,7 +319,7 @@ class Prune:
     def finished_after(self, status: str, after: Position, until: Position, limit: int) -> list[FinishedJob]:
         values = {"status": status, "limit": limit}
         values |= {"after": after[0], "after_id": after[1], "until": until[0], "until_id": until[1]}
-        return [FinishedJob(*row) for row in self._rows(self._sql.finished_after, values)]
+        return [record(FinishedJob, row) for row in self._rows(self._sql.finished_after, values)]
 
     def expired_chains(
         self, chains: Collection[int], expiry: Expiry, hidden: Collection[int] = ()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..clock import Clock
 from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
 from ..model.stats import Count, FailureRecord, MinuteRecord, Totals
+from .rows import integer, record
 from .statements import SharedDatabase, Statements, as_json
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class StatisticsReader:
         self._memo = 0, 0, fold((), ())  # two cursors, and the sums of the events between them, which never change
 
     def position(self, connection: Any) -> Position:
-        return Position(*connection.execute(self._sql.fold_position).fetchone())
+        return Position(*map(integer, connection.execute(self._sql.fold_position).fetchone() or (0, 0, 0)))
 
     def counts(self, connection: Any, queue: str | None = None) -> list[Count]:
         """Count the jobs by queue, task and status."""
@@ -155,7 +156,7 @@ class StatisticsReader:
         found = {row[:4]: list(row[4:]) for row in connection.execute(statement, values).fetchall()}
         self._add_unfolded_failures(connection, found, since, task, queue)
         records = [
-            FailureRecord(code, in_queue, of_task or None, fingerprint or None, *rest)
+            record(FailureRecord, (code, in_queue, of_task or None, fingerprint or None, *rest))
             for (code, in_queue, of_task, fingerprint), rest in found.items()
         ]
         return sorted(records, key=lambda one: (-one.count, -one.last_seen))[:limit]

@@ -14,11 +14,19 @@ from typing import Any
 from ..app.task import Task
 from ..clock import SystemClock
 from ..failure import shorten
-from ..model.job import Claimed
 from ..worker.attempt import Attempt
 from ..worker.executor import Executor
 from ..worker.outcomes import OutcomeMapper
-from ..worker.process_pool import AttemptFinished, Completing, Progress, Ready, TaskNotLoaded, decode_claimed, encode
+from ..worker.process_pool import (
+    AttemptFinished,
+    Completing,
+    Progress,
+    Ready,
+    StartAttempt,
+    TaskNotLoaded,
+    decode_start,
+    encode,
+)
 from .load import load_app, load_task, set_up_django
 from .logs import LOG_STYLE, write_logs_to_stderr
 
@@ -61,8 +69,8 @@ def main(pipe: Connection, locations: TaskLocations, reference: str | None) -> N
     with contextlib.suppress(OSError):  # the worker has ended
         pipe.send_bytes(encode(Ready()))
         while True:
-            claimed = decode_claimed(requests.get())
-            pipe.send_bytes(encode(_run(claimed, locations, tasks, pipe)))
+            start = decode_start(requests.get())
+            pipe.send_bytes(encode(_run(start, locations, tasks, pipe)))
     os._exit(0)
 
 
@@ -75,9 +83,9 @@ def _receive(pipe: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _run(
-    claimed: Claimed, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
+    start: StartAttempt, locations: TaskLocations, tasks: dict[str, Task[..., Any]], pipe: Connection
 ) -> AttemptFinished | TaskNotLoaded:
-    name = claimed.task or ""
+    name = start.claimed.task or ""
     try:
         if name not in tasks:
             tasks[name] = load_task(*locations[name])
@@ -86,7 +94,7 @@ def _run(
         return TaskNotLoaded(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]
     app = task.app
-    attempt = _PipedAttempt(claimed, task, 0, pipe=pipe)
+    attempt = _PipedAttempt(start.claimed, task, 0, start.start_until_ns, pipe=pipe)
     executor = Executor(
         OutcomeMapper(app.error_table, Random()), SystemClock(), app._layers(), app.store, app._context_backend
     )

@@ -2,6 +2,7 @@
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .clock import FakeClock
+from .crash import CrashPoint, crash_at_every_point, crash_point
 from .drain import Drained, drain
 from .inline import inline
 from .runner import Ran
@@ -18,4 +19,7 @@ __all__ = [
     "enqueued",
     "on_temporary_database",
     "on_connection",
+    "crash_at_every_point",
+    "crash_point",
+    "CrashPoint",
 ]

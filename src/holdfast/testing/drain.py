@@ -35,7 +35,9 @@ def fire(app: App) -> float:
     """Enqueue due occurrences of schedules. Returns the time of the next one, or infinity."""
     if not app.store.schedules.list("", 1):
         return math.inf
-    seconds = _scheduler(app).fire_due()
+    scheduler = _scheduler(app)
+    while (seconds := scheduler.fire_due()) == 0.0 and scheduler.has_more:
+        pass
     return math.inf if seconds == math.inf else app.clock.now() + round(seconds * SECOND)
 
 

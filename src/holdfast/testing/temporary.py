@@ -14,6 +14,7 @@ from .. import validate
 from ..app import App
 from ..clock import Clock
 from ..errors import InvalidInput
+from ..store.protocol import StatementObserver
 from .clock import FakeClock
 from .drain import store_declared
 
@@ -31,8 +32,10 @@ def on_temporary_database(
     path: the database; by default a new one in a temporary folder, which is removed at the end.
     clock: by default a new FakeClock.
     """
-    with _on(app, path, clock, "on_temporary_database"):
-        yield app
+    with ExitStack() as stack:
+        if path is None:
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-"))) / "test.db"
+        yield stack.enter_context(on_database(_checked(app, "on_temporary_database"), path, clock or FakeClock()))
 
 
 @contextmanager
@@ -47,28 +50,34 @@ def on_connection(app: A, conn: Any, clock: Clock | None = None) -> Iterator[A]:
         tables are created in it, and are gone at the end.
     clock: by default a new FakeClock.
     """
-    with _on(app, None, clock, "on_connection", conn=validate.connection(conn)):
-        yield app
+    validate.connection(conn)
+    with TemporaryDirectory(prefix="holdfast-") as folder:  # for blobs
+        place = Path(folder) / "test.db"
+        with on_database(_checked(app, "on_connection"), place, clock or FakeClock(), conn=conn):
+            yield app
+
+
+def _checked(app: A, function: str) -> A:
+    if not isinstance(app, App):
+        raise InvalidInput(f"{function}: app must be a Holdfast, got {validate.shown(app)}")
+    return app
 
 
 @contextmanager
-def _on(
-    app: App, path: str | os.PathLike[str] | None, clock: Clock | None, function: str, **settings: Any
-) -> Iterator[None]:
-    if not isinstance(app, App):
-        raise InvalidInput(f"{function}: app must be a Holdfast, got {validate.shown(app)}")
+def on_database(
+    app: A, path: str | os.PathLike[str], clock: Clock, observer: StatementObserver | None = None, conn: Any = None
+) -> Iterator[A]:
+    """Use an app on another database and clock within the block. observer: sees its statements."""
     own = app.store, app.clock, app.random
     with ExitStack() as stack:
-        if path is None:
-            path = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-"))) / "test.db"
-        app.clock, app.random = clock or FakeClock(), Random(0)  # the same jitter in every run
+        app.clock, app.random = clock, Random(0)  # the same jitter in every run
         try:
             # A test need not survive a power cut, and must not write to the program's own blob store.
             app.store = app._open(
-                path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None, **settings
+                path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None, observer=observer, conn=conn
             )
             stack.callback(app.store.close)
             store_declared(app)
-            yield
+            yield app
         finally:
             app.store, app.clock, app.random = own

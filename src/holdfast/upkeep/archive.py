@@ -13,10 +13,12 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from ..errors import ArchiveError
+from ..store.private_files import create_file, flush, flush_folder
 
 # RFC 1952: magic, deflate, FEXTRA; no time, no flags, unknown system; one extra field "HF" of eight bytes.
 _HEAD = struct.Struct("<4sIBBH2sHQ")
@@ -34,8 +36,7 @@ class Archive:
         if not self.path.name.endswith(".gz"):
             raise ArchiveError(f"the name of an archive must end in .gz, such as jobs.jsonl.gz, got {self.path}")
         try:
-            is_new = not self.path.exists()
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+            self._file, is_new = self._open()
         except OSError as error:
             raise self._error("opened", error) from error
         try:
@@ -45,6 +46,13 @@ class Archive:
             if isinstance(error, OSError):
                 raise self._error("written", error) from error
             raise
+
+    def _open(self) -> tuple[int, bool]:
+        """Open the file, or create it. An operator may name a link to an archive."""
+        try:
+            return create_file(self.path), True
+        except FileExistsError:
+            return os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK), False
 
     def _error(self, action: str, error: OSError) -> ArchiveError:
         return ArchiveError(
@@ -61,13 +69,13 @@ class Archive:
                 f"another process is writing to {self.path}: wait until it has finished, or choose another file"
             ) from None
         if is_new:
-            _fsync_folder(self.path)
+            flush_folder(self.path.absolute().parent)
         self._end = _end_of_members(self._file, self.path)
         os.ftruncate(self._file, self._end)
 
     def append(self, lines: Iterable[bytes]) -> int:
         """Write these lines, and flush them to disk. Return their number."""
-        text, count = bytearray(), 0
+        text, count, begin = bytearray(), 0, self._end
         try:
             for line in lines:
                 text += line + b"\n"
@@ -77,8 +85,12 @@ class Archive:
                     text.clear()
             if text:
                 self._write(_member(text))
-            os.fsync(self._file)
+            flush(self._file)
         except OSError as error:
+            # After a failed flush the disk may lack any part of it: the next batch must not come after a gap.
+            self._end = begin
+            with suppress(OSError):
+                os.ftruncate(self._file, begin)
             raise self._error("written", error) from error
         return count
 
@@ -122,11 +134,3 @@ def _end_of_members(file: int, path: Path) -> int:
             break
         at += length
     return at
-
-
-def _fsync_folder(path: Path) -> None:
-    folder = os.open(path.absolute().parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

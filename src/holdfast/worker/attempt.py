@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from ..clock import SECOND, Clock
+from ..clock import SECOND, Clock, boot_ns
 from ..context import Complete, Context, ContextBackend, LastError
 from ..model.job import Claimed, NewJob, Settlement
 from ..model.outcome import Then
@@ -56,6 +56,7 @@ class Attempt(Struct, eq=False):
     claimed: Claimed
     handler: Handler
     claimed_ns: int
+    start_until_ns: int = 0  # on the boot clock: the handler may be called until then
     is_short: bool = False  # recent jobs of the task took less than a millisecond
     started_ns: int = 0  # when the handler started
     started_at: int = 0  # the same on the wall clock, in microseconds
@@ -74,6 +75,10 @@ class Attempt(Struct, eq=False):
         self.started_ns = monotonic_ns()
         if self.claimed.timeout is not None:
             self.deadline_ns = self.started_ns + self.claimed.timeout * 1000
+
+    def may_start(self) -> bool:
+        """Return whether the lease cannot have ended: after a stop or a suspend, another worker may hold the job."""
+        return not self.start_until_ns or boot_ns() < self.start_until_ns
 
     def finished_at(self) -> int:
         """Return the start time plus the elapsed time: a change of the wall clock must not affect the duration."""

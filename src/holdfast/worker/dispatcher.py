@@ -8,13 +8,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import monotonic, monotonic_ns
 
-from ..clock import Clock
-from ..errors import CorruptDatabase, StoreClosed, StoreError
-from ..failure import Failure, shorten
-from ..model.job import Claimed, ClaimRequest, Settlement
+from ..clock import SECOND, Clock, boot_ns
+from ..errors import CorruptDatabase, DamagedRow, StoreClosed, StoreError
+from ..failure import Failure, describe
+from ..model.job import Claimed, ClaimRequest, SettledAndClaimed, Settlement
 from ..store.protocol import Store
+from ..text import plural
 from .attempt import Attempt, Handler
 from .claiming import RunTimes
 from .job_log import JobLog
@@ -41,23 +43,23 @@ class Dispatcher:
     ) -> None:
         self._store, self._clock, self._handlers, self._job_log = store, clock, handlers, job_log
         self._run_times, self._claim_requests, self._distribute = run_times, claim_requests, distribute
-        self._stale_ns = lease * 1000 * 2 // 3
+        self.start_within_ns = lease * 1000 * 2 // 3  # of a claim or renewal
+        self.held: set[Attempt] = set()  # claimed, and neither settled nor lost
         self.active: set[Attempt] = set()  # running, or about to start
         self.unsettled: deque[tuple[Attempt, Settlement]] = deque()  # finished, not stored yet
+        self._unsettleable: list[tuple[Attempt, Settlement]] = []  # the store raised an unexpected error for them
+        self.rounds_begun = self.rounds_ended = 0  # of settling and claiming
         self.was_idle = True  # whether the worker was idle before the last claim
         self._last_claim_ns = 0
         self._oldest_unsettled_ns = 0  # when the first of `unsettled` finished
         self.fatal_error: StoreError | None = None  # the worker cannot continue
+        self.lasting_error: StoreError | None = None  # the store has failed for seconds
         self._lock = threading.Lock()
         self._backoff_seconds = 0.0
         self._retry_at = 0.0  # monotonic seconds: end of the backoff after a store error
 
     def start(self, attempt: Attempt) -> None:
         self.active.add(attempt)
-
-    def has_fresh_lease(self, attempt: Attempt) -> bool:
-        """Return whether the lease cannot have expired: after a suspend, another worker may hold the job."""
-        return monotonic_ns() - attempt.claimed_ns < self._stale_ns
 
     def finish(self, attempt: Attempt, settlement: Settlement) -> bool:
         """Queue the attempt for settling. Returns False if it was settled already: timed out, or cancelled."""
@@ -70,13 +72,21 @@ class Dispatcher:
         self.unsettled.append((attempt, attempt.completed or settlement))
         return True
 
+    def finish_with_error(self, attempt: Attempt, error: Exception) -> None:
+        """Queue an attempt for a retry because of an error in the worker itself, unless it was settled already."""
+        self.note_error(f"running {attempt.handler.name} {attempt.claimed.id}", error)
+        failure = Failure("INTERNAL:ERROR", describe(error))
+        lease, started_at, now = attempt.claimed.lease, attempt.started_at or None, self._clock.now()
+        self.finish(attempt, Settlement(lease, "retry", started_at, now, delay=SECOND, failure=failure))
+
     def is_busy(self) -> bool:
         """Return whether an attempt is running, being settled or being claimed."""
-        return bool(self.active or self.unsettled) or self._lock.locked()
+        return len(self.held) > len(self._unsettleable) or self._lock.locked()
 
     def give_back_active(self, attempt: Attempt) -> None:
         """Give back an active attempt whose handler was not called, unless it was settled already."""
-        if self.discard_active(attempt):
+        with suppress(KeyError):
+            self.active.remove(attempt)
             self.give_back(attempt)
 
     def give_back(self, attempt: Attempt) -> None:
@@ -90,6 +100,7 @@ class Dispatcher:
             self.active.remove(attempt)
         except KeyError:
             return False
+        self.held.discard(attempt)
         return True
 
     def is_idle(self) -> bool:
@@ -120,34 +131,69 @@ class Dispatcher:
         with self._lock:
             self._settle_and_claim(None)
 
+    def retry_unsettleable(self) -> None:
+        """Queue settlements again for which the store raised an unexpected error."""
+        while self._unsettleable:
+            self.unsettled.append(self._unsettleable.pop())
+
+    def note_error(self, what: str, error: Exception) -> None:
+        """Log an error that must not end the thread. If it is the database's, wait before the next try."""
+        if isinstance(error, StoreError):
+            self.back_off(error)
+        else:
+            self._job_log.error(what, error)
+
     def _settle_and_claim(self, claimed_by: object) -> bool | None:
+        self.rounds_begun += 1
+        try:
+            return self._settle_all_and_claim(claimed_by)
+        finally:
+            self.rounds_ended = self.rounds_begun
+
+    def _settle_all_and_claim(self, claimed_by: object) -> bool | None:
         unsettled = self.unsettled
         batch = [unsettled.popleft() for _ in range(len(unsettled))]
         try:
             settled = self._store.jobs.settle_and_claim(*_to_store(batch, self._claim_requests()))
         except StoreError as error:
+            if isinstance(error, DamagedRow) and len(batch) > 1:
+                self._settle_each(batch)
+                return None
             self.unsettled.extendleft(reversed(batch))
             self.back_off(error)
             return None
-        except Exception:
-            log.exception("a batch of %d settlements could not be stored; storing them one by one", len(batch))
+        except Exception as error:  # noqa: BLE001  one bad settlement must not block the others
+            self._job_log.error(f"storing {plural(len(batch), 'settlement')}; storing them one by one", error)
             self._settle_each(batch)
             return None
         self._reset_backoff()
-        if batch:
+        try:
+            if batch:
+                self._record(batch, settled)
+        finally:
+            claimed = self._hand_to_pools(settled.claimed, claimed_by)
+        return claimed
+
+    def _record(self, batch: list[tuple[Attempt, Settlement]], settled: SettledAndClaimed) -> None:
+        """Measure and log what was settled. Whatever goes wrong here, it is settled."""
+        self.held.difference_update([attempt for attempt, _ in batch])
+        try:
             self._run_times.measure(batch)
             if settled.otherwise:
                 batch = [(attempt, settled.instead_of(settlement)) for attempt, settlement in batch]
             self._job_log.settled(batch, set(map(id, settled.lost)))
-        return self._hand_to_pools(settled.claimed, claimed_by)
+        except Exception as error:  # noqa: BLE001  a measurement or a log line is not worth a job
+            self._job_log.error("logging settlements", error)
 
     def _hand_to_pools(self, claimed: list[Claimed], claimed_by: object) -> bool:
         if claimed:
             now = monotonic_ns()
             self.was_idle = now - self._last_claim_ns > IDLE_NS
             self._last_claim_ns = now
-            handlers = self._handlers
-            self._distribute([Attempt(one, handlers[one.task or ""], now) for one in claimed], claimed_by)
+            handlers, start_until = self._handlers, boot_ns() + self.start_within_ns
+            attempts = [Attempt(one, handlers[one.task or ""], now, start_until) for one in claimed]
+            self.held.update(attempts)
+            self._distribute(attempts, claimed_by)
         return bool(claimed)
 
     def back_off(self, error: StoreError) -> None:
@@ -158,32 +204,38 @@ class Dispatcher:
             log.warning("cannot write to the database, will retry; finished jobs are kept in memory (%s)", error)
         self._backoff_seconds = min(self._backoff_seconds * 2 or FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         self._retry_at = monotonic() + self._backoff_seconds
+        self.lasting_error = error if self._backoff_seconds >= MAX_BACKOFF_SECONDS else None
 
     def _reset_backoff(self) -> None:
         if self._backoff_seconds:
             log.warning("the database is writable again")
             self._backoff_seconds = self._retry_at = 0.0
+            self.lasting_error = None
 
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:
             try:
-                settled = self._store.jobs.settle_and_claim(*_to_store([(attempt, settlement)], []))
+                self._settle_one(attempt, settlement)
             except StoreError:
                 self.unsettled.append((attempt, settlement))
             except Exception as error:  # noqa: BLE001  one bad settlement must not block the others
                 self._fail_instead(attempt, settlement, error)
-            else:
-                self._job_log.settled([(attempt, settled.instead_of(settlement))], set(map(id, settled.lost)))
+
+    def _settle_one(self, attempt: Attempt, settlement: Settlement) -> None:
+        one = [(attempt, settlement)]
+        self._record(one, self._store.jobs.settle_and_claim(*_to_store(one, [])))
 
     def _fail_instead(self, attempt: Attempt, settlement: Settlement, error: Exception) -> None:
-        failure = Failure("INTERNAL:NOT_SETTLED", shorten(f"{settlement.transition}: {error!r}"))
+        """Fail a job whose settlement cannot be stored. If that cannot be stored either, try again later."""
+        failure = Failure("INTERNAL:NOT_SETTLED", f"{settlement.transition}: {describe(error)}")
         instead = Settlement(settlement.lease, "fail", settlement.started_at, settlement.finished_at, failure=failure)
         try:
-            self._store.jobs.settle_and_claim(*_to_store([(attempt, instead)], []))
+            self._settle_one(attempt, instead)
         except StoreError:
             self.unsettled.append((attempt, settlement))
-        except Exception:
-            log.exception("job %d cannot be settled; it is recovered when its lease expires", settlement.lease.id)
+        except Exception as error:  # noqa: BLE001  the last resort must not end the thread
+            self._unsettleable.append((attempt, settlement))
+            self._job_log.error(f"job {settlement.lease.id} cannot be settled; trying again later", error)
 
 
 def _to_store(

@@ -125,10 +125,13 @@ class EventLoop:
             self._unstarted.remove(attempt)
         except KeyError:  # removed by remove_unstarted
             return
-        if self._closing or not self._dispatcher.has_fresh_lease(attempt):
-            self._dispatcher.give_back_active(attempt)
-            return
-        self._dispatcher.finish(attempt, await self._executor.run_async(attempt))
+        try:
+            if self._closing:
+                self._dispatcher.give_back_active(attempt)
+            else:
+                self._dispatcher.finish(attempt, await self._executor.run_async(attempt))
+        except Exception as error:  # noqa: BLE001  `run_async` should not raise; if it does, only this attempt fails
+            self._dispatcher.finish_with_error(attempt, error)
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

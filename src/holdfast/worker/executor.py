@@ -41,6 +41,8 @@ class Executor:
             call = self._prepare(attempt)
             if isinstance(call, Settlement):
                 return call
+            if not attempt.may_start():
+                return self._outcome_mapper.not_started(attempt)
             # In a copy of the context: a ContextVar that one handler sets must not leak into the next.
             settlement = self._map_value(attempt, copy_context().run(call))
         except BaseException as error:  # noqa: BLE001  user code may raise anything
@@ -66,6 +68,8 @@ class Executor:
                 call = await self._backing.in_thread(partial(self._prepare, attempt))
             if isinstance(call, Settlement):
                 return call
+            if not attempt.may_start():
+                return self._outcome_mapper.not_started(attempt)
             return self._map_value(attempt, await call())
         except BaseException as error:  # noqa: BLE001  user code, and a cancellation
             return self._map_error(attempt, error)

@@ -6,13 +6,17 @@ All of it runs in the thread that called `Worker.run()`. Each round returns the 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
-from ..errors import StoreBusy, StoreError
+from ..clock import boot_ns
+from ..errors import DamagedRow, StoreBusy, StoreError
 from ..failure import Failure
 from ..model.job import Lease, LeaseRenewal, Settlement, Sweep
+from ..text import plural
 from .attempt import Attempt
 from .event_loop import EventLoop
 from .job_log import JobLog
@@ -46,6 +50,8 @@ FOLD_BATCH = 10_000  # events; after a step of as many, fold again at once (a st
 BLOCKED_SECONDS = 0.05  # a transaction that is open for longer blocks other writers
 BUSY_TIMEOUT_SECONDS = 0.5
 MAX_BLOCKED_SECONDS = 3.0  # at shutdown
+ERROR_SECONDS = 1.0  # after an unexpected error in a step
+MAX_SWEPT = 1000  # jobs, in one round
 MAX_STUCK = 100  # handlers that did not return after their timeout
 
 
@@ -68,7 +74,7 @@ class Housekeeping:
         self._last: dict[str, int] = {}  # when each periodic check ran
         self._started_count = -1  # in the last round
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
-        self._unknown_claims: set[int] = set()  # job ids, at the last heartbeat
+        self._unknown_claims: dict[Lease, int] = {}  # at the last heartbeat, and the rounds begun when first seen
         self._settled_at_fold = 0
 
     def run_round(self, draining: bool = False) -> float:
@@ -81,8 +87,8 @@ class Housekeeping:
                 delay = self._round(now, draining)
         except StoreBusy:
             return RUNNING_SECONDS
-        except StoreError as error:
-            self._dispatcher.back_off(error)
+        except Exception as error:  # noqa: BLE001  the worker must go on, whatever a row holds
+            self._dispatcher.note_error("housekeeping", error)
             return RUNNING_SECONDS
         return max(0.0, delay)
 
@@ -144,14 +150,32 @@ class Housekeeping:
             self._stop_lost(active, now)
             self._process_pool.enforce_max_memory()
         self._wake_stalled()
-        self._recover_dead_workers(now)
+        delay = min(delay, self._do("recovering the jobs of dead workers", lambda: self._recover_dead_workers(now)))
         if self._is_due("heartbeat", HEARTBEAT_NS, now):
-            self._heartbeat()
-        self._fold(now)
+            self._do("recording a heartbeat", self._heartbeat)
+        delay = min(delay, self._do("adding up statistics", lambda: self._fold(now)))
         if not draining:
-            delay = min(delay, self._parts.scheduler.fire_due(), self._parts.upkeep.do_some())
+            delay = min(delay, self._do("firing schedules", self._parts.scheduler.fire_due))
+            delay = min(delay, self._do("pruning", self._parts.upkeep.do_some))
             self._give_back_unstarted(now)
         return min(delay, self._next_delay())
+
+    def _do(self, what: str, step: Callable[[], float | None]) -> float:
+        """Do a step, which returns the seconds until the next one. An error does not keep the worker from the others.
+
+        An error of the database ends the round: the others would have it, too.
+        """
+        try:
+            delay = step()
+        except StoreError as error:
+            if not isinstance(error, DamagedRow):
+                raise
+            self._job_log.error(what, error)
+            return ERROR_SECONDS
+        except Exception as error:  # noqa: BLE001  such as a value in a table that no constraint has refused
+            self._dispatcher.note_error(what, error)
+            return ERROR_SECONDS
+        return math.inf if delay is None else delay
 
     def _next_delay(self) -> float:
         active = self._dispatcher.active.copy()  # again: some may have started during this round
@@ -201,12 +225,16 @@ class Housekeeping:
             return
         for attempt in due:
             attempt.has_new_progress, attempt.renewed_ns = False, now
+        start_until = boot_ns() + self._dispatcher.start_within_ns
         renewals = [
             LeaseRenewal(one.claimed.lease, one.started_at, one.progress, one.progress_text)
             for one in due
             if one.started_ns
         ]
         held = self._store.jobs.renew(renewals, self._worker_run.lease)
+        for attempt in due:
+            if attempt.claimed.id in held:
+                attempt.start_until_ns = start_until
         self._discard_lost([attempt for attempt in due if attempt.started_ns and attempt.claimed.id not in held])
 
     def _stop_lost(self, active: set[Attempt], now: int) -> None:
@@ -217,19 +245,21 @@ class Housekeeping:
             self._discard_lost([attempt for attempt in old if attempt.claimed.id not in held])
 
     def _discard_lost(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            if (
-                not attempt.completing_since_ns
-                and attempt.completed is None
-                and self._dispatcher.discard_active(attempt)
-            ):
+        """Stop handlers whose job is not theirs any more, and log why, once for each."""
+        lost = [
+            attempt
+            for attempt in attempts
+            if not attempt.completing_since_ns
+            and attempt.completed is None
+            and self._dispatcher.discard_active(attempt)
+        ]
+        for attempt in lost:
+            self._worker_run.stop_handler(attempt)
+        ended = self._job_log.ended_by_others(lost) if lost else set()
+        for attempt in lost:
+            if attempt not in ended:
                 self._job_log.counts["lost"] += 1
-                log.warning(
-                    "%s %d was cancelled or lost its lease; stopping its handler",
-                    attempt.handler.name,
-                    attempt.claimed.id,
-                )
-                self._worker_run.stop_handler(attempt)
+                log.warning("%s %d lost its lease; its handler is stopped", attempt.handler.name, attempt.claimed.id)
 
     # --- claimed attempts that have not started ---
 
@@ -260,40 +290,57 @@ class Housekeeping:
 
     # --- statistics ---
 
-    def _fold(self, now: int) -> None:
-        """Add new events to the statistics: once a second, and after every 4,000 jobs."""
+    def _fold(self, now: int) -> float:
+        """Add new events to the statistics: once a second, and after every 4,000 jobs, one step in each round.
+
+        Returns 0 if there are more.
+        """
         settled = self._job_log.counts.total()
         if settled - self._settled_at_fold > FOLD_JOBS or self._is_due("fold", FOLD_NS, now):
             self._settled_at_fold = settled
-            while self._store.statistics.fold() >= FOLD_BATCH:
-                pass
+            if self._store.statistics.fold() >= FOLD_BATCH:
+                del self._last["fold"]
+                return 0.0
+        return math.inf
 
     # --- other workers ---
 
-    def _recover_dead_workers(self, now: int) -> None:
-        """Look for dead workers (engine/worker_locks.py) and recover their jobs (store/sqlite/workers.py)."""
+    def _recover_dead_workers(self, now: int) -> float:
+        """Look for dead workers (engine/worker_locks.py) and recover some of their jobs (store/sqlite/workers.py).
+
+        Returns 0 if there are more.
+        """
         every = IDLE_SECONDS * 1e9 if self._threads.is_waiting_for_commits() else DEAD_WORKERS_NS
-        if self._is_due("dead workers", int(every), now):
-            self._store.jobs.sweep(Sweep.WORKERS)
+        if self._is_due("dead workers", int(every), now) and self._store.jobs.sweep(Sweep.WORKERS, MAX_SWEPT):
+            del self._last["dead workers"]
+            return 0.0
+        return math.inf
 
     def _heartbeat(self) -> None:
-        # Read before the query, so that an attempt which finishes in between is known.
-        known = {attempt.claimed.id for attempt in self._worker_run.held_attempts()}
-        known |= {settlement.lease.id for _, settlement in list(self._dispatcher.unsettled)}
+        self._dispatcher.retry_unsettleable()
+        # Both are read before the query: what is settled in between is no longer running in the database then.
+        ended = self._dispatcher.rounds_ended
+        known = {(attempt.claimed.id, attempt.claimed.attempt) for attempt in self._dispatcher.held.copy()}
         leases = self._store.workers.heartbeat(self._worker_run.id)
         if leases is None:
             log.error("other workers considered this worker dead and recovered its jobs; it continues with a new id")
             self._worker_run.register_again()
-        self._give_back_unknown_claims(leases or [], known)
+        self._give_back_unknown_claims([one for one in leases or [] if (one.id, one.attempt) not in known], ended)
 
-    def _give_back_unknown_claims(self, leases: list[Lease], known: set[int]) -> None:
-        """Give back jobs that are claimed by this worker in the database but unknown to it, as after a lost reply."""
-        unknown = {lease.id: lease for lease in leases if lease.id not in known}
-        # Only if seen twice in a row: otherwise the claim may be in progress.
-        for job_id in unknown.keys() & self._unknown_claims:
-            log.error("job %d is claimed by this worker but unknown to it; giving it back", job_id)
-            self._store.jobs.settle_and_claim([Settlement(unknown[job_id], "give_back", None, self._clock.now())], [])
-        self._unknown_claims = set(unknown)
+    def _give_back_unknown_claims(self, leases: list[Lease], ended: int) -> None:
+        """Give back jobs that are claimed by this worker in the database but unknown to it, as after a lost reply.
+
+        A claim that is in progress is unknown as well until its round of claiming ends. So an unknown claim is given
+        back only when it is still there after the rounds have ended that had begun when it was first seen.
+        """
+        seen, begun = self._unknown_claims, self._dispatcher.rounds_begun
+        self._unknown_claims = {lease: seen.get(lease, begun) for lease in leases}
+        lost = [lease for lease in leases if lease in seen and seen[lease] <= ended]
+        if lost:
+            ids = ", ".join(str(lease.id) for lease in lost[:10])
+            log.error("%s claimed by this worker but unknown to it; giving back: %s", plural(len(lost), "job"), ids)
+            now = self._clock.now()
+            self._store.jobs.settle_and_claim([Settlement(lease, "give_back", None, now) for lease in lost], [])
 
 
 def _needs_renewal(attempt: Attempt, now: int, renew_after_ns: int) -> bool:

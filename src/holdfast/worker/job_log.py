@@ -6,17 +6,21 @@ second is summed up in one line per task.
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 
 from ..clock import SECOND
-from ..model.job import Settlement, Transition
+from ..failure import describe
+from ..model.job import LastTransition, Settlement, Transition
 from .attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
+MAX_ERRORS = 1000  # remembered
 LINES_PER_SECOND = 20  # for successes of all tasks; after that, only the first of each task has a line
 SUM_SECONDS = 1.0
+ERROR_SECONDS = 60.0  # an error of the worker itself is logged once in this time, for each place
 EVENTS: dict[Transition, str] = {
     "succeed": "succeeded",
     "retry": "retry_scheduled",
@@ -33,6 +37,8 @@ DESCRIPTIONS = {
     "interrupted": "was interrupted",
     "lost": "lost its lease, outcome discarded",
 }
+ENDED_FROM_OUTSIDE = {"cancelled", "completed"}
+IDS_IN_LINE = 10
 EXPECTED = {"succeeded", "snoozed", "cancelled", "returned"}
 RESCHEDULED = {"retry_scheduled", "snoozed"}
 UNLOGGED = {"returned"}
@@ -41,43 +47,89 @@ UNLOGGED = {"returned"}
 class JobLog:
     """Counts and logs finished attempts."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """clock: returns monotonic seconds."""
+    def __init__(
+        self,
+        clock: Callable[[], float] = monotonic,
+        last_transitions: Callable[[Sequence[int]], Mapping[int, LastTransition]] = lambda _: {},
+    ) -> None:
+        """clock: returns monotonic seconds. last_transitions: reads those of the jobs with these ids."""
+        self._last_transitions = last_transitions
         self.counts: Counter[str] = Counter()
         self._clock = clock
         self._lock = Lock()  # a pool thread settles while housekeeping flushes
         self._window_start = 0.0  # of the second that is summed up
         self._lines = 0  # for successes in this second
         self._sums: dict[str, _Sum] = {}  # by task, for all tasks with a success in this second
+        self._errors: dict[str, float] = {}  # when each error of the worker itself was logged
 
     def settled(self, batch: list[tuple[Attempt, Settlement]], lost: set[int]) -> None:
         """Log settled attempts. lost: the `id()` of settlements that the store rejected, as the lease was lost."""
+        if lost:
+            ended = self.ended_by_others([attempt for attempt, settlement in batch if id(settlement) in lost])
+            batch = [one for one in batch if one[0] not in ended]
         with self._lock:
             self._flush_if_due()
             logs_successes, succeeded = log.isEnabledFor(logging.INFO), 0
             for attempt, settlement in batch:
-                if id(settlement) in lost:
-                    self._record(attempt, settlement, "lost")
-                elif settlement.transition != "succeed":
-                    self._record(attempt, settlement, _outcome(attempt, settlement))
-                else:
-                    succeeded += 1
-                    if logs_successes and not self._sum_up(attempt, settlement):
-                        self._write(logging.INFO, attempt, settlement, "succeeded")
+                try:
+                    if id(settlement) in lost:
+                        self._record(attempt, settlement, "lost")
+                    elif settlement.transition != "succeed":
+                        self._record(attempt, settlement, _outcome(attempt, settlement))
+                    else:
+                        succeeded += 1
+                        if logs_successes and not self._sum_up(attempt, settlement):
+                            self._write(logging.INFO, attempt, settlement, "succeeded")
+                except Exception as error:  # noqa: BLE001  a log handler may raise, or the row hold a strange value
+                    self.error(f"logging {attempt.handler.name}", error)
             self.counts["succeeded"] += succeeded
+
+    def ended_by_others(self, attempts: Sequence[Attempt]) -> set[Attempt]:
+        """Log those whose job was cancelled or completed from outside while they ran, one line for each action.
+
+        Returns them. The others have lost their lease.
+        """
+        last = self._last_transitions([attempt.claimed.id for attempt in attempts])
+        actions: dict[tuple[str, str | None, str | None, str], list[Attempt]] = {}
+        for attempt in attempts:
+            one = last.get(attempt.claimed.id)
+            if one is not None and one.name in ENDED_FROM_OUTSIDE and one.attempt == attempt.claimed.attempt:
+                actions.setdefault((one.name, one.actor, one.reason, attempt.handler.name), []).append(attempt)
+        for (event, actor, reason, task), ended in actions.items():
+            self.counts["lost"] += len(ended)
+            _write_ended(event, actor, reason, task, sorted(attempt.claimed.id for attempt in ended))
+        return {attempt for ended in actions.values() for attempt in ended}
+
+    def error(self, what: str, error: BaseException) -> None:
+        """Log an error of the worker itself, with its traceback, unless the same one was logged a short time ago.
+
+        Never raises: log handlers are user code, and the thread has other jobs to run.
+        """
+        with suppress(Exception):
+            key, now = f"{what} {type(error).__name__}", self._clock()
+            if now - self._errors.get(key, -ERROR_SECONDS) >= ERROR_SECONDS:
+                if len(self._errors) > MAX_ERRORS:
+                    self._errors.clear()
+                self._errors[key] = now
+                log.error("error while %s: %s; the worker continues", what, describe(error), exc_info=error)
 
     def flush_due(self) -> None:
         """Log the sums of a second that is over. Skipped while another thread settles, since that one does it."""
         if self._sums and self._lock.acquire(blocking=False):
             try:
                 self._flush_if_due()
+            except Exception as error:  # noqa: BLE001  a log handler may raise
+                self.error("logging successes", error)
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         """Log the remaining sums."""
         with self._lock:
-            self._flush()
+            try:
+                self._flush()
+            except Exception as error:  # noqa: BLE001  a log handler may raise
+                self.error("logging successes", error)
 
     def _sum_up(self, attempt: Attempt, settlement: Settlement) -> bool:
         """Add a success to its sum. Returns False if it gets its own line. Runs for every job: keep it cheap."""
@@ -163,6 +215,23 @@ def _write_sum(task: str, one: _Sum, seconds: float) -> None:
         "seconds": round(seconds, 3),
     }
     text = f"{task}: {count:,} more succeeded in {seconds:.1f} s (ran p50 {_duration(p50)}, p95 {_duration(p95)})"
+    log.info("%s", text, extra={"holdfast": fields})
+
+
+def _write_ended(event: str, actor: str | None, reason: str | None, task: str, ids: list[int]) -> None:
+    fields = {
+        "job": ids[0] if len(ids) == 1 else None,
+        "jobs": ids,
+        "task": task,
+        "outcome": "lost",
+        "because": event,
+        "actor": actor,
+        "reason": reason,
+    }
+    shown = ", ".join(map(str, ids[:IDS_IN_LINE])) + (", …" if len(ids) > IDS_IN_LINE else "")
+    text = f"{task} {shown} was" if len(ids) == 1 else f"{len(ids):,} jobs of {task} were"
+    text += f" {event} by {actor or 'an operator'} while running{f' ({reason})' if reason else ''}"
+    text += "" if len(ids) == 1 else f": {shown}"
     log.info("%s", text, extra={"holdfast": fields})
 
 

@@ -107,6 +107,10 @@ class OutcomeMapper:
             detail = ""
         return self._failed(attempt, Failure("INVALID_INPUT:PAYLOAD", detail))
 
+    def not_started(self, attempt: Attempt) -> Settlement:
+        """Give back an attempt whose handler was not called. It does not count."""
+        return Settlement(attempt.claimed.lease, "give_back", None, attempt.finished_at())
+
     def for_unreadable_payload(self, attempt: Attempt, error: Exception) -> Settlement:
         """Return the settlement for a payload that cannot be read: a failure if its blob is missing, else a retry."""
         if isinstance(error, BlobMissing):

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..clock import Clock
-from ..failure import Failure, shorten
+from ..failure import Failure, describe, shorten
 from ..model.job import Claimed, Settlement
 from .attempt import Attempt
 from .outcomes import OutcomeMapper
@@ -49,10 +49,17 @@ class AttemptFinished(Struct, frozen=True, tag=True):
     settlement: Settlement
 
 
+class StartAttempt(Struct, frozen=True):
+    """Sent to a child. start_until_ns: on the boot clock, which all processes share."""
+
+    claimed: Claimed
+    start_until_ns: int
+
+
 ChildMessage = Ready | TaskNotLoaded | Progress | Completing | AttemptFinished
 encode = msgspec.msgpack.encode
 decode_message: Callable[[bytes], ChildMessage] = msgspec.msgpack.Decoder(ChildMessage).decode
-decode_claimed = msgspec.msgpack.Decoder(Claimed).decode
+decode_start = msgspec.msgpack.Decoder(StartAttempt).decode
 
 
 class Pipe(Protocol):
@@ -139,17 +146,22 @@ class ProcessPool:
             child = self._get_child(thread)
         except Exception as error:  # noqa: BLE001  starting a process imports user code, and may fail
             exit_detail = self._remove_dead(thread).detail
-            detail = f"before it was ready, {exit_detail}" if isinstance(error, EOFError) else repr(error)
+            detail = f"before it was ready, {exit_detail}" if isinstance(error, EOFError) else describe(error)
             return self._outcome_mapper.retry(attempt, Failure("INTERNAL:PROCESS_START", shorten(detail)))
         try:
             attempt.start(self._clock)
             attempt.stop = child.kill
             if attempt.cancelled:  # in the meantime: it is settled, so do not run it
                 raise EOFError
-            child.pipe.send_bytes(encode(attempt.claimed))
+            # The child asks again whether the attempt may start: it may have to wait for a processor.
+            child.pipe.send_bytes(encode(StartAttempt(attempt.claimed, attempt.start_until_ns)))
             settlement = self._receive_settlement(child, attempt)
         except (EOFError, OSError):
             return self._outcome_mapper.retry(attempt, self._remove_dead(thread))
+        except Exception as error:  # noqa: BLE001  a message that cannot be encoded, or not be decoded
+            child.kill()
+            self._remove_dead(thread)
+            return self._outcome_mapper.retry(attempt, Failure("INTERNAL:PROCESS_DIED", describe(error)))
         self._recycle(thread, child)
         return settlement
 

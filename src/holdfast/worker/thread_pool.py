@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
-from ..errors import StoreError
 from ..model.job import Settlement, Sweep
 from ..store.protocol import Store
 from .attempt import Attempt
@@ -19,6 +18,7 @@ from .dispatcher import Dispatcher
 
 MAX_UNSETTLED_NS = 25_000_000
 MAX_WAIT_SECONDS = 1.0
+MAX_SWEPT = 1000  # housekeeping moves the rest
 CLOSE_POLL_SECONDS = 0.01
 MAX_CLOSE_SECONDS = 5.0
 Execute = Callable[["PoolThread", Attempt], Settlement]
@@ -85,7 +85,11 @@ class ThreadPool:
                 if self._idle:
                     self._idle.pop().wake_up.release()
                 elif self._thread_count < self.size and not self._closed:
-                    self._start()
+                    try:
+                        self._start()
+                    except RuntimeError as error:  # the system has no thread left
+                        self._dispatcher.note_error("starting a thread", error)
+                        return number
                 else:
                     return number
         return max(0, count)
@@ -112,21 +116,21 @@ class ThreadPool:
                 break
 
     def _start(self) -> None:
-        self._thread_count += 1
         thread = PoolThread()
         thread.stop = partial(self._abandon, thread)
         threading.Thread(target=self._run_thread, args=(thread,), name=f"holdfast-{self._name}", daemon=True).start()
+        self._thread_count += 1
 
     def _run_thread(self, thread: PoolThread) -> None:
         try:
             while not thread.abandoned:
                 try:
                     attempt = self._next_attempt(thread)
-                except StoreError as error:  # housekeeping wakes the thread again
-                    self._dispatcher.back_off(error)
+                except Exception as error:  # noqa: BLE001  whatever it is, this thread is needed for other jobs
+                    self._dispatcher.note_error("claiming jobs", error)
                     if self._closed or self._dispatcher.fatal_error is not None:
                         return
-                    self._park(thread)
+                    self._park(thread)  # housekeeping wakes it again
                     continue
                 if attempt is None:
                     return
@@ -145,10 +149,13 @@ class ThreadPool:
         self.busy.add(attempt)
         attempt.stop = thread.stop
         # Checked after the attempt became active: either this thread sees the flag, or the closing one the attempt.
-        if self._closed or not self._dispatcher.has_fresh_lease(attempt):
-            self._dispatcher.give_back_active(attempt)
-        else:
-            self._dispatcher.finish(attempt, self._execute(thread, attempt))  # never raises
+        try:
+            if self._closed:
+                self._dispatcher.give_back_active(attempt)
+            else:
+                self._dispatcher.finish(attempt, self._execute(thread, attempt))
+        except Exception as error:  # noqa: BLE001  `execute` should not raise; if it does, only this attempt fails
+            self._dispatcher.finish_with_error(attempt, error)
         self.busy.discard(attempt)
 
     def _abandon(self, thread: PoolThread) -> None:
@@ -214,4 +221,4 @@ class ThreadPool:
         deaths = self._store.wait_for_commit(seen, MAX_WAIT_SECONDS, until_due=True)
         if deaths != self._deaths_seen:
             self._deaths_seen = deaths
-            self._store.jobs.sweep(Sweep.WORKERS)
+            self._store.jobs.sweep(Sweep.WORKERS, MAX_SWEPT)

@@ -27,7 +27,7 @@ from .claiming import ClaimPlanner, RunTimes, ServedQueue
 from .dispatcher import Dispatcher
 from .event_loop import EventLoop
 from .executor import Executor
-from .housekeeping import MAX_STUCK, SLOW_NS, Housekeeping
+from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, Housekeeping
 from .job_log import JobLog
 from .outcomes import OutcomeMapper
 from .process_pool import ProcessPool, Spawn
@@ -105,7 +105,8 @@ class WorkerRun:
         self.id = _new_id()
         self._parts, self._store = parts, parts.store
         self._wake_up = WakeUp()
-        self._job_log, self._run_times = JobLog(), RunTimes()
+        self._job_log = JobLog(last_transitions=parts.store.jobs.last_transitions)
+        self._run_times = RunTimes()
         self.outcome_mapper = outcome_mapper = OutcomeMapper(parts.errors, parts.random)
         executor = Executor(outcome_mapper, parts.clock, parts.middleware, parts.store, parts.backing)
         self.dispatcher = Dispatcher(
@@ -161,10 +162,10 @@ class WorkerRun:
         )
         with StopSignals(self.stop), closing(self._job_log):
             self._store.workers.register(self._record(), self._parts.retention)
-            self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES)
-            self._parts.scheduler.store_declared()
+            self._store.jobs.sweep(Sweep.WORKERS | Sweep.LEASES, MAX_SWEPT)
             try:
                 self._threads.wake_or_start_threads(1)
+                self._parts.scheduler.store_declared(lambda: self._stopping)
                 self._run_until_stopped(housekeeping)
                 self._drain(housekeeping)
             finally:
@@ -193,7 +194,7 @@ class WorkerRun:
         return round(self.options.lease * SECOND)
 
     def held_attempts(self) -> Iterator[Attempt]:
-        """Yield every attempt that this worker has claimed, started or not."""
+        """Yield every attempt that is running or waits to start."""
         yield from self.dispatcher.active.copy()
         for pool in self._pools.values():
             yield from list(pool.ready)
@@ -258,6 +259,8 @@ class WorkerRun:
             if self.dispatcher.fatal_error is not None:
                 raise self.dispatcher.fatal_error
             if self.options.until_idle:
+                if self.dispatcher.lasting_error is not None:  # it would never be idle
+                    raise self.dispatcher.lasting_error
                 idle_rounds = idle_rounds + 1 if self._is_idle() else 0
                 if idle_rounds > 1:
                     return
@@ -267,7 +270,7 @@ class WorkerRun:
 
     def _is_idle(self) -> bool:
         """Return whether nothing is running or unsettled, and no job is ready that this worker serves."""
-        if self.dispatcher.is_busy() or any(True for _ in self.held_attempts()):
+        if self.dispatcher.is_busy():
             return False
         return self.dispatcher.settle_and_claim(None) is False
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 from holdfast import Holdfast, Task
 from holdfast.cron import plan
 from holdfast.errors import InvalidArguments, InvalidInput, InvalidTask, ScheduleNotFound
+from holdfast.model.schedule import ScheduleRecord
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
 from support.backend import Backend
 from support.refusals import told
-from support.scheduling import MINUTE, NOON, POLICIES, YEAR, Sql, fired, stored_fires
+from support.running_worker import RunningWorker, comes_true
+from support.scheduling import MINUTE, NOON, POLICIES, YEAR, Sql, fire_all, fired, stored_fires
 
 # --- at run time ---
 
@@ -148,11 +151,93 @@ def test_schedules_are_listed_by_name_however_many(app: Holdfast, work: Task[...
 def test_all_that_are_due_fire_however_many(
     app: Holdfast, work: Task[..., None], scheduler: Scheduler, clock: FakeClock
 ) -> None:
-    for number in range(250):
-        app.schedules.add(f"s{number}", "*/5 * * * *", work)
+    add_many(app, work, 250)
     clock.advance(5 * MINUTE)
-    assert scheduler.fire_due() == 300.0
+    assert fire_all(scheduler) == 300.0
     assert fired(app) == [5] * 250
+
+
+def add_many(app: Holdfast, task: Task[..., None], count: int, **options: Any) -> None:
+    for number in range(count):
+        app.schedules.add(f"s{number:04}", "*/5 * * * *", task, **options)
+
+
+def test_many_that_are_due_fire_in_steps_of_a_few_transactions(
+    app: Holdfast, work: Task[..., None], scheduler: Scheduler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_many(app, work, 250)
+    clock.advance(5 * MINUTE)
+    transactions: list[int] = []
+    run = app.store.database.run  # type: ignore[attr-defined]
+    monkeypatch.setattr(app.store.database, "run", lambda *given, **how: transactions.append(1) or run(*given, **how))  # type: ignore[attr-defined]
+    assert scheduler.fire_due() == 0.0, "there are more"
+    assert (len(transactions), len(fired(app))) == (2, 200)
+    assert scheduler.fire_due() == 300.0
+    assert (len(transactions), len(fired(app))) == (3, 250)
+
+
+def test_a_step_is_bounded_by_the_number_of_jobs_as_well(
+    app: Holdfast, work: Task[..., None], scheduler: Scheduler, clock: FakeClock
+) -> None:
+    add_many(app, work, 5, missed="catch_up", catch_up_limit=400)
+    clock.advance(400 * 5 * MINUTE)
+    assert scheduler.fire_due() == 0.0
+    assert app.jobs.count() == 1200
+    assert fire_all(scheduler) == 300.0
+    assert app.jobs.count() == 2000
+
+
+def test_one_that_cannot_be_enqueued_keeps_the_others_of_its_transaction_from_nothing(
+    app: Holdfast, work: Task[..., None], scheduler: Scheduler, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_many(app, work, 3)
+    clock.advance(5 * MINUTE)
+    job = ScheduleRecord.job
+
+    def refuse(self: ScheduleRecord, fire_at: int) -> Any:
+        if self.name == "s0001":
+            raise TypeError("not a number")
+        return job(self, fire_at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScheduleRecord, "job", refuse)
+        fire_all(scheduler)
+    assert len(fired(app)) == 2
+    assert "schedule 's0001' cannot fire" in caplog.text
+
+
+def test_a_worker_stops_and_runs_jobs_while_many_schedules_catch_up(
+    app: Holdfast, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is short, and housekeeping looks whether the worker is to stop before the next one."""
+    ran = threading.Event()
+
+    @app.task
+    def innocent() -> None:
+        ran.set()
+
+    @app.task
+    def scheduled() -> None: ...
+
+    add_many(app, scheduled, 1000)
+    clock.advance(5 * MINUTE)
+    steps: list[int] = []
+    fire_due = Scheduler.fire_due
+
+    def step(self: Scheduler) -> float:
+        steps.append(1)
+        seconds = fire_due(self)
+        if len(steps) == 2:
+            innocent.enqueue()
+            comes_true(ran, "a job runs while there are more")
+            running.worker.stop()
+        return seconds
+
+    monkeypatch.setattr(Scheduler, "fire_due", step)
+    with RunningWorker(app, concurrency=2, grace=60) as running:
+        running.report()
+    assert len(steps) == 2
+    assert app.jobs.count(task="scheduled") == 400
 
 
 # --- pause, resume, remove ---

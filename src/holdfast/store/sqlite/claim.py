@@ -13,7 +13,8 @@ from .workers import Workers
 from .workflow import Workflows
 
 WINDOW_STEPS = 128  # each queue is a step, and each task in it
-SWEEP_ROWS = 1000
+SWEEP_ROWS = 1000  # in one transaction
+SWEPT_BEFORE_CLAIM = 5000  # if more are due, the next claim moves the rest, so that jobs run meanwhile
 Times = dict[str, int]  # now and boot_now
 Pair = tuple[str, str]  # a queue and a task
 PairRow = tuple[str, str, int]  # a pair, and whether its queue is paused
@@ -119,22 +120,22 @@ class Claim:
             return _in_order(one)
         found = self._db.run(peek_and_claim, atomic=True)
         if isinstance(found, Sweep):
-            self.sweep(found)
+            self.sweep(found, SWEPT_BEFORE_CLAIM)
             found = self._db.run(claim, atomic=True)
         self._busy_queue = queue if found else None
         return _in_order(found)
 
-    def sweep(self, what: Sweep = Sweep.ALL) -> int:
-        """Move jobs that are due, expired, orphaned or unblocked. Return how many."""
+    def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
+        """Move jobs that are due, expired, orphaned or unblocked, up to about `limit` of a kind. Return how many."""
         moved = 0
         if Sweep.DUE in what:
-            moved += self._db.in_batches(self._promote_batch)
+            moved += self._db.in_batches(self._promote_batch, limit)
         if Sweep.ENDINGS in what:
-            moved += self._workflows.resolve()
+            moved += self._workflows.resolve(limit)
         if Sweep.WORKERS in what:
-            moved += self._workers.recover_lost()
+            moved += self._workers.recover_lost(limit)
         if Sweep.LEASES in what:
-            moved += self._db.in_batches(self._recover_batch)
+            moved += self._db.in_batches(self._recover_batch, limit)
         return moved
 
     def _promote_batch(self, connection: sqlite3.Connection) -> int:

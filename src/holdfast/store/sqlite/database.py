@@ -13,11 +13,12 @@ from random import Random
 from typing import Any, TypeVar
 
 from ...clock import Clock
-from ...errors import ForeignConnection, StoreClosed, UsedAfterFork
+from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
 from ..connections import caller_connection
 from ..statements import Statements
 from .engine.borrowed import BorrowedEngine
 from .engine.engine import Engine, Options
+from .engine.errors import SQLITE_ERRORS
 from .engine.fork import register_forkable
 from .engine.transaction import CompletingTransaction, Transaction
 from .engine.worker_locks import lock_path
@@ -108,10 +109,10 @@ class Database:
         """Run the work inside an open transaction of `transaction()`."""
         return self.engine().run_for_caller(transaction._open_caller(), work)
 
-    def in_batches(self, work: Work[int]) -> int:
-        """Run the work in short transactions until it returns 0. Return the sum of what it returned."""
+    def in_batches(self, work: Work[int], limit: int | None = None) -> int:
+        """Run the work in short transactions until it returns 0, or the sum has reached the limit. Return the sum."""
         total = 0
-        while batch := self.run(work, wakes=True):
+        while (limit is None or total < limit) and (batch := self.run(work, wakes=True)):
             total += batch
         return total
 
@@ -130,7 +131,7 @@ class Database:
             return self.with_engine(lambda engine: engine.read(work))
         try:
             return work(pinned)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.engine().writer.raise_for(error)
 
     def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -193,6 +194,10 @@ class Database:
 
     def wait_as_worker(self) -> None:
         """Wait longer for the write lock from now on: no user waits for a process that runs jobs."""
+        if self._conn is not None:
+            raise TransactionError(
+                "the app is on a connection of a test: run its jobs with drain or inline, not a worker"
+            )
         self._runs_jobs = True
         self.engine().busy_retry.timeout = self.options.worker_busy_timeout
 

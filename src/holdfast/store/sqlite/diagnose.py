@@ -32,11 +32,13 @@ from ...model.diagnosis import (
 )
 from ...model.stats import WaitingJob
 from ..blob_store import CheckedBlobs
+from ..rows import record
 from ..statements import Statements, as_json
 from ..statistics import Statistics, StatisticsReader
+from .constraints import broken_rows
 from .database import Database
 from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
-from .engine.errors import code_of, is_busy, translate
+from .engine.errors import SQLITE_ERRORS, code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
 from .migrate import Migrations, compare, expected
@@ -52,7 +54,8 @@ WINDOW = 20_000  # rows read at either end of an index
 NEWEST = 1000  # jobs or events
 MOST_BLOBS = 2000
 MOST_DUE = 1000  # jobs that are due and still scheduled, those of paused queues included
-MOST_PROBLEMS = 10  # that SQLite's integrity check reports
+MOST_PROBLEMS = 1000  # that SQLite's integrity check reports
+_OF_A_ROW = re.compile(r"CHECK constraint failed in |(NULL|TEXT|NUMERIC) value in ")  # see `broken_rows`
 SECONDS_PER_QUERY = 0.25  # unless the diagnosis is deep
 INSTRUCTIONS_PER_TICK = 10_000  # of SQLite's virtual machine, between two looks at the clock
 LARGEST_CHECKED_BYTES = 64 * 1024 * 1024
@@ -98,6 +101,9 @@ class DiagnosisReader:
             diagnosis.settings = self._settings(is_open)
         with part("schema"):
             diagnosis.schema = compare(self._connection, self._sql, diagnosis.prefix)
+        with part("broken_rows"):
+            window = -1 if diagnosis.deep else WINDOW
+            diagnosis.broken_rows = broken_rows(self._connection, self._sql, diagnosis.prefix, window)
         with part("workers"):
             diagnosis.workers = present_workers(self._connection, self._sql, self._path)
         values = self._parameters(diagnosis)
@@ -117,7 +123,7 @@ class DiagnosisReader:
             diagnosis.ready_jobs = [ReadyJobs(queue, task, count, count >= LIMIT) for queue, task, count in rows]
         with part("paused_queues"):
             rows = self._rows("paused_queues", values)
-            diagnosis.paused_queues = [PausedQueue(name, at, bool(has_ready)) for name, at, has_ready in rows]
+            diagnosis.paused_queues = [record(PausedQueue, row) for row in rows]
         with part("clock"):
             steps = self._rows("clock_steps", values)[0]
             diagnosis.clock = ClockHistory(self._meta("boot_id"), self._clock.boot_id(), *steps)
@@ -142,10 +148,10 @@ class DiagnosisReader:
         ready = self._rows("longest_ready", {"places": places, "limit": NO_LIMIT} | LONGEST_READY)
         due = self._rows("longest_due", {"now": now, "limit": MOST_DUE})
         waiting = [
-            WaitingJob(id, queue, task, since, status)
+            record(WaitingJob, (*row, status))
             for status, rows in (("ready", ready), ("scheduled", due))
-            for id, queue, task, since in rows
-            if queue not in paused and (queues is None or queue in queues)
+            for row in rows
+            if row[1] not in paused and (queues is None or row[1] in queues)
         ]
         oldest = min(waiting, key=lambda job: job.since, default=None)
         attempts = Counter[str]()
@@ -207,7 +213,7 @@ class DiagnosisReader:
         began = time.monotonic()
         check = "integrity_check" if diagnosis.deep else "quick_check"
         rows = self._connection.execute(f"PRAGMA {check}({MOST_PROBLEMS})").fetchmany(MOST_PROBLEMS)
-        diagnosis.integrity = [str(row[0]) for row in rows if row[0] != "ok"]
+        diagnosis.integrity = [str(row[0]) for row in rows if row[0] != "ok" and not _OF_A_ROW.match(str(row[0]))]
         diagnosis.integrity_seconds = time.monotonic() - began
 
     # --- reading ---
@@ -220,7 +226,7 @@ class DiagnosisReader:
             yield
         except _Skip as skip:
             diagnosis.skipped.append(SkippedPart(name, skip.reason, skip.detail))
-        except (sqlite3.Error, HoldfastError, msgspec.DecodeError) as error:
+        except (*SQLITE_ERRORS, HoldfastError, msgspec.DecodeError) as error:
             diagnosis.skipped.append(SkippedPart(name, _skip_reason(error), str(error)))
         else:
             diagnosis.examined.add(name)
@@ -258,6 +264,8 @@ class _Skip(Exception):
 
 
 def _skip_reason(error: Exception) -> SkipReason:
+    if isinstance(error, UnicodeDecodeError):
+        return "damaged"
     if not isinstance(error, sqlite3.Error):
         return "busy" if isinstance(error, StoreBusy) else "other"
     if is_busy(error):
@@ -317,7 +325,7 @@ class OfflineDatabase:
                     if code_of(error) == sqlite3.SQLITE_ERROR:  # most likely a missing table
                         Migrations(connection, self._prefix).require_current()
                     raise
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise translate(error, self.path) from error
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...model.blocker import Blocker, JobDetails
 from ...model.job import JobRecord
+from ..rows import integer, record
 from ..statements import as_json
 from .claim import START, WINDOW_STEPS
 from .database import Database
@@ -28,7 +29,7 @@ class Explain:
             if record is None or row is None:
                 return None
             transition, actor, lease, paused, unresolved = row
-            left = None if lease is None else lease - self._clock.boot_now()
+            left = None if lease is None else integer(lease) - self._clock.boot_now()
             behind = self._indirect_blockers(connection, record)
             return JobDetails(record, transition, actor, left, bool(paused), bool(unresolved), behind)
 
@@ -38,7 +39,7 @@ class Explain:
         if job.status != "blocked" or job.external:
             return []
         wanted = {"job": job.id, "limit": MAX_INDIRECT_BLOCKERS, "bound": MAX_SCANNED}
-        return [Blocker(*row) for row in connection.execute(self._sql.indirect_blockers, wanted).fetchall()]
+        return [record(Blocker, row) for row in connection.execute(self._sql.indirect_blockers, wanted).fetchall()]
 
     def count_ahead(self, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str], limit: int) -> int:
         """Count the ready jobs that a worker with these queues, in this order, and these tasks would run first.

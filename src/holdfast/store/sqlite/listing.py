@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ...model.job import Counted, Criteria, Cursor, JobRecord, Listed, Status
+from ..rows import record
 from ..statements import Statements, as_json
 from ..statistics import ZONE_IDS, Statistics
 from . import listing_plan
@@ -223,7 +224,7 @@ class Listing:
 
     def _records(self, connection: sqlite3.Connection, ids: Sequence[int]) -> builtins.list[JobRecord]:
         statement = self._sql.records.replace("{columns}", COLUMNS)
-        return [JobRecord(*row) for row in connection.execute(statement, {"batch": as_json(ids)}).fetchall()]
+        return [record(JobRecord, row) for row in connection.execute(statement, {"batch": as_json(ids)}).fetchall()]
 
     def _search(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange, limit: int) -> Search:
         clause, values = where(replace(criteria, ids=None), self._db.options.prefix)

@@ -2,14 +2,16 @@
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ...clock import SECOND
-from ...model.job import JobRecord, TimelineEntry
+from ...model.job import JobRecord, LastTransition, TimelineEntry
 from ...model.stats import EventRecord
-from ..statements import Statements
+from ..rows import record
+from ..statements import Statements, as_json
 from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
@@ -25,7 +27,7 @@ OBVIOUS_EVENTS = frozenset({"enqueued", "claimed", "succeeded", "removed"})
 def event_record(
     id: int, job_id: int | None, at: int, event: str, attempt: int | None, actor: str | None, *rest: Any
 ) -> EventRecord:
-    return EventRecord(id, job_id, at, event, attempt, actor, _detail(event, *rest))
+    return record(EventRecord, (id, job_id, at, event, attempt, actor, _detail(event, *rest)))
 
 
 def timeline(events: list[EventRecord], attempts: list[Any]) -> list[TimelineEntry]:
@@ -49,7 +51,7 @@ def _attempt(row: tuple[Any, ...]) -> TimelineEntry:
         "fingerprint": fingerprint,
     }
     detail = {name: value for name, value in known.items() if value is not None}
-    return TimelineEntry(claimed_at or 0, "attempt", outcome or "running", attempt, worker, detail)
+    return record(TimelineEntry, (claimed_at or 0, "attempt", outcome or "running", attempt, worker, detail))
 
 
 def _detail(
@@ -77,7 +79,7 @@ def read_detail(text: str) -> dict[str, Any]:
 
 def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
     row = connection.execute(sql.get.replace("{columns}", COLUMNS), (job_id,)).fetchone()
-    return None if row is None else JobRecord(*row)
+    return None if row is None else record(JobRecord, row)
 
 
 class ReadJobs:
@@ -88,6 +90,10 @@ class ReadJobs:
 
     def get(self, job_id: int) -> JobRecord | None:
         return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
+
+    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
+        rows = self._db.rows(self._sql.last_transitions, (as_json(ids),))
+        return {row[0]: record(LastTransition, row[1:]) for row in rows}
 
     def history(self, job_id: int) -> list[TimelineEntry]:
         def work(connection: sqlite3.Connection) -> list[TimelineEntry]:

@@ -11,8 +11,10 @@ from ...blobs import PLACEHOLDER
 from ...errors import InvalidInput
 from ...model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
 from ..protocol import ScheduleAction
+from ..rows import fitting
 from ..statements import as_json
 from .blobs import Blobs
+from .constraints import DamagedJobs
 from .database import Database
 from .enqueue import Enqueue
 
@@ -24,8 +26,9 @@ _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 class SqliteSchedules:
     """Implements ScheduleStore."""
 
-    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue) -> None:
+    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
+        self._fire_due = damaged.guarded(self._fire_each)
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
@@ -101,22 +104,40 @@ class SqliteSchedules:
         return self._db.read(work)
 
     def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
-        def work(connection: sqlite3.Connection) -> builtins.list[int]:
-            if plan.moments and plan.moments[-1] > self._clock.now():
-                return []  # the clock was set back since the plan was made
-            values = {"name": schedule.name, "revision": schedule.revision}
-            advanced = {"handled_at": plan.handled_at, "next_at": plan.next_at}
-            if connection.execute(self._sql.advance_schedule, values | advanced).rowcount == 0:
-                return []  # another worker fired it, or an operator changed it
-            fired = [self._fire_one(connection, schedule, moment, blob) for moment in plan.moments]
-            if fired:
-                connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
-            return [job_id for job_id in fired if job_id is not None]
+        return self.fire_all([(schedule, plan)])
 
-        is_large = bool(plan.moments) and self._blobs.store.is_large(schedule.args)
-        blob = self._blobs.put(schedule.args, reserve=True) if is_large else None
-        self._db.require_space(0 if blob is not None else len(schedule.args) * len(plan.moments))
-        return self._db.run(work, durable=bool(plan.moments), wakes=True)
+    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        return self._fire_due(due)
+
+    def _fire_each(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        def work(connection: sqlite3.Connection) -> builtins.list[int]:
+            ids: builtins.list[int] = []
+            for (schedule, plan), blob in zip(due, blobs, strict=True):
+                ids += self._fire_here(connection, schedule, plan, blob)
+            return ids
+
+        is_large = self._blobs.store.is_large
+        blobs = [
+            self._blobs.put(schedule.args, reserve=True) if plan.moments and is_large(schedule.args) else None
+            for schedule, plan in due
+        ]
+        sizes = [len(schedule.args) * len(plan.moments) for schedule, plan in due]
+        self._db.require_space(sum(size for size, blob in zip(sizes, blobs, strict=True) if blob is None))
+        return self._db.run(work, durable=any(plan.moments for _, plan in due), wakes=True)
+
+    def _fire_here(
+        self, connection: sqlite3.Connection, schedule: ScheduleRecord, plan: DueOccurrences, blob: str | None
+    ) -> builtins.list[int]:
+        if plan.moments and plan.moments[-1] > self._clock.now():
+            return []  # the clock was set back since the plan was made
+        values = {"name": schedule.name, "revision": schedule.revision}
+        advanced = {"handled_at": plan.handled_at, "next_at": plan.next_at}
+        if connection.execute(self._sql.advance_schedule, values | advanced).rowcount == 0:
+            return []  # another worker fired it, or an operator changed it
+        fired = [self._fire_one(connection, schedule, moment, blob) for moment in plan.moments]
+        if fired:
+            connection.execute(self._sql.prune_fires, {"name": schedule.name, "keep": FIRES_KEPT})
+        return [job_id for job_id in fired if job_id is not None]
 
     def _fire_one(
         self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
@@ -157,7 +178,7 @@ class SqliteSchedules:
 
 
 def _record(row: tuple[Any, ...]) -> ScheduleRecord:
-    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, row, strict=True)))
+    return ScheduleRecord(**dict(zip(ScheduleRecord.__struct_fields__, fitting(ScheduleRecord, row), strict=True)))
 
 
 def _next_after(schedule: NewSchedule, moment: int) -> int:

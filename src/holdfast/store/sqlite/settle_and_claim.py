@@ -9,7 +9,7 @@ from typing import Any
 
 from ...model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
 from ..statements import as_json
-from .claim import Claim, ClaimGroup, ClaimPlan, ReadyPairScanner, required_sweep
+from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ReadyPairScanner, required_sweep
 from .database import Database
 from .settle import Settle, as_row
 from .workflow import Workflows
@@ -94,7 +94,7 @@ class SettleAndClaim:
 
         plans = self._db.run(plan, atomic=True)
         if plans and (plans[0].due or plans[0].expired):
-            self._claims.sweep(required_sweep(plans[0].due, plans[0].expired))
+            self._claims.sweep(required_sweep(plans[0].due, plans[0].expired), SWEPT_BEFORE_CLAIM)
             plans = self._db.run(plan, atomic=True)
         return [(request, plan.groups) for request, plan in zip(requests, plans, strict=True) if plan.groups]
 

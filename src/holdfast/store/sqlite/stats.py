@@ -6,8 +6,10 @@ from shutil import disk_usage
 from typing import Any
 
 from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
+from ..rows import record
 from ..statements import as_json
 from ..statistics import Statistics
+from .constraints import DamagedJobs
 from .database import Database
 from .engine.checkpoint import file_size
 from .read import EVENT_COLUMNS, event_record
@@ -22,11 +24,12 @@ WAITING = ("running", "ready", "scheduled", "blocked")
 
 
 class SqliteStatistics:
-    def __init__(self, db: Database, statistics: Statistics) -> None:
+    def __init__(self, db: Database, statistics: Statistics, damaged: DamagedJobs) -> None:
         self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
+        self._fold = damaged.guarded(statistics.fold)
 
     def fold(self) -> int:
-        return self._statistics.fold() + self._statistics.delete_removed()
+        return self._fold() + self._statistics.delete_removed()
 
     # --- counts ---
 
@@ -47,7 +50,7 @@ class SqliteStatistics:
                 places = as_json([(one.queue, one.task or "") for one in counts if one.status == status])
                 given = {"places": places, "limit": limit, "now": self._clock.now()}
                 rows = self._oldest(connection, status, given)
-                found += [WaitingJob(id, queue, task, since, status) for id, queue, task, since in rows]
+                found += [record(WaitingJob, (*row, status)) for row in rows]
             return found
 
         return self._statistics.read(work)

@@ -8,10 +8,12 @@ from ...blobs import BlobStore
 from ...clock import Clock
 from ...errors import StoreError
 from ..blob_store import CheckedBlobs, FileBlobs
+from ..protocol import StatementObserver
 from ..prune import Prune
 from ..statistics import Statistics
 from .blobs import Blobs
 from .claim import Claim
+from .constraints import DamagedJobs
 from .database import Database
 from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
@@ -70,6 +72,7 @@ class SqliteStore:
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
         workers = Workers(db, workflows)
         claim = Claim(db, workers, workflows)
+        damaged = DamagedJobs(db)
         reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), PruneRunLock(workers)
         self.jobs = _Jobs(
             enqueue,
@@ -80,11 +83,12 @@ class SqliteStore:
             reading,
             listing,
             blobs,
+            damaged,
         )
-        self.workers = _Workers(workers)
+        self.workers = _Workers(workers, damaged)
         self.workflows = _Workflows(workflows, Explain(db))
-        self.schedules = SqliteSchedules(db, blobs, enqueue)
-        self.statistics = SqliteStatistics(db, statistics)
+        self.schedules = SqliteSchedules(db, blobs, enqueue, damaged)
+        self.statistics = SqliteStatistics(db, statistics, damaged)
         self.pruning = Prune(db, db.sql, clock, run_lock, workflows, blobs)
         self.file = File(db, Diagnostics(db, checked_blobs), Repairs(db, statistics))
 
@@ -130,22 +134,24 @@ class _Jobs:
         reading: ReadJobs,
         listing: Listing,
         blobs: Blobs,
+        damaged: DamagedJobs,
     ) -> None:
         self.insert, self.insert_many = enqueue.insert, enqueue.insert_many
-        self.claim_messages, self.sweep = claim.claim_messages, claim.sweep
-        self.settle_and_claim = settle_and_claim.settle_and_claim
+        self.claim_messages, self.sweep = damaged.guarded(claim.claim_messages), damaged.guarded(claim.sweep)
+        self.settle_and_claim = damaged.guarded(settle_and_claim.settle_and_claim)
         self.settle, self.renew, self.operate = settle.settle, settle_and_claim.renew, operate.operate
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
+        self.last_transitions = reading.last_transitions
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
 
 
 class _Workers:
     """Implements WorkerStore."""
 
-    def __init__(self, workers: Workers) -> None:
-        self.register, self.unregister = workers.register, workers.unregister
-        self.heartbeat, self.list = workers.heartbeat, workers.list
+    def __init__(self, workers: Workers, damaged: DamagedJobs) -> None:
+        self.register, self.unregister = damaged.guarded(workers.register), damaged.guarded(workers.unregister)
+        self.heartbeat, self.list = damaged.guarded(workers.heartbeat), workers.list
 
 
 class _Workflows:
@@ -174,6 +180,7 @@ def open_store(
     random: Random,
     token: str,
     conn: Any = None,
+    observer: StatementObserver | None = None,
 ) -> SqliteStore:
     """Open the database. conn: use only this connection, for tests; the URL then names a place for blobs."""
     options = Options(
@@ -187,5 +194,6 @@ def open_store(
         guard_connections=guard_connections,
         blobs=blobs,
         blob_bytes=blob_bytes,
+        observer=observer,
     )
     return SqliteStore(options, clock, random, token, conn)

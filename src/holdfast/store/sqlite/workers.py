@@ -14,6 +14,7 @@ from ...model.job import Lease
 from ...model.worker import WorkerLimits, WorkerRecord, WorkerStatus
 from ...retention import from_json as retention_from_json
 from ...text import plural
+from ..rows import integer, record, text
 from ..statements import Statements, as_json
 from .database import Database
 from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, presence
@@ -43,22 +44,26 @@ def _attendance(
     connection: sqlite3.Connection, sql: Statements, path: Path, claimed: ClaimedCounts
 ) -> list[WorkerStatus]:
     found = []
-    for number, inode, *row in connection.execute(sql.workers).fetchall():
-        worker = _as_worker(*row)
-        has_ended = worker.ended_at is not None
-        state = "ended" if has_ended else presence(path, Slot(number, inode), worker.pid, worker.host)
+    for number, inode, id, pid, host, queues, tasks, *plain, limits in connection.execute(sql.workers).fetchall():
+        row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits))
+        worker, slot = record(WorkerRecord, row), record(Slot, (number, inode))
+        state = "ended" if worker.ended_at is not None else presence(path, slot, worker.pid, worker.host)
         found.append(WorkerStatus(worker, state, claimed.get(worker.id, [])))
     return found
 
 
-def _as_worker(id: str, pid: int, host: str, queues: str | None, tasks: str, *rest: Any) -> WorkerRecord:
-    *plain, limits = rest
-    plain.append(WorkerLimits() if limits is None else msgspec.json.decode(limits, type=WorkerLimits))
-    return WorkerRecord(id, pid, host, _texts(queues), _texts(tasks) or (), *plain)
+def _limits(stored: Any) -> WorkerLimits:
+    try:
+        return WorkerLimits() if stored is None else msgspec.json.decode(text(stored), type=WorkerLimits)
+    except msgspec.DecodeError:  # plain SQL
+        return WorkerLimits()
 
 
-def _texts(stored: str | None) -> tuple[str, ...] | None:
-    return None if stored is None else tuple(msgspec.json.decode(stored, type=list[str]))
+def _texts(stored: Any) -> tuple[str, ...] | None:
+    try:
+        return None if stored is None else tuple(msgspec.json.decode(text(stored), type=list[str]))
+    except msgspec.DecodeError:  # plain SQL
+        return ()
 
 
 class Workers:
@@ -70,6 +75,7 @@ class Workers:
 
     def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
         """Register a worker. Other processes see it as alive while this process lives."""
+        self._db.wait_as_worker()
         slot = self.lock_file().acquire()
 
         def work(connection: sqlite3.Connection) -> None:
@@ -85,7 +91,6 @@ class Workers:
             raise
         self.slots[worker.id] = slot
         self._db.has_workers = True
-        self._db.wait_as_worker()
         self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
 
     def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:
@@ -135,12 +140,14 @@ class Workers:
         """Return the running workers and the last ones that ended, newest first."""
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
 
-    def recover_lost(self) -> int:
-        """running -> ready or failed, for all jobs that dead workers held. Returns how many."""
+    def recover_lost(self, limit: int | None = None) -> int:
+        """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many."""
         recovered = 0
         for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
-            if self.lock_file().is_free(Slot(*slot)):
-                recovered += self._recover_from(worker_id)
+            if limit is not None and recovered >= limit:
+                break
+            if self.lock_file().is_free(record(Slot, slot)):
+                recovered += self._recover_from(worker_id, None if limit is None else limit - recovered)
         return recovered
 
     def renew_for_live_workers(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
@@ -152,14 +159,14 @@ class Workers:
         names = {row[0] for row in connection.execute(self._sql.workers_with_expired_leases, times).fetchall()}
         if not names:
             return
-        for worker_id, number, inode, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
-            if worker_id in names and (worker_id in self.slots or self._is_alive(Slot(number, inode), pid, host)):
-                connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": lease})
+        for worker_id, *slot, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
+            if worker_id in names and (worker_id in self.slots or self._is_alive(record(Slot, slot), pid, host)):
+                connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": integer(lease)})
 
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
         return presence(self._db.options.path, slot, pid, host) == "alive"
 
-    def _recover_from(self, worker_id: str) -> int:
+    def _recover_from(self, worker_id: str, limit: int | None) -> int:
         def work(connection: sqlite3.Connection) -> int:
             values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": RECOVERY_ROWS}
             # Both select the same rows, so each batch moves all of them: to failed or to ready.
@@ -170,10 +177,11 @@ class Workers:
                 self._end(connection, worker_id, "lost")
             return moved
 
-        recovered = 0
-        while batch := self._db.run(work, wakes=True):
-            recovered += batch
-        log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
+        recovered = self._db.in_batches(work, limit)
+        if limit is not None and recovered >= limit:  # the next sweep goes on
+            log.warning("worker %s died; recovered %s so far", worker_id, plural(recovered, "job"))
+        else:
+            log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
         return recovered
 
     def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:

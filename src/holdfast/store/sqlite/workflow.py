@@ -17,6 +17,7 @@ from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, Job
 from ...model.blocker import Blocker, Blockers, WaitingJobs
 from ...model.job import Inserted, JobRecord, NewJob
 from ...model.workflow import BatchRecord, Deletion, Links
+from ..rows import record
 from ..statements import as_json
 from ..statistics import Statistics
 from .blobs import Blobs
@@ -126,7 +127,7 @@ class Workflows:
                 return Blockers([], 0, 0)
             wanted = {"job": job_id, "limit": limit, "urgent": urgent_first}
             rows = connection.execute(self._sql.blockers, wanted).fetchall()
-            return Blockers([Blocker(*row) for row in rows], total, holding)
+            return Blockers([record(Blocker, row) for row in rows], total, holding)
 
         return self._db.read(work)
 
@@ -193,7 +194,7 @@ class Workflows:
             if row is None:
                 return None
             counts = dict(connection.execute(self._sql.batch_counts, (row[0],)).fetchall())
-            return BatchRecord(*(*row, counts))
+            return record(BatchRecord, (*row, counts))
 
         return self._db.read(work)
 
@@ -254,10 +255,10 @@ class Workflows:
 
     # --- resolving ends ---
 
-    def resolve(self) -> int:
+    def resolve(self, limit: int | None = None) -> int:
         """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, and fail external
-        jobs after their timeout. Returns how many rows were processed."""
-        return self._db.in_batches(self._resolve_some)
+        jobs after their timeout, until so many rows were processed. Returns how many."""
+        return self._db.in_batches(self._resolve_some, limit)
 
     def _resolve_some(self, connection: sqlite3.Connection) -> int:
         times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
@@ -325,4 +326,4 @@ class Workflows:
         return job_id
 
     def _records(self, template: str, wanted: dict[str, Any]) -> list[JobRecord]:
-        return [JobRecord(*row) for row in self._db.rows(template.replace("{columns}", COLUMNS), wanted)]
+        return [record(JobRecord, row) for row in self._db.rows(template.replace("{columns}", COLUMNS), wanted)]

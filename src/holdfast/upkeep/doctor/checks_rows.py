@@ -12,6 +12,7 @@ from .checks_jobs import from_workers
 
 TABLES_OF_JOBS = ("events", "tags", "blockers")
 MOST_COUNTS = 3
+MOST_CONSTRAINTS = 5
 MOST_IDS = 10
 MOST_BLOBS = 100  # in the detail
 CLOCK_TOLERANCE = 60 * SECOND
@@ -31,6 +32,19 @@ def _orphaned_rows(diagnosis: Diagnosis) -> Evidence | None:
 def _deleted_batches(diagnosis: Diagnosis) -> Evidence | None:
     sample = diagnosis.samples.get("deleted_batches")
     return found({"batches": sample.ids}, batches=ids(sample)) if sample else None
+
+
+def _broken_constraints(diagnosis: Diagnosis) -> Evidence | None:
+    broken = diagnosis.broken_rows
+    if not broken:
+        return None
+    rows = [
+        f"{plural(one.count, 'row')} of {short(one.table)} ({one.constraint})" for one in broken[:MOST_CONSTRAINTS]
+    ]
+    if more := len(broken) - MOST_CONSTRAINTS if len(broken) > MOST_CONSTRAINTS else 0:
+        rows.append(f"{more} more")
+    detail = [{"table": one.table, "constraint": one.constraint, "rows": one.count} for one in broken]
+    return found({"broken": detail}, rows=listed(rows), tables=listed(sorted({one.table for one in broken})))
 
 
 def _broken_foreign_keys(diagnosis: Diagnosis) -> Evidence | None:
@@ -117,6 +131,14 @@ CHECKS = (
         Case("MEMBERS_WITHOUT_BATCH", "warning", _deleted_batches,
             "Deleted by hand, while jobs are members: batch {batches}.",
             "The jobs run, and nothing is enqueued when all have finished."),
+    )),
+    Check("Does every row keep to the constraints of its table?", needs=("broken_rows",), cases=(
+        Case("ROWS_DAMAGED", "error", _broken_constraints,
+            "Rows with values that the schema does not allow: {rows}.",
+            "They were written with constraints switched off, or the file was damaged. Commands show a neutral value "
+            "in their place. A worker that meets such a job fails it with INTERNAL:DAMAGED_ROW; other jobs are not "
+            "affected. Correct the rows of {tables} with SQL, or delete them."),
+        Case("ROWS", "ok", always, "Every row keeps to the constraints of its table."),
     )),
     Check("Do foreign keys of all tables refer to existing rows? (with --deep)", needs=("foreign_keys",), cases=(
         Case("FOREIGN_KEYS_BROKEN", "warning", _broken_foreign_keys,

@@ -19,7 +19,7 @@ from ...connections import CallerConnection
 from ..migrate import Migrations
 from .connection import require_usable_sqlite
 from .engine import Options
-from .errors import BusyRetry, translate
+from .errors import SQLITE_ERRORS, BusyRetry, translate
 from .files import FreeSpace
 from .transaction import K, Transaction, begin, in_savepoint, plain_rows, require_connection
 from .writer import would_wait_for_itself
@@ -65,7 +65,7 @@ class BorrowedEngine:
         try:
             with self._lock:
                 return self._caller.run(plainly)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.raise_for(error)
 
     # --- as the writer ---
@@ -87,7 +87,7 @@ class BorrowedEngine:
 
     forbid_self_wait = forbid_nested_write
 
-    def raise_for(self, error: sqlite3.Error) -> NoReturn:
+    def raise_for(self, error: sqlite3.Error | UnicodeDecodeError) -> NoReturn:
         raise translate(error, self.options.path) from error
 
     def held_for(self) -> float:

@@ -2,11 +2,13 @@
 
 import sqlite3
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from ....errors import CannotOpen, UnsupportedSQLite
+from ...protocol import StatementKind, StatementObserver
 from .checkpoint import MAX_WAL_BYTES
 
 MIN_SQLITE = (3, 35, 0)
@@ -19,15 +21,81 @@ READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 C = TypeVar("C", bound=sqlite3.Connection)
 
 
-def connect(path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
+class ObservedConnection(sqlite3.Connection):
+    """A connection that tells an observer about each statement before it runs, and about each commit."""
+
+    observer: StatementObserver
+    _committed_changes = 0
+
+    def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
+        return self.cursor(ObservedCursor).execute(sql, values)
+
+    def executemany(self, sql: str, values: Any, /) -> sqlite3.Cursor:
+        return self.cursor(ObservedCursor).executemany(sql, values)
+
+    def report_commit(self) -> None:
+        """Tell the observer if there was a commit since the last call."""
+        if not self.in_transaction and self.total_changes != self._committed_changes:
+            self._committed_changes = self.total_changes
+            self.observer.after_commit(self)
+
+
+class ObservedCursor(sqlite3.Cursor):
+    connection: ObservedConnection
+
+    def execute(self, sql: str, values: Any = (), /) -> Self:
+        return self._run(super().execute, sql, values)
+
+    def executemany(self, sql: str, values: Any, /) -> Self:
+        return self._run(super().executemany, sql, values)
+
+    def _run(self, run: Callable[[str, Any], sqlite3.Cursor], sql: str, values: Any) -> Self:
+        self.connection.observer.before_statement(self.connection, sql, _kind(sql))
+        run(sql, values)
+        if self.description is None:  # a statement that returns rows commits when they have been read
+            self.connection.report_commit()
+        return self
+
+    def fetchone(self) -> Any:
+        row = super().fetchone()
+        self.connection.report_commit()
+        return row
+
+    def fetchall(self) -> list[Any]:
+        rows = super().fetchall()
+        self.connection.report_commit()
+        return rows
+
+
+def _kind(sql: str) -> StatementKind:
+    if sql.startswith(("PRAGMA", "SAVEPOINT", "RELEASE", "ROLLBACK")):
+        return "setting"
+    return "write" if sql.startswith(("INSERT", "UPDATE", "DELETE", "COMMIT")) else "read"
+
+
+def connect(
+    path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB, observer: StatementObserver | None = None
+) -> sqlite3.Connection:
     """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
-    return connect_as(sqlite3.Connection, path, synchronous, cache_kib)
-
-
-def connect_as(kind: type[C], path: Path, synchronous: str, cache_kib: int) -> C:
-    connection: C = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=kind
+    return connect_as(
+        sqlite3.Connection if observer is None else ObservedConnection, path, synchronous, cache_kib, observer
     )
+
+
+def connect_as(
+    kind: type[C], path: Path, synchronous: str, cache_kib: int, observer: StatementObserver | None = None
+) -> C:
+    connection: C = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",  # never creates a file: the database may have been moved away
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=kind,
+    )
+    if isinstance(connection, ObservedConnection) and observer is not None:
+        connection.observer = observer
     connection.text_factory = READ_TEXT
     try:
         for pragma in (

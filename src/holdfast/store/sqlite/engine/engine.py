@@ -15,13 +15,24 @@ from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ...connections import CallerConnection
+from ...protocol import StatementObserver
 from ...statements import Statements
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
-from .connection import CACHE_KIB, READER_CACHE_KIB, C, connect, connect_as, require_usable_sqlite, use_wal
-from .errors import BusyRetry, translate
+from .connection import (
+    CACHE_KIB,
+    READER_CACHE_KIB,
+    C,
+    ObservedConnection,
+    connect,
+    connect_as,
+    require_usable_sqlite,
+    use_wal,
+)
+from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
+from .failed_flush import FailedFlush
 from .file_users import LogAlarm
-from .files import FreeSpace, prepare_file
+from .files import FreeSpace, OpenFiles, prepare_file
 from .fork import leak
 from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (
@@ -56,6 +67,7 @@ class Options(Struct, frozen=True):
     guard_connections: bool
     blobs: BlobStore | None = None  # None: files beside the database
     blob_bytes: int | None = LARGE_BYTES  # larger payloads are stored as blobs; None: none are
+    observer: StatementObserver | None = None  # for tests
 
 
 class Engine:
@@ -84,7 +96,7 @@ class Engine:
         self._wal = Path(f"{options.path}-wal")
         try:
             self._open(clock, sql)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self._close_connections()
             raise translate(error, options.path) from error
         except BaseException:
@@ -103,16 +115,28 @@ class Engine:
             migrations.apply(clock, self.busy_retry)
         self._handle_reboot(connection, clock.boot_id(), was_left_open, sql)
 
+        self._files = OpenFiles(options.path)
         self.space = FreeSpace(options.path.parent, options.min_free_bytes)
         self.watcher = CommitWatcher(
-            options.path, lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL"))
+            options.path,
+            lambda: self.busy_retry.run(lambda: connect(options.path, "NORMAL", observer=options.observer)),
+            self._notice_replaced,
         )
+        lock_connection = self._connect()
         checkpointer = Checkpointer(
-            self._connect(), self._connect(), self._wal, LogAlarm(options.path).after_checkpoint
+            lock_connection, self._connect(), self._wal, LogAlarm(options.path).after_checkpoint
         )
         self.writer = Writer(
-            options.path, connection, checkpointer, self.busy_retry, options.durable_level, self.watcher.notify
+            options.path,
+            connection,
+            checkpointer,
+            self.busy_retry,
+            options.durable_level,
+            self.watcher.notify,
+            FailedFlush(options.path, lock_connection, sql.set_meta, self._leak_connections),
+            self._files,
         )
+        self.writer.try_to_recover()
 
     def _handle_reboot(
         self, connection: sqlite3.Connection, boot_id: str, was_left_open: bool, sql: Statements
@@ -144,7 +168,7 @@ class Engine:
         try:
             with self.reader() as connection:
                 return self.busy_retry.run(lambda: work(connection))
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self.writer.raise_for(error)
 
     def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -164,7 +188,10 @@ class Engine:
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """Borrow a connection on which all reads see the same snapshot."""
         with self.reader() as connection:
-            connection.execute("BEGIN")
+            try:
+                self.busy_retry.run(lambda: connection.execute("BEGIN"))
+            except SQLITE_ERRORS as error:
+                self.writer.raise_for(error)
             try:
                 yield connection
             finally:
@@ -186,12 +213,13 @@ class Engine:
                 if not connection.in_transaction:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
                 self._execute(connection, connection.COMMIT)
+            except sqlite3.Error as error:  # of the caller's own statements
+                if is_of_the_disk(error):
+                    self.writer.raise_for_leader(error)
+                raise
             finally:
-                if not self._abandoned:
-                    if connection.in_transaction:
-                        connection.execute(connection.ROLLBACK)
-                    if connection.was_changed:
-                        self._dirty.add(connection)
+                if not self._abandoned and not (_roll_back(connection) and not connection.was_changed):
+                    self._dirty.add(connection)
             self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)
         self.watcher.notify()
 
@@ -200,15 +228,18 @@ class Engine:
         try:
             with self.writer.reserve(), self.reader() as connection:
                 self._dirty.add(connection)
-                return self.busy_retry.run(lambda: work(connection))
-        except sqlite3.Error as error:
+                try:
+                    return self.busy_retry.run(lambda: work(connection))
+                except SQLITE_ERRORS as error:
+                    self.writer.raise_for_leader(error)
+        except SQLITE_ERRORS as error:
             self.writer.raise_for(error)
 
     def _execute(self, connection: sqlite3.Connection, statement: str) -> None:
         try:
             self.busy_retry.run(lambda: connection.execute(statement))
-        except sqlite3.Error as error:
-            self.writer.raise_for(error)
+        except SQLITE_ERRORS as error:
+            self.writer.raise_for_leader(error)
 
     # --- on connections of the caller ---
 
@@ -246,6 +277,8 @@ class Engine:
         require_same_file(connection, self.options.path)
         if isinstance(connection, LentConnection):
             return False
+        if self.writer.failed_flush.is_open:
+            raise self.writer.failed_flush.refuse()
         if self.options.guard_connections:
             guard(connection)
             self.checkpoint_in_background()
@@ -255,7 +288,7 @@ class Engine:
 
     def reader(self) -> AbstractContextManager[sqlite3.Connection]:
         """Borrow a connection from the pool."""
-        return self._borrow(sqlite3.Connection, self._idle)
+        return self._borrow(sqlite3.Connection if self.options.observer is None else ObservedConnection, self._idle)
 
     @contextmanager
     def _borrow(self, kind: type[C], idle: list[C]) -> Iterator[C]:
@@ -265,7 +298,10 @@ class Engine:
                 raise EngineClosedForFork
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
-            connection = idle.pop() if idle else self._connect_as(kind)
+            # A new connection would create a new log: look right before.
+            if not (self._files.are_in_place() if idle else self._files.check()):
+                raise self.writer.file_replaced()
+            connection = idle.pop() if idle else self._connect_typed(kind)
             self._in_use.add(connection)
         try:
             yield connection
@@ -336,12 +372,34 @@ class Engine:
             leak(connection)
 
     def _connect(self, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
-        return self._connect_as(sqlite3.Connection, cache_kib)
-
-    def _connect_as(self, kind: type[C], cache_kib: int = READER_CACHE_KIB) -> C:
-        connection = self.busy_retry.run(lambda: connect_as(kind, self.options.path, "NORMAL", cache_kib))
+        connection = self.busy_retry.run(
+            lambda: connect(self.options.path, "NORMAL", cache_kib, self.options.observer)
+        )
         self._connections.append(connection)
         return connection
+
+    def _connect_typed(self, kind: type[C]) -> C:
+        def connect() -> C:
+            return connect_as(kind, self.options.path, "NORMAL", READER_CACHE_KIB, self.options.observer)
+
+        try:
+            connection = self.busy_retry.run(connect)
+            self._connections.append(connection)
+            return connection
+        except SQLITE_ERRORS as error:
+            self.writer.raise_for(error)
+
+    def _leak_connections(self) -> None:
+        """Keep the end of the program from closing connections: the last one would checkpoint a log with a gap."""
+        for connection in self._connections:
+            leak(connection)
+
+    def _notice_replaced(self) -> bool:
+        """Return whether another file has the name of the database or of its log. Later calls raise it."""
+        if self._files.are_in_place():
+            return False
+        self.writer.file_replaced()
+        return True
 
     def _close_connections(self) -> None:
         damaged = self._damaged or self._is_damaged()
@@ -356,7 +414,23 @@ class Engine:
         self._wal_too_large.set()  # so that the checkpoint thread ends
 
     def _is_damaged(self) -> bool:
-        return hasattr(self, "writer") and self.writer.damage is not None
+        """Return whether closing could do harm: a damaged file, a log with a gap, or a log of another file."""
+        if not hasattr(self, "writer"):
+            return False
+        self.writer.try_to_recover()
+        if not self._files.check():
+            self.writer.file_replaced()
+        return self.writer.damage is not None or self.writer.failed_flush.is_open
+
+
+def _roll_back(connection: LentConnection) -> bool:
+    """Roll back what is open. Return False if the disk fails: the connection is closed then."""
+    try:
+        if connection.in_transaction:
+            connection.execute(connection.ROLLBACK)
+    except sqlite3.Error:
+        return False
+    return True
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

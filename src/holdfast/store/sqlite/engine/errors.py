@@ -11,7 +11,10 @@ from typing import TypeVar
 from ....errors import (
     CannotOpen,
     CorruptDatabase,
+    DamagedRow,
     DiskFull,
+    FileReplaced,
+    FlushFailed,
     NotADatabase,
     ReadOnlyDatabase,
     StoreBusy,
@@ -21,6 +24,15 @@ from ....errors import (
 
 SELF_WAIT_SECONDS = 0.05  # other processes hold the lock for less, most often
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DISK_CODES = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_READONLY,
+}
+_VALUE_CODES = {sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL}
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -32,8 +44,53 @@ def is_busy(error: sqlite3.Error) -> bool:
     return code_of(error) in _BUSY_CODES
 
 
-def translate(error: sqlite3.Error, path: Path) -> StoreError:
+# The sqlite3 module cannot decode a message that quotes a damaged schema, and raises UnicodeDecodeError instead.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
+def is_from_sqlite(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    """Return False for a UnicodeDecodeError that code of the user has raised, in an iterable that is being stored."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    caller = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    return isinstance(error, sqlite3.Error) or caller.startswith("holdfast.store.")
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Return whether the disk or the file is the cause, and not the statement."""
+    return code_of(error) in _DISK_CODES
+
+
+def is_failed_flush(error: BaseException | None) -> bool:
+    """Return whether the disk could not flush the log or the database."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_FSYNC
+
+
+def flush_failed(path: Path, reason: object) -> FlushFailed:
+    return FlushFailed(
+        f"the disk could not flush {path} ({reason}), so nothing that must be on disk is accepted until its log was "
+        "written again: check the disk and the system log, and do it again, with the same key"
+    )
+
+
+def file_replaced(path: Path) -> FileReplaced:
+    return FileReplaced(
+        f"{path} or its -wal was deleted, moved or replaced while this process had it open, so this process does not "
+        "use it any more: find out what did that, and start the program again"
+    )
+
+
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreError:
     """Return the exception to raise instead; its message says what to do."""
+    if not is_from_sqlite(error):
+        raise error
+    if isinstance(error, UnicodeDecodeError):
+        return _damaged(path, error.object.decode(errors="backslashreplace"))
+    if is_failed_flush(error):
+        return flush_failed(path, error)
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED:
+        return file_replaced(path)
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
         return DiskFull(f"the disk that holds {path} is full: free some space, then try again")
@@ -42,6 +99,11 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
             f"another connection keeps {path} locked: find the program with a long write transaction on it. If it is "
             "this program, pass its connection as conn="
         )
+    if code == sqlite3.SQLITE_CONSTRAINT and error.sqlite_errorcode in _VALUE_CODES:
+        return DamagedRow(
+            f"a constraint of {path} does not allow this change ({error}): the row may hold a value that was written "
+            "with constraints switched off; run 'holdfast doctor'"
+        )
     if code == sqlite3.SQLITE_READONLY:
         return ReadOnlyDatabase(
             f"{path} cannot be written: check the permissions of the file, its folder and its mount"
@@ -49,10 +111,7 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code == sqlite3.SQLITE_NOTADB:
         return NotADatabase(f"{path} is not an SQLite database: choose another path, or move that file away")
     if code == sqlite3.SQLITE_CORRUPT:
-        return CorruptDatabase(
-            f"{path} is damaged ({error}): stop writing to it, keep a copy with its -wal file, and restore a "
-            "backup or use the sqlite3 shell's .recover"
-        )
+        return _damaged(path, error)
     if code == sqlite3.SQLITE_CANTOPEN:
         return CannotOpen(f"{path} cannot be opened ({error}): check the path and its permissions")
     if code == sqlite3.SQLITE_IOERR:
@@ -60,8 +119,18 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     return StoreError(f"SQLite reported an error on {path}: {error}")
 
 
+def _damaged(path: Path, found: object) -> CorruptDatabase:
+    return CorruptDatabase(
+        f"{path} is damaged ({found}): stop writing to it, keep a copy with its -wal file, and restore a backup or "
+        "use the sqlite3 shell's .recover"
+    )
+
+
 def _is_disk_full(path: Path) -> bool:
-    usage = os.statvfs(path.parent)
+    try:
+        usage = os.statvfs(path.parent)
+    except OSError:
+        return False
     return usage.f_bavail * usage.f_frsize < 1024 * 1024
 
 

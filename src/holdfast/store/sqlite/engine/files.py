@@ -18,6 +18,7 @@ from ....errors import (
     ReadOnlyDatabase,
     UnsupportedFileSystem,
 )
+from ...private_files import as_store_error, create_file, flush_folder
 from ..migrate import DEFAULT_PREFIX
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory are unreliable.
@@ -36,6 +37,7 @@ UNSAFE_FILE_SYSTEMS = {
 }
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 SPACE_CHECK_SECONDS = 0.05
+FILE_CHECK_SECONDS = 0.05
 WRITTEN_PER_BYTE = 3
 WRITTEN_PER_JOB = 16 * 1024
 
@@ -111,6 +113,9 @@ def _require_location(path: Path, create: bool) -> None:
         _create(path)
     elif not path.is_file():
         raise CannotOpen(f"{path} is not a regular file: pass the path of a database file")
+    for file in (Path(f"{path}-wal"), Path(f"{path}-shm")):  # SQLite would follow a link
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise CannotOpen(f"{file} is not a regular file, and SQLite creates only regular files: remove it")
 
 
 def _require_writable(path: Path) -> None:
@@ -123,19 +128,14 @@ def _require_writable(path: Path) -> None:
 
 
 def _create(path: Path) -> None:
-    # O_EXCL: closing a descriptor of an existing file would drop the locks that this process has on it.
+    # Only a new file: closing a descriptor of an existing one would drop the locks that this process has on it.
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        os.close(create_file(path))
+        flush_folder(path.parent)
     except FileExistsError:
         return
     except OSError as error:
-        kind = ReadOnlyDatabase if isinstance(error, PermissionError) or error.errno == 30 else CannotOpen
-        raise kind(f"{path} cannot be created: {error.strerror}. Check the folder and its permissions") from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        raise as_store_error(error, str(path), CannotOpen) from error
 
 
 def refuse_unsafe_file_system(folder: Path) -> None:
@@ -181,6 +181,35 @@ def _temporary_folder() -> Path:
         if name and os.access(name, os.W_OK | os.X_OK):
             return Path(name)
     return Path()
+
+
+class OpenFiles:
+    """The database file and its log, as they were when they were opened: another file may get the name of either.
+
+    SQLite would go on writing to what has no name any more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database, self._log = os.fspath(path), f"{path}-wal"
+        self._first = _identity(self._database), _identity(self._log)
+        self._checked_until = 0.0
+
+    def check(self) -> bool:
+        """Return whether both still have their names."""
+        self._checked_until = time.monotonic() + FILE_CHECK_SECONDS
+        return _identity(self._database) == self._first[0] and _identity(self._log) == self._first[1]
+
+    def are_in_place(self) -> bool:
+        """As `check`, but looks only after a while: for what happens often."""
+        return time.monotonic() < self._checked_until or self.check()
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)  # noqa: PTH116  pathlib is slower
+    except OSError:
+        return None
+    return found.st_ino, found.st_dev
 
 
 class FreeSpace:

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from ....errors import ForeignConnection, TransactionError, UsedAfterFork
 from ...connections import CallerConnection, caller_connection, not_a_connection
 from .checkpoint import MAX_WAL_BYTES
-from .connection import READ_TEXT
+from .connection import READ_TEXT, ObservedConnection, ObservedCursor
 from .errors import BusyRetry, translate
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ TEMPORARY_ACTIONS = {
 }
 
 
-class LentConnection(sqlite3.Connection):
+class LentConnection(ObservedConnection):
     """The connection of `app.transaction()`. Whatever the caller does to it ends with the block.
 
     What would end the transaction raises TransactionError. If the caller could have changed anything else, such as a
@@ -186,7 +186,8 @@ class LentConnection(sqlite3.Connection):
     # --- what the caller may call ---
 
     def cursor(self, factory: Any = None) -> Any:
-        cursor = super().cursor(_LentCursor if factory is None else factory)
+        default = ObservedCursor if hasattr(self, "observer") else _LentCursor
+        cursor = super().cursor(default if factory is None else factory)
         if self.is_lent:
             self._open_cursors.add(cursor)
         return cursor

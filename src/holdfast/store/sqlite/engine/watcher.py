@@ -101,8 +101,14 @@ def _open_inotify() -> "INotify | None":
 class CommitWatcher:
     """Counts the commits that were seen while a thread waits. Earlier ones show in data_version."""
 
-    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._wal, self._connect = Path(f"{path}-wal"), connect
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[], sqlite3.Connection],
+        is_replaced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """is_replaced: whether the file is not the database any more. Then no commit would ever be seen."""
+        self._wal, self._connect, self._is_replaced = Path(f"{path}-wal"), connect, is_replaced
         self._lock_files: list[Path] = []
         self._changed = threading.Condition()
         self._count = 0
@@ -192,6 +198,8 @@ class CommitWatcher:
             if version != self._version:
                 self._version = version
                 self._count_one()
+            elif self._is_replaced():
+                self._count_one()  # the waiting threads read the tables, which raises
             elif is_drained:
                 is_drained = not monitor.sleep(left)
             else:  # ask again: a report that came after the question was drained too

@@ -9,12 +9,16 @@ import contextlib
 import fcntl
 import os
 import socket
+import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
+from ....errors import CannotOpen
 from ....model.worker import Presence
+from ...private_files import as_store_error, open_or_create
 
 HIGHEST_SLOT = 2**62
 
@@ -29,15 +33,15 @@ class Slot(Struct, frozen=True):
 class LockFile:
     """The only descriptor that this process has of the lock file."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, database: Path) -> None:
+        self._database, self._path = database, lock_path(database)
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._held: set[int] = set()
 
     def acquire(self) -> Slot:
         """Lock a byte. It is chosen at random from 2**62, so processes need not coordinate."""
-        with self._lock:
+        with self._lock, self._typed_errors():
             descriptor = self._open_current()
             number = int.from_bytes(os.urandom(8)) % HIGHEST_SLOT
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
@@ -55,7 +59,7 @@ class LockFile:
 
     def is_free(self, slot: Slot) -> bool:
         """Return whether the process that locked the slot has ended. False if unknown: the file was replaced."""
-        if slot.number < 0:
+        if not 0 <= slot.number < HIGHEST_SLOT:  # after a restart of the machine, or not a number of ours
             return True
         with self._lock:
             if slot.number in self._held:
@@ -80,13 +84,18 @@ class LockFile:
 
     def move_to_current_file(self, slot: Slot) -> Slot:
         """Lock the slot again in the file that exists now, if the old file was removed or replaced."""
-        with self._lock:
+        with self._lock, self._typed_errors():
             if self._descriptor is None or self._current_inode() != os.fstat(self._descriptor).st_ino:
-                old, self._descriptor = self._descriptor, self._open()
-                for number in self._held:
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-                if old is not None:
-                    os.close(old)
+                new = self._open()
+                try:
+                    for number in self._held:
+                        fcntl.lockf(new, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+                except OSError:
+                    os.close(new)
+                    raise
+                if self._descriptor is not None:
+                    os.close(self._descriptor)
+                self._descriptor = new
             return Slot(slot.number, os.fstat(self._descriptor).st_ino)
 
     def after_fork_in_child(self) -> None:
@@ -99,17 +108,26 @@ class LockFile:
     def _open_current(self) -> int:
         current = self._descriptor
         if current is not None and not self._held and self._current_inode() != os.fstat(current).st_ino:
+            self._descriptor = None
             os.close(current)
-            current = None
-        self._descriptor = self._open() if current is None else current
+        if self._descriptor is None:
+            self._descriptor = self._open()
         return self._descriptor
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # With the permissions of the database, as SQLite does for -wal and -shm: other users may share it.
+        return open_or_create(self._path, stat.S_IMODE(self._database.stat().st_mode) & 0o666)[0]
+
+    @contextlib.contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise as_store_error(error, f"the lock file of workers, {self._path},", CannotOpen) from error
 
     def _current_inode(self) -> int | None:
         with contextlib.suppress(OSError):
-            return self._path.stat().st_ino
+            return self._path.lstat().st_ino
         return None
 
 
@@ -123,7 +141,7 @@ def lock_path(database: Path) -> Path:
 
 def lock_file(database: Path) -> LockFile:
     """Return the lock file of this database, which the whole process shares."""
-    path = lock_path(database.resolve())
+    path = database.resolve()
     with _opening:
         return _files.setdefault(path, LockFile(path))
 

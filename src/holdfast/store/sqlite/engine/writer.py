@@ -17,7 +17,9 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
 from .checkpoint import Checkpointer
-from .errors import BusyRetry, is_busy, translate
+from .errors import SQLITE_ERRORS, BusyRetry, file_replaced, is_busy, is_failed_flush, translate
+from .failed_flush import FailedFlush
+from .files import OpenFiles
 from .group_commit import CommitQueue, QueueEntry
 
 T = TypeVar("T")
@@ -69,8 +71,11 @@ class Writer:
         busy_retry: BusyRetry,
         durable_level: str,
         on_commit: Callable[[], None],
+        failed_flush: FailedFlush,
+        files: OpenFiles,
     ) -> None:
         """on_commit: called after commits that may concern waiting threads."""
+        self.failed_flush, self._files = failed_flush, files
         self._path, self._connection, self._checkpointer = path, connection, checkpointer
         self._busy_retry, self._on_commit = busy_retry, on_commit
         self._durable_level, self._level = durable_level, ""
@@ -136,6 +141,8 @@ class Writer:
         try:
             if not self._usable:
                 self._require_usable()
+            if self.failed_flush.is_open and durable:
+                self._require_flushed()
             level = self._durable_level if durable else "NORMAL"
             if level != self._level:
                 self._set_level(level)
@@ -148,15 +155,18 @@ class Writer:
             changes = connection.total_changes - self._counted
             if changes:
                 self._count_commit(changes, wakes)
+            elif not self._files.are_in_place():  # a consumer that finds nothing
+                raise self.file_replaced()
             return result
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
+            self._notice_failed_flush(error)
             self.raise_for(error)
 
     def _result_of(self, request: _Request[T]) -> T:
         error = request.error
         if error is None:
             return request.result
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, SQLITE_ERRORS):
             self.raise_for(error)
         raise error
 
@@ -182,6 +192,8 @@ class Writer:
             if not acquired:
                 raise self._reserved_too_long()
             self._require_usable()
+            if self.failed_flush.is_open:
+                self._require_flushed()
             self._owner, self._owner_task, self._reserved_at = get_ident(), _current_task(), time.monotonic()
             try:
                 yield
@@ -197,17 +209,28 @@ class Writer:
 
     def checkpoint(self) -> tuple[int, int]:
         with self.reserve():
-            return self._checkpointer.run(self._busy_retry.run)
+            try:
+                self._require_complete_log()
+                return self._checkpointer.run(self._busy_retry.run)
+            except SQLITE_ERRORS as error:
+                self.raise_for_leader(error)
 
     def count_changes(self, changes: int, flushed: bool) -> None:
         """Count a commit on another connection of this process, and checkpoint if it is due. For the leader only."""
+        if not self._files.check():
+            raise self.file_replaced()
         if self._checkpointer.count(changes, flushed):
             self._checkpoint_if_possible()
 
     def _checkpoint_if_possible(self) -> None:
         # The data is committed already. If the disk has a problem, the next write raises.
-        with suppress(sqlite3.Error, StoreBusy):
+        try:
+            self._require_complete_log()
             self._checkpointer.run(self._busy_retry.run if self._checkpointer.is_due() else _run_once)
+        except SQLITE_ERRORS as error:
+            self._notice_failed_flush(error)
+        except StoreError:  # busy, or a flush has failed
+            pass
 
     def run_in_this_thread(self, work: Work[T]) -> T:
         """As `run` with durable, but in the calling thread and in a transaction of its own."""
@@ -217,11 +240,14 @@ class Writer:
             self._leader = get_ident()
             try:
                 self._require_usable()
+                if self.failed_flush.is_open:
+                    self._require_flushed()
                 self._run_single(request)
                 self._after_commit([request])
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 request.error = error
             finally:
+                self._notice_failed_flush(request.error)
                 self._leader = None
         return self._result_of(request)
 
@@ -266,12 +292,60 @@ class Writer:
         if self.damage is not None:
             raise self.damage
 
-    def raise_for(self, error: sqlite3.Error) -> NoReturn:
+    def raise_for(self, error: sqlite3.Error | UnicodeDecodeError) -> NoReturn:
         """Raise Holdfast's exception instead. If the file is damaged, refuse all further writes."""
         translated = translate(error, self._path)
+        if not self._files.check():
+            translated = file_replaced(self._path)
         if isinstance(translated, CorruptDatabase):
-            self.damage, self._usable = translated, False
+            self._refuse_writes(translated)
         raise translated from error
+
+    def raise_for_leader(self, error: sqlite3.Error | UnicodeDecodeError) -> NoReturn:
+        """As `raise_for`, in the thread that keeps the others from writing: it recovers from a failed flush."""
+        self._notice_failed_flush(error)
+        self.raise_for(error)
+
+    def file_replaced(self) -> CorruptDatabase:
+        """Refuse all further writes, since another file has the name of this one. Return the exception to raise."""
+        if self.damage is None:
+            self._refuse_writes(file_replaced(self._path))
+        assert self.damage is not None
+        return self.damage
+
+    def _refuse_writes(self, damage: CorruptDatabase) -> None:
+        self.damage, self._usable = damage, False
+
+    def _notice_failed_flush(self, error: BaseException | None) -> None:
+        if is_failed_flush(error):
+            assert error is not None
+            self.failed_flush.notice(error)
+
+    def _require_flushed(self) -> None:
+        """Recover from a failed flush, or raise, before a commit that must be on disk."""
+        if self._durable_level == FLUSHED:
+            self._recover()
+
+    def _require_complete_log(self) -> None:
+        """Recover from a failed flush, or raise, before a checkpoint: with a gap in the log it would do harm."""
+        self.failed_flush.look()
+        if self.failed_flush.is_open:
+            self._recover()
+        if not self._files.check():
+            raise self.file_replaced()
+
+    def try_to_recover(self) -> None:
+        """Recover from a failed flush, if possible. For the leader only."""
+        if self.failed_flush.is_open and self.damage is None:
+            with suppress(StoreError):
+                self._recover()
+
+    def _recover(self) -> None:
+        try:
+            self.failed_flush.recover(self._busy_retry.run)
+        except CorruptDatabase as error:
+            self._refuse_writes(error)
+            raise
 
     def _commit_group(self) -> None:
         """Run the pending work of the queue, as the leader."""
@@ -279,12 +353,16 @@ class Writer:
         try:
             self._take_group(group)
             self._require_usable()
-            if len(group) == 1:
+            if self.failed_flush.is_open:
+                self._run_unflushed(group)
+            elif len(group) == 1:
                 self._run_single(group[0])
+                self._notice_failed_flush(group[0].error)
             elif not self._run_combined(group):
                 self._run_group(group)
             self._after_commit(group)
         except Exception as error:  # noqa: BLE001  raised in each thread of the group
+            self._notice_failed_flush(error)
             for request in group:
                 request.error = error
         except BaseException:  # an interrupt belongs to this thread, and the followers must not wait for ever
@@ -333,6 +411,19 @@ class Writer:
             connection.execute("COMMIT")
         finally:
             self._roll_back_if_open()
+
+    def _run_unflushed(self, group: list[_Request[Any]]) -> None:
+        """Refuse what must be on disk, unless the flush can be repeated now, and run the rest."""
+        allowed = group
+        try:
+            if any(request.durable for request in group):
+                self._require_flushed()
+        except StoreError as error:
+            allowed = [request for request in group if not request.durable]
+            for request in group:
+                request.error = error if request.durable else None
+        if allowed:
+            self._run_group(allowed)
 
     def _run_combined(self, group: list[_Request[Any]]) -> bool:
         """Run the whole group with one statement, which is a transaction by itself. Return False if impossible."""
@@ -384,7 +475,10 @@ class Writer:
         self.changes_since_fold += changes
         if wakes:
             self._on_commit()
-        if self._checkpointer.count(changes, self._level == FLUSHED):
+        is_flushed = self._level == FLUSHED
+        if is_flushed and not self._files.check():
+            raise self.file_replaced()
+        if self._checkpointer.count(changes, is_flushed):
             self._checkpoint_if_possible()
 
 

@@ -58,7 +58,7 @@ CREATE TABLE {p}jobs (
         CONSTRAINT lease_is_an_integer CHECK (lease IS NULL OR typeof(lease) = 'integer'),
     created_at    INTEGER NOT NULL DEFAULT {now}
         CONSTRAINT created_at_is_an_integer
-            CHECK (typeof(created_at) = 'integer' AND created_at BETWEEN 0 AND 4611686018427387904),
+            CHECK (typeof(created_at) = 'integer' AND created_at BETWEEN 0 AND 253500000000000000),
     claimed_at    INTEGER
         CONSTRAINT claimed_at_is_an_integer CHECK (claimed_at IS NULL OR typeof(claimed_at) = 'integer'),
     started_at    INTEGER
@@ -101,7 +101,10 @@ CREATE TABLE {p}jobs (
     external           INTEGER NOT NULL DEFAULT 0    -- 1: no worker runs it; a caller completes it
         CONSTRAINT external_is_0_or_1 CHECK (external = 0 OR external = 1),
     timeout_at         INTEGER                       -- when an external job fails
-        CONSTRAINT timeout_at_is_an_integer CHECK (timeout_at IS NULL OR typeof(timeout_at) = 'integer'),
+        CONSTRAINT timeout_at_is_in_microseconds
+            CHECK (timeout_at IS NULL
+                OR (typeof(timeout_at) = 'integer' AND timeout_at >= created_at / 100
+                    AND timeout_at < 253500000000000000)),
 
     -- The last transition, which the trigger jobs_changed copies into the log. Holdfast increments `revision` with
     -- each transition; if it stays the same, plain SQL has changed the row.
@@ -148,7 +151,9 @@ CREATE TABLE {p}tags (
     job_id INTEGER NOT NULL
         CONSTRAINT tags_of_a_job REFERENCES {p}jobs (id) ON DELETE CASCADE,
     tag    TEXT    NOT NULL,
-    CONSTRAINT one_row_per_tag PRIMARY KEY (job_id, tag)
+    CONSTRAINT one_row_per_tag PRIMARY KEY (job_id, tag),
+    CONSTRAINT tags_have_their_types
+        CHECK (typeof(tag) = 'text')
 ) WITHOUT ROWID;
 CREATE INDEX {p}tags_tag ON {p}tags (tag, job_id);
 
@@ -205,7 +210,10 @@ CREATE TABLE {p}tracebacks (
     error_code  TEXT    NOT NULL,
     traceback   TEXT    NOT NULL,
     first_seen  INTEGER NOT NULL,
-    last_seen   INTEGER NOT NULL
+    last_seen   INTEGER NOT NULL,
+    CONSTRAINT tracebacks_have_their_types
+        CHECK (typeof(fingerprint) = 'text' AND typeof(error_code) = 'text' AND typeof(traceback) = 'text'
+               AND typeof(first_seen) = 'integer' AND typeof(last_seen) = 'integer')
 ) WITHOUT ROWID;
 
 -- === Statistics ===
@@ -216,7 +224,9 @@ CREATE TABLE {p}tracebacks (
 CREATE TABLE {p}fold (
     id        INTEGER NOT NULL CONSTRAINT fold_has_one_row PRIMARY KEY CHECK (id = 1),
     cursor    INTEGER NOT NULL,                      -- id of the last folded event
-    folded_at INTEGER NOT NULL
+    folded_at INTEGER NOT NULL,
+    CONSTRAINT fold_has_its_types
+        CHECK (typeof(cursor) = 'integer' AND typeof(folded_at) = 'integer' AND cursor >= 0)
 );
 INSERT INTO {p}fold (id, cursor, folded_at) VALUES (1, 0, 0);
 
@@ -226,7 +236,10 @@ CREATE TABLE {p}counts (
     task   TEXT    NOT NULL,
     status TEXT    NOT NULL,
     n      INTEGER NOT NULL,
-    CONSTRAINT one_row_per_count PRIMARY KEY (queue, task, status)
+    CONSTRAINT one_row_per_count PRIMARY KEY (queue, task, status),
+    CONSTRAINT counts_have_their_types
+        CHECK (typeof(queue) = 'text' AND typeof(task) = 'text' AND typeof(status) = 'text'
+               AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
 -- Measures per minute: enqueued jobs, attempts by outcome, and histograms of waiting time, running time and attempt
@@ -238,7 +251,10 @@ CREATE TABLE {p}minutes (
     measure TEXT    NOT NULL,
     bucket  INTEGER NOT NULL,                        -- of a histogram, or the attempt number; otherwise 0
     n       INTEGER NOT NULL,
-    CONSTRAINT one_row_per_minute_and_bucket PRIMARY KEY (minute, queue, task, measure, bucket)
+    CONSTRAINT one_row_per_minute_and_bucket PRIMARY KEY (minute, queue, task, measure, bucket),
+    CONSTRAINT minutes_have_their_types
+        CHECK (typeof(queue) = 'text' AND typeof(task) = 'text' AND typeof(measure) = 'text'
+               AND typeof(minute) = 'integer' AND typeof(bucket) = 'integer' AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
 -- The same since the database was created, for monotonic counters. Minutes are pruned, totals are not.
@@ -249,7 +265,10 @@ CREATE TABLE {p}totals (
     bucket  INTEGER NOT NULL,
     n       INTEGER NOT NULL,
     sum     INTEGER NOT NULL,                        -- of a histogram, in microseconds
-    CONSTRAINT one_row_per_total PRIMARY KEY (queue, task, measure, bucket)
+    CONSTRAINT one_row_per_total PRIMARY KEY (queue, task, measure, bucket),
+    CONSTRAINT totals_have_their_types
+        CHECK (typeof(queue) = 'text' AND typeof(task) = 'text' AND typeof(measure) = 'text'
+               AND typeof(bucket) = 'integer' AND typeof(n) = 'integer' AND typeof(sum) = 'integer')
 ) WITHOUT ROWID;
 
 -- Failed attempts by error code, queue, task and fingerprint. The fingerprint '' has no traceback.
@@ -262,7 +281,11 @@ CREATE TABLE {p}failures (
     last_seen   INTEGER NOT NULL,
     last_job_id INTEGER NOT NULL,                    -- the job may be deleted
     n           INTEGER NOT NULL,
-    CONSTRAINT one_row_per_failure PRIMARY KEY (error_code, queue, task, fingerprint)
+    CONSTRAINT one_row_per_failure PRIMARY KEY (error_code, queue, task, fingerprint),
+    CONSTRAINT failures_have_their_types
+        CHECK (typeof(error_code) = 'text' AND typeof(queue) = 'text' AND typeof(task) = 'text'
+               AND typeof(fingerprint) = 'text' AND typeof(first_seen) = 'integer'
+               AND typeof(last_seen) = 'integer' AND typeof(last_job_id) = 'integer' AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}failure_minutes (
@@ -272,7 +295,10 @@ CREATE TABLE {p}failure_minutes (
     task        TEXT    NOT NULL,
     fingerprint TEXT    NOT NULL,
     n           INTEGER NOT NULL,
-    CONSTRAINT one_row_per_minute_and_failure PRIMARY KEY (minute, error_code, queue, task, fingerprint)
+    CONSTRAINT one_row_per_minute_and_failure PRIMARY KEY (minute, error_code, queue, task, fingerprint),
+    CONSTRAINT failure_minutes_have_their_types
+        CHECK (typeof(error_code) = 'text' AND typeof(queue) = 'text' AND typeof(task) = 'text'
+               AND typeof(fingerprint) = 'text' AND typeof(minute) = 'integer' AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}error_totals (
@@ -280,7 +306,10 @@ CREATE TABLE {p}error_totals (
     queue      TEXT    NOT NULL,
     task       TEXT    NOT NULL,
     n          INTEGER NOT NULL,
-    CONSTRAINT one_row_per_error_code PRIMARY KEY (error_code, queue, task)
+    CONSTRAINT one_row_per_error_code PRIMARY KEY (error_code, queue, task),
+    CONSTRAINT error_totals_have_their_types
+        CHECK (typeof(error_code) = 'text' AND typeof(queue) = 'text' AND typeof(task) = 'text'
+               AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
 -- A coarse index for listing: what the jobs of each 8192 consecutive ids have in common. A real index would be exact,
@@ -290,7 +319,11 @@ CREATE TABLE {p}zones (
     first_at  INTEGER,                               -- the earliest created_at, deleted jobs included
     last_at   INTEGER,                               -- the latest
     succeeded INTEGER NOT NULL,                      -- 1: one of the jobs has succeeded
-    cancelled INTEGER NOT NULL
+    cancelled INTEGER NOT NULL,
+    CONSTRAINT zones_have_their_types
+        CHECK (typeof(zone) = 'integer' AND typeof(succeeded) = 'integer' AND typeof(cancelled) = 'integer'
+               AND (first_at IS NULL OR typeof(first_at) = 'integer')
+               AND (last_at IS NULL OR typeof(last_at) = 'integer'))
 );
 
 -- === Workflows ===
@@ -302,7 +335,10 @@ CREATE TABLE {p}blockers (
     position INTEGER NOT NULL,                       -- index in `after=`
     chain_id INTEGER NOT NULL,                       -- the chain it waits for
     outcome  TEXT,                                   -- how the chain ended; NULL: the job still waits for it
-    CONSTRAINT one_row_per_position PRIMARY KEY (job_id, position)
+    CONSTRAINT one_row_per_position PRIMARY KEY (job_id, position),
+    CONSTRAINT blockers_have_their_types
+        CHECK (typeof(position) = 'integer' AND typeof(chain_id) = 'integer'
+               AND (outcome IS NULL OR typeof(outcome) = 'text'))
 ) WITHOUT ROWID;
 CREATE INDEX {p}blockers_chain   ON {p}blockers (chain_id, outcome);
 CREATE INDEX {p}blockers_holding ON {p}blockers (job_id) WHERE outcome IS NULL;
@@ -316,7 +352,15 @@ CREATE TABLE {p}batches (
     on_done        TEXT,                             -- job to enqueue when done, JSON
     success_job_id INTEGER,                          -- id of the enqueued job
     done_job_id    INTEGER,
-    deleted        INTEGER NOT NULL DEFAULT 0        -- number of members deleted before they succeeded
+    deleted        INTEGER NOT NULL DEFAULT 0,       -- number of members deleted before they succeeded
+    CONSTRAINT batches_have_their_types
+        CHECK (typeof(created_at) = 'integer' AND typeof(deleted) = 'integer'
+               AND (on_success IS NULL OR typeof(on_success) = 'text')
+               AND (on_done IS NULL OR typeof(on_done) = 'text')
+               AND (sealed_at IS NULL OR typeof(sealed_at) = 'integer')
+               AND (done_at IS NULL OR typeof(done_at) = 'integer')
+               AND (success_job_id IS NULL OR typeof(success_job_id) = 'integer')
+               AND (done_job_id IS NULL OR typeof(done_job_id) = 'integer'))
 );
 CREATE INDEX {p}batches_success ON {p}batches (success_job_id) WHERE success_job_id IS NOT NULL;
 CREATE INDEX {p}batches_done    ON {p}batches (done_job_id) WHERE done_job_id IS NOT NULL;
@@ -326,7 +370,10 @@ CREATE INDEX {p}batches_done    ON {p}batches (done_job_id) WHERE done_job_id IS
 CREATE TABLE {p}endings (
     id       INTEGER PRIMARY KEY,
     chain_id INTEGER,
-    batch_id INTEGER
+    batch_id INTEGER,
+    CONSTRAINT endings_have_their_types
+        CHECK ((chain_id IS NULL OR typeof(chain_id) = 'integer')
+               AND (batch_id IS NULL OR typeof(batch_id) = 'integer'))
 );
 
 -- === Triggers on jobs: every transition pays for each of them ===
@@ -444,7 +491,10 @@ END;
 CREATE TABLE {p}unused_blobs (
     name     TEXT    NOT NULL CONSTRAINT one_row_per_blob PRIMARY KEY,
     noted_at INTEGER,
-    gone_at  INTEGER                                 -- when the blob was deleted; NULL: not yet
+    gone_at  INTEGER,                                -- when the blob was deleted; NULL: not yet
+    CONSTRAINT unused_blobs_have_their_types
+        CHECK (typeof(name) = 'text' AND (noted_at IS NULL OR typeof(noted_at) = 'integer')
+               AND (gone_at IS NULL OR typeof(gone_at) = 'integer'))
 ) WITHOUT ROWID;
 CREATE INDEX {p}unused_blobs_there ON {p}unused_blobs (gone_at, noted_at);
 
@@ -452,7 +502,9 @@ CREATE INDEX {p}unused_blobs_there ON {p}unused_blobs (gone_at, noted_at);
 
 CREATE TABLE {p}queues (
     name      TEXT NOT NULL CONSTRAINT one_row_per_queue PRIMARY KEY,
-    paused_at INTEGER
+    paused_at INTEGER,
+    CONSTRAINT queues_have_their_types
+        CHECK (typeof(name) = 'text' AND (paused_at IS NULL OR typeof(paused_at) = 'integer'))
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}workers (
@@ -477,7 +529,11 @@ CREATE TABLE {p}workers (
         CONSTRAINT workers_heartbeat_at_is_an_integer CHECK (typeof(heartbeat_at) = 'integer'),
     ended_at     INTEGER,
     ending       TEXT
-        CONSTRAINT ending_is_known CHECK (ending IS NULL OR ending = 'stopped' OR ending = 'lost')
+        CONSTRAINT ending_is_known CHECK (ending IS NULL OR ending = 'stopped' OR ending = 'lost'),
+    CONSTRAINT workers_have_their_types
+        CHECK (typeof(id) = 'text' AND typeof(host) = 'text' AND typeof(tasks) = 'text'
+               AND (queues IS NULL OR typeof(queues) = 'text') AND (limits IS NULL OR typeof(limits) = 'text')
+               AND (ended_at IS NULL OR typeof(ended_at) = 'integer'))
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}schedules (
@@ -504,14 +560,27 @@ CREATE TABLE {p}schedules (
     paused_at      INTEGER,
     -- Every occurrence up to this time was enqueued, or skipped according to `missed`.
     handled_at     INTEGER NOT NULL DEFAULT {now}
-        CONSTRAINT handled_at_is_an_integer CHECK (typeof(handled_at) = 'integer'),
+        CONSTRAINT handled_at_is_in_microseconds
+            CHECK (typeof(handled_at) = 'integer' AND handled_at >= created_at / 100
+                AND handled_at < 253500000000000000),
     next_at        INTEGER                           -- NULL: not computed yet
-        CONSTRAINT next_at_is_an_integer CHECK (next_at IS NULL OR typeof(next_at) = 'integer'),
+        CONSTRAINT next_at_is_in_microseconds
+            CHECK (next_at IS NULL
+                OR (typeof(next_at) = 'integer' AND next_at >= created_at / 100 AND next_at < 253500000000000000)),
     last_at        INTEGER,                          -- the last occurrence that was enqueued, and its job
     last_job_id    INTEGER,
     created_at     INTEGER NOT NULL DEFAULT {now},
     updated_at     INTEGER NOT NULL DEFAULT {now},
-    revision       INTEGER NOT NULL DEFAULT 0        -- optimistic lock
+    revision       INTEGER NOT NULL DEFAULT 0,       -- optimistic lock
+    CONSTRAINT schedules_have_their_types
+        CHECK (typeof(name) = 'text' AND typeof(cron) = 'text' AND typeof(tz) = 'text' AND typeof(task) = 'text'
+               AND typeof(args) = 'text' AND typeof(queue) = 'text' AND typeof(created_at) = 'integer'
+               AND typeof(updated_at) = 'integer' AND typeof(revision) = 'integer'
+               AND (key IS NULL OR typeof(key) = 'text') AND (tags IS NULL OR typeof(tags) = 'text')
+               AND (timeout IS NULL OR typeof(timeout) = 'integer')
+               AND (paused_at IS NULL OR typeof(paused_at) = 'integer')
+               AND (last_at IS NULL OR typeof(last_at) = 'integer')
+               AND (last_job_id IS NULL OR typeof(last_job_id) = 'integer'))
 );
 CREATE INDEX {p}schedules_next ON {p}schedules (task, next_at, handled_at, source) WHERE paused_at IS NULL;
 
@@ -522,7 +591,10 @@ CREATE TABLE {p}fires (
         CONSTRAINT fires_of_a_schedule REFERENCES {p}schedules (name) ON DELETE CASCADE,
     fire_at  INTEGER NOT NULL,
     job_id   INTEGER,                                -- the job may be deleted
-    CONSTRAINT one_fire_per_occurrence UNIQUE (schedule, fire_at)
+    CONSTRAINT one_fire_per_occurrence UNIQUE (schedule, fire_at),
+    CONSTRAINT fires_have_their_types
+        CHECK (typeof(schedule) = 'text' AND typeof(fire_at) = 'integer'
+               AND (job_id IS NULL OR typeof(job_id) = 'integer'))
 );
 CREATE INDEX {p}fires_order ON {p}fires (schedule);
 
@@ -540,11 +612,22 @@ CREATE TABLE {p}upkeep (
     counts      TEXT,                                -- JSON object
     note        TEXT,                                -- JSON object: reason and retention rule
     last_at     INTEGER,                             -- end of the last run that deleted rows
-    last_counts TEXT
+    last_counts TEXT,
+    CONSTRAINT upkeep_has_its_types
+        CHECK (typeof(name) = 'text' AND (token IS NULL OR typeof(token) = 'text')
+               AND (actor IS NULL OR typeof(actor) = 'text') AND (kind IS NULL OR typeof(kind) = 'text')
+               AND (counts IS NULL OR typeof(counts) = 'text') AND (note IS NULL OR typeof(note) = 'text')
+               AND (last_counts IS NULL OR typeof(last_counts) = 'text')
+               AND (pid IS NULL OR typeof(pid) = 'integer') AND (slot IS NULL OR typeof(slot) = 'integer')
+               AND (inode IS NULL OR typeof(inode) = 'integer')
+               AND (begun_at IS NULL OR typeof(begun_at) = 'integer')
+               AND (last_at IS NULL OR typeof(last_at) = 'integer'))
 ) WITHOUT ROWID;
 
 -- Settings: boot id, retention policy, kind of blob store.
 CREATE TABLE {p}meta (
     name  TEXT NOT NULL CONSTRAINT one_row_per_name PRIMARY KEY,
-    value TEXT NOT NULL
+    value TEXT NOT NULL,
+    CONSTRAINT meta_has_its_types
+        CHECK (typeof(name) = 'text' AND typeof(value) = 'text')
 ) WITHOUT ROWID;

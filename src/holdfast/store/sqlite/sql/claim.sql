@@ -147,6 +147,6 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
 -- name: next_due
 -- when the next scheduled job is due and the next external job times out (wall clock), and when the next lease
 -- expires (boot clock)
-SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
-       (SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL),
-       (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running')
+SELECT CAST((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') AS INTEGER),
+       CAST((SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL) AS INTEGER),
+       CAST((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') AS INTEGER)

@@ -35,3 +35,6 @@ UPDATE {p}jobs SET lease = 0 WHERE status = 'running'
 -- name: end_workers_of_another_boot
 -- after a reboot no worker is alive; a slot below 0 is never locked
 UPDATE {p}workers SET slot = -1 WHERE ended_at IS NULL
+
+-- name: last_transitions
+SELECT id, transition, attempt, actor, reason FROM {p}jobs WHERE id IN (SELECT value FROM json_each(?))

@@ -2,7 +2,7 @@
 
 -- name: fold_position
 -- the last folded event, when it was folded, and the last event
-SELECT cursor, folded_at, (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
+SELECT CAST(cursor AS INTEGER), CAST(folded_at AS INTEGER), (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
 
 -- name: last_event_to_fold
 -- the last of the next :limit events
@@ -94,7 +94,9 @@ WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND id <= (SELECT cursor FR
 -- --- reading ---
 
 -- name: folded_counts
-SELECT queue, task, status, n FROM {p}counts WHERE :queue IS NULL OR queue = :queue
+-- The casts here and below are for rows that plain SQL has changed.
+SELECT CAST(queue AS TEXT), CAST(task AS TEXT), CAST(status AS TEXT), CAST(n AS INTEGER) FROM {p}counts
+WHERE :queue IS NULL OR queue = :queue
 
 -- name: unlogged_counts
 -- jobs without history write no events: count them one by one, up to a limit
@@ -130,18 +132,22 @@ SELECT queue, '' FROM queues WHERE EXISTS (SELECT 1 FROM {p}jobs INDEXED BY {p}j
 UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 
 -- name: folded_zones
-SELECT zone, first_at, last_at, succeeded, cancelled FROM {p}zones
+SELECT zone, CAST(first_at AS INTEGER), CAST(last_at AS INTEGER), succeeded, cancelled FROM {p}zones
 
 -- name: folded_minutes
-SELECT minute / :step * :step, queue, task, measure, bucket, sum(n) FROM {p}minutes
+SELECT CAST(minute AS INTEGER) / :step * :step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT),
+       CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
+FROM {p}minutes
 WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_totals
-SELECT queue, task, measure, bucket, n, sum FROM {p}totals
+SELECT CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT), CAST(bucket AS INTEGER), CAST(n AS INTEGER),
+       CAST(sum AS INTEGER)
+FROM {p}totals
 
 -- name: folded_error_totals
-SELECT error_code, queue, task, n FROM {p}error_totals
+SELECT CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(n AS INTEGER) FROM {p}error_totals
 
 -- name: folded_failures
 SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
@@ -178,4 +184,4 @@ SELECT seq FROM sqlite_sequence WHERE name = ?
 
 -- name: recounted
 -- the actual number of jobs with history
-SELECT queue, coalesce(task, ''), status, count(*) FROM {p}jobs WHERE history = 1 GROUP BY 1, 2, 3
+SELECT CAST(queue AS TEXT), CAST(coalesce(task, '') AS TEXT), CAST(status AS TEXT), count(*) FROM {p}jobs WHERE history = 1 GROUP BY 1, 2, 3

@@ -1,0 +1,271 @@
+"""Errors of the disk: one call after the other fails, in a scenario that uses everything that writes.
+
+Each step must raise a typed error or succeed, and nothing that was acknowledged may be missing afterwards.
+"""
+
+import ctypes
+import errno
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.checkers import check_all
+from faults.report import Report
+from holdfast import Holdfast, Retention
+from holdfast.errors import HoldfastError
+from holdfast.store.sqlite.engine import failed_flush, worker_locks
+from holdfast.store.sqlite.engine.writer import Writer
+from holdfast.worker import dispatcher
+from support.child_processes import compile_shim
+
+SHORT = 0.005
+CASES = 6000
+FAULTS = {
+    "a write fails": ("w", errno.EIO, False),
+    "the disk is full": ("wtom", errno.ENOSPC, False),
+    "a write is short": ("w", errno.ENOSPC, True),
+    "a flush fails": ("s", errno.EIO, False),
+    "a truncation fails": ("t", errno.EIO, False),
+    "a creation fails": ("om", errno.EACCES, False),
+    "a rename or removal fails": ("ru", errno.EIO, False),
+    "a lock fails": ("l", errno.EIO, False),
+    "locks run out": ("l", errno.ENOLCK, False),
+    "a read fails": ("p", errno.EIO, False),
+}
+
+
+@dataclass
+class Case:
+    number: int
+    folder: str
+    fault: str
+    call: int  # 0: only count the calls
+    repeat: int = 0
+    control: str = ""
+
+    def describe(self) -> str:
+        return f"{self.fault} at call {self.call}" + (f" and {self.repeat} more" if self.repeat else "")
+
+
+@dataclass
+class Found:
+    counters: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    calls: int = 0
+
+
+def run(report: Report) -> None:
+    shim = compile_shim("fault_shim.c", report.folder)
+    with _environment(LD_PRELOAD=shim, FAULT_DIR=str(report.folder)):
+        counting = [Case(0, str(report.folder), fault, 0) for fault in FAULTS]
+        calls = {case.fault: found.calls for case, found in check_all(check, counting)}
+        for fault, number in calls.items():
+            report.count(f"calls where {fault}", number)
+        for case, found in check_all(check, _cases(report, calls)):
+            report.count("faults")
+            if isinstance(found, str):
+                report.violation(f"{case.describe()}: {found}", case.number)
+                continue
+            report.counters.update(found.counters)
+            for what in found.violations:
+                report.violation(f"{case.describe()}: {what}", case.number)
+        if report.only is None:
+            report.require(
+                "faults that surfaced", "faults that were survived", *(f"fired: {fault}" for fault in FAULTS)
+            )
+            _control(report)
+
+
+def _cases(report: Report, calls: dict[str, int]) -> Iterator[Case]:
+    rng = random.Random(report.seed)
+    everything = [
+        (fault, call, repeat) for fault in FAULTS for call in range(1, calls[fault] + 1) for repeat in (0, 3)
+    ]
+    count = min(len(everything), report.scaled(CASES, 3 * len(FAULTS)))
+    # Some of each, however few calls it has, and the rest from all of them.
+    chosen = [rng.choice([one for one in everything if one[0] == fault]) for fault in FAULTS]
+    chosen += rng.sample(everything, count - len(chosen))
+    for number, (fault, call, repeat) in enumerate(chosen):
+        if report.only in (None, number):
+            yield Case(number, str(report.folder), fault, call, repeat)
+
+
+def _control(report: Report) -> None:
+    folder = str(report.folder)
+    controls = {
+        "an acknowledged job that was not stored": ("forget", "lost"),
+        "an error of SQLite that is not translated": ("raw", "OperationalError"),
+    }
+    for what, (control, expected) in controls.items():
+        cases = [Case(0, folder, "a write fails", call, 50, control) for call in (300, 600, 900, 1200)]
+        found = [one for _, one in check_all(check, cases) if not isinstance(one, str)]
+        report.control(what, caught=any(expected in text for one in found for text in one.violations))
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+# --- in a process with the shim ---
+
+
+def check(case: Case) -> Found:
+    """Run the scenario with one fault, then see what is there."""
+    logging.disable(logging.CRITICAL)
+    dispatcher.MAX_BACKOFF_SECONDS, failed_flush.RETRY_SECONDS = 0.2, 0.0
+    worker_locks._files.clear()
+    place = Path(case.folder) / f"place-{os.getpid()}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    found, shim = Found(), ctypes.CDLL(None)
+    threading.excepthook = lambda args: found.violations.append(f"thread ended: {args.exc_value!r}")
+    original = Writer.raise_for
+    if case.control == "raw":
+        Writer.raise_for = _raise_raw  # type: ignore[method-assign, assignment]
+    kinds, number, is_short = FAULTS[case.fault]
+    shim.fault_arm(kinds.encode(), case.call, number, case.repeat, int(is_short))
+    scenario = _Scenario(place, found)
+    try:
+        scenario.run()
+    finally:
+        found.calls, fired = shim.fault_calls(), shim.fault_failures()
+        shim.fault_arm(b"", 0, 0, 0, 0)
+        Writer.raise_for = original  # type: ignore[method-assign]
+    if case.control == "forget":
+        scenario.acknowledged[10_000] = "never stored"
+    if fired:
+        found.counters[f"fired: {case.fault}"] += 1
+        found.counters["faults that surfaced" if scenario.typed else "faults that were survived"] += 1
+    scenario.verify()
+    return found
+
+
+def _raise_raw(self: Writer, error: Exception) -> None:
+    raise error
+
+
+class _Scenario:
+    def __init__(self, place: Path, found: Found) -> None:
+        self.place, self.found, self.path = place, found, place / "app.db"
+        self.acknowledged: dict[int, Any] = {}
+        self.app: Holdfast | None = None
+        self.typed = 0
+
+    def run(self) -> None:
+        for _ in range(2):
+            for step in (
+                self.open,
+                self.send,
+                self.send_many,
+                self.enqueue,
+                self.send_large,
+                self.receive,
+                self.work,
+                self.transaction,
+                self.checkpoint,
+                self.prune,
+                self.vacuum,
+                self.vacuum_fully,
+                self.close,
+            ):
+                self.attempt(step.__name__, step)
+
+    def attempt(self, name: str, step: Callable[[], object]) -> None:
+        try:
+            if name == "open" or self.app is not None:
+                step()
+        except HoldfastError:
+            self.typed += 1
+        except Exception as error:  # noqa: BLE001  this is what the part looks for
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self.found.violations.append(f"{name}: {error!r:.150} at {Path(where.filename).name}:{where.lineno}")
+
+    def open(self) -> None:
+        self.app = Holdfast(self.path, min_free_bytes=0)
+        self.app.task(name="work")(lambda n: n * 2)
+
+    @property
+    def _app(self) -> Holdfast:
+        assert self.app is not None
+        return self.app
+
+    def send(self) -> None:
+        for number in range(3):
+            self.acknowledged[self._app.queue("kept").send(number)] = number
+
+    def send_many(self) -> None:
+        self._app.queue("taken").send_many(range(5))
+        self.acknowledged.update(zip(self._app.queue("kept").send_many(["a", "b"]), ["a", "b"], strict=True))
+
+    def enqueue(self) -> None:
+        self.acknowledged[self._app.tasks["work"].enqueue(21).id] = {"n": 21}
+
+    def send_large(self) -> None:
+        body = "large " * 20_000
+        self.acknowledged[self._app.queue("kept").send(body)] = body
+
+    def receive(self) -> None:
+        for message in self._app.queue("taken").receive_many(3):
+            message.ack()
+
+    def work(self) -> None:
+        self._app.worker(until_idle=True, concurrency=2, grace=1).run()
+
+    def transaction(self) -> None:
+        with self._app.transaction() as tx:
+            tx.execute("CREATE TABLE IF NOT EXISTS own (x)")
+            id = self._app.queue("kept").send("in a transaction", conn=tx)
+        self.acknowledged[id] = "in a transaction"
+
+    def checkpoint(self) -> None:
+        self._app.store.file.checkpoint()
+
+    def prune(self) -> None:
+        archive = self.place / "jobs.jsonl.gz"
+        self._app.prune(retention=Retention(succeeded=3600), archive=archive, hurry=True)
+
+    def vacuum(self) -> None:
+        self._app.vacuum(hurry=True)
+
+    def vacuum_fully(self) -> None:
+        self._app.vacuum(full=True)
+
+    def close(self) -> None:
+        app, self.app = self._app, None
+        app.close()
+
+    def verify(self) -> None:
+        """Open the database once more, without faults."""
+        self.attempt("close", self.close)
+        with Holdfast(self.path, min_free_bytes=0) as app:
+            connection = sqlite3.connect(self.path)
+            if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+                self.found.violations.append("the file is damaged")
+            connection.close()
+            for id, body in self.acknowledged.items():
+                self.found.counters["acknowledged"] += 1
+                try:
+                    got = app.jobs.get(id).args
+                except HoldfastError as error:
+                    self.found.violations.append(f"job {id} is lost: {error!r:.100}")
+                else:
+                    if got != body:
+                        self.found.violations.append(f"job {id} has another payload: {got!r:.50}")
+            app.queue("kept").send("usable")

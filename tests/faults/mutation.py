@@ -1,0 +1,453 @@
+"""Mutation: remove or invert each condition of the statements that move jobs and fold events, one at a time.
+
+A mutant is the same statement, trigger or function with one condition changed. The tests next to it must fail for
+each. A mutant that they let live is a violation, unless EQUIVALENT says why it cannot make a difference.
+
+The tests of each mutant run in a process of their own, forked from one that has loaded everything
+(`python -m faults.mutation`). There the loader of the statements returns the changed one.
+"""
+
+import ast
+import inspect
+import json
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import msgspec
+
+import holdfast
+from faults.report import Report
+
+SHORT = 0.015
+TESTS = Path(__file__).parents[1]
+PACKAGE = Path(holdfast.__file__).parent
+SQL, SCHEMA = PACKAGE / "store/sqlite/sql", PACKAGE / "store/sqlite/migrations/0001_schema.sql"
+PROCESSES = max(2, os.cpu_count() or 2)
+HANG_SECONDS = 240.0
+PATIENCE_SECONDS = 30.0  # of tests that wait for what a mutant never does
+
+STATEMENTS = {
+    "claim.sql": None,  # all
+    "settle.sql": None,
+    "worker.sql": {"return_all", "recover_lost", "recover_lost_spent", "renew_for", "workers_with_expired_leases"},
+    "statistics.sql": {
+        "last_event_to_fold",
+        "event_groups",
+        "event_failures",
+        "move_fold",
+        "delete_empty_counts",
+        "event_zones",
+        "delete_empty_zones",
+        "removed_jobs",
+        "delete_events_of_removed",
+    },
+}
+MODULES = {"fold.py": "holdfast.fold", "statistics.py": "holdfast.store.statistics"}
+CONDITIONS = "sqlite/test_conditions.py"
+NEAREST = {
+    "claim.sql": CONDITIONS,
+    "settle.sql": CONDITIONS,
+    "worker.sql": CONDITIONS,
+    "statistics.sql": CONDITIONS,
+    "schema": "sqlite/test_trigger_conditions.py",
+    "fold.py": "pure/test_fold.py conformance/test_statistics.py",
+    "statistics.py": "conformance/test_statistics.py conformance/test_observe.py sqlite/test_listing_paths.py",
+}
+"""The tests of each group. Of CONDITIONS, a mutant is tried with those that name its statement."""
+
+EQUIVALENT: dict[str, str] = {}
+"""Mutants that no test can notice, by name, and why."""
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """group: a key of NEAREST. place: the statement, trigger or function. text: all of it, changed."""
+
+    group: str
+    place: str
+    change: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.place}: {self.change}"
+
+
+# --- SQL ---
+
+TOKEN = re.compile(r"'(?:[^']|'')*'|\{p\}\w+|[:?]\w*|\w+|<>|<=|>=|\|\||[^\s\w]")
+BEGINS = {"WHERE", "ON", "WHEN"}
+ENDS = BEGINS | {"ORDER", "GROUP", "LIMIT", "RETURNING", "UNION", "THEN", "BEGIN", "SET", "CROSS", "DO", "ELSE", ";"}
+
+
+class Tokens:
+    """The tokens of a statement, with their places in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        found = list(TOKEN.finditer(text))
+        self.words = [one[0].upper() if one[0][0] != "'" else one[0] for one in found]
+        self.spans = [one.span() for one in found]
+        self.depths: list[int] = []
+        depth = 0
+        for word in self.words:
+            depth -= word == ")"
+            self.depths.append(depth)
+            depth += word == "("
+
+    def conditions(self) -> Iterator[tuple[int, int]]:
+        """Each range of tokens after WHERE, ON or WHEN, except ON in ON CONFLICT and AFTER … ON a table."""
+        is_header = "TRIGGER" in self.words
+        for first, word in enumerate(self.words):
+            if is_header and word in ("WHEN", "BEGIN"):
+                is_header = False
+            if word in BEGINS and not is_header and self.words[first + 1] != "CONFLICT":
+                yield first + 1, self._end(first)
+
+    def _end(self, first: int) -> int:
+        for number in range(first + 1, len(self.words)):
+            depth = self.depths[number]
+            if depth < self.depths[first] or (depth == self.depths[first] and self.words[number] in ENDS):
+                return number
+        return len(self.words)
+
+    def split(self, first: int, last: int, by: str) -> list[tuple[int, int]]:
+        """Cut a condition at AND or OR, outside of brackets."""
+        parts, begun = [], first
+        for number in range(first, last):
+            if self.words[number] == by and self.depths[number] == self.depths[first]:
+                parts.append((begun, number))
+                begun = number + 1
+        return [*parts, (begun, last)]
+
+    def replaced(self, first: int, last: int, by: str) -> str:
+        begin, end = self.spans[first][0], self.spans[last - 1][1]
+        return f"{self.text[:begin]}{by}{self.text[end:]}"
+
+    def words_of(self, first: int, last: int) -> str:
+        return " ".join(self.text[self.spans[first][0] : self.spans[last - 1][1]].split())
+
+
+def changes_of(text: str) -> Iterator[tuple[str, str]]:
+    """Each change of a condition of a statement, and the statement that it makes."""
+    tokens = Tokens(text)
+    for first, last in tokens.conditions():
+        yield from _changes(tokens, first, last, alone=True)
+
+
+def _changes(tokens: Tokens, first: int, last: int, alone: bool) -> Iterator[tuple[str, str]]:
+    either = tokens.split(first, last, "OR")
+    for begin, end in either:
+        if len(either) > 1:
+            words = tokens.words_of(begin, end)
+            yield f"without OR {words}", tokens.replaced(begin, end, f"(0 AND ({words}))")
+        every = tokens.split(begin, end, "AND")
+        for one, stop in every:
+            words = tokens.words_of(one, stop)
+            if len(every) > 1 or (alone and len(either) == 1):
+                # It stays in the text: the number of parameters must be the same.
+                yield f"without {words}", tokens.replaced(one, stop, f"(1 OR ({words}))")
+            yield f"not {words}", tokens.replaced(one, stop, f"NOT ({words})")
+            inner = one + (tokens.words[one] == "NOT")
+            if tokens.words[inner] == "(" and tokens.words[stop - 1] == ")" and tokens.words[inner + 1] != "SELECT":
+                yield from _changes(tokens, inner + 1, stop - 1, alone=False)
+
+
+def without_comments(text: str) -> str:
+    return "\n".join(line for line in (re.sub(r"--.*", "", one).rstrip() for one in text.splitlines()) if line)
+
+
+def sql_mutants() -> Iterator[Mutant]:
+    for file, wanted in STATEMENTS.items():
+        _, *blocks = re.split(r"^-- name: (\w+)\s*$", (SQL / file).read_text(), flags=re.MULTILINE)
+        for name, text in zip(blocks[::2], blocks[1::2], strict=True):
+            if wanted is None or name in wanted:
+                yield from (Mutant(file, name, *change) for change in changes_of(without_comments(text)))
+    for name, text in triggers().items():
+        yield from (Mutant("schema", name, *change) for change in changes_of(text))
+
+
+def triggers() -> dict[str, str]:
+    found = re.findall(r"^CREATE TRIGGER .*?^END;", without_comments(SCHEMA.read_text()), re.MULTILINE | re.DOTALL)
+    return {text.split()[2].removeprefix("{p}"): text for text in found}
+
+
+# --- Python ---
+
+
+class _Change(ast.NodeTransformer):
+    """Changes the condition with this number."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.seen, self.what = wanted, 0, ""
+
+    def _change(self, what: str, node: ast.expr, changed: ast.expr) -> ast.expr:
+        self.seen += 1
+        if self.seen != self.wanted:
+            return node
+        self.what = f"{what} {ast.unparse(node)}, line {node.lineno}"
+        return ast.copy_location(changed, node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        return self._change("not", node, ast.UnaryOp(ast.Not(), node))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        gone = ast.Constant(isinstance(node.op, ast.And))
+        node.values = [self._change("without", value, gone) for value in node.values]
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.If:
+        self.generic_visit(node)
+        node.test = self._change("without if", node.test, ast.Constant(True))
+        return node
+
+
+def python_mutants() -> Iterator[Mutant]:
+    for group, module in MODULES.items():
+        source = (PACKAGE.parent / Path(*module.split("."))).with_suffix(".py").read_text()
+        for number in range(1, 10_000):
+            change = _Change(number)
+            tree = ast.fix_missing_locations(change.visit(ast.parse(source)))
+            if not change.what:
+                break
+            yield Mutant(group, module, change.what, ast.unparse(tree))
+
+
+def all_mutants() -> list[Mutant]:
+    """Every mutant once. Those with the same name are numbered."""
+    named: dict[str, Mutant] = {}
+    for one in (*sql_mutants(), *python_mutants()):
+        number, change = 1, one.change
+        while f"{one.place}: {change}" in named:
+            number += 1
+            change = f"{one.change} ({number})"
+        named[f"{one.place}: {change}"] = msgspec.structs.replace(one, change=change)
+    return list(named.values())
+
+
+# --- the process that tries them ---
+
+
+def apply(mutant: Mutant, folder: Path) -> None:
+    """Let Holdfast use the mutant, in this process."""
+    if mutant.group in STATEMENTS:
+        from holdfast.store import statements
+
+        original = statements._named
+
+        def changed(folder: Path, prefix: str) -> dict[str, str]:
+            return original(folder, prefix) | {mutant.place: statements.with_prefix(mutant.text, prefix)}
+
+        statements._named = changed  # type: ignore[assignment]
+    elif mutant.group == "schema":
+        from holdfast.store.sqlite import migrate
+
+        schema = without_comments(SCHEMA.read_text())
+        (folder / SCHEMA.name).write_text(schema.replace(triggers()[mutant.place], mutant.text))
+        migrate.FOLDER = folder
+    elif mutant.group in MODULES:
+        module = sys.modules[mutant.place]
+        changed_module = ModuleType(mutant.place)
+        changed_module.__dict__.update(__package__=mutant.place.rpartition(".")[0])
+        exec(compile(mutant.text, mutant.place, "exec"), changed_module.__dict__)
+        _take_code(module, changed_module)
+
+
+def _take_code(old: Any, new: Any) -> None:
+    """Give all functions of a module, and of its classes, the code of those of the same name."""
+    for name, one in vars(old).items():
+        other = vars(new).get(name)
+        if isinstance(one, FunctionType) and isinstance(other, FunctionType) and one.__module__ == old_name(old):
+            code: CodeType = other.__code__
+            one.__code__ = code
+        elif isinstance(one, type) and isinstance(other, type) and one.__module__ == old_name(old):
+            _take_code(one, other)
+
+
+def old_name(one: Any) -> str:
+    return str(one.__name__ if isinstance(one, ModuleType) else one.__module__)
+
+
+class Collected:
+    """A plugin of pytest that keeps the tests it has found."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._sources: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        self.items += items
+        self._sources |= {one.nodeid: inspect.getsource(one.function) for one in items}
+
+    def nearest(self, mutant: Mutant) -> list[str]:
+        """The tests of a mutant. Of CONDITIONS, only those with the name of its statement in them."""
+        chosen = []
+        for one in self.items:
+            file = str(one.path.relative_to(TESTS))
+            if not any(file.startswith(wanted) for wanted in NEAREST[mutant.group].split()):
+                continue
+            given = one.callspec.params.values() if hasattr(one, "callspec") else ()
+            if file != CONDITIONS or mutant.place in given or f'"{mutant.place}"' in self._sources[one.nodeid]:
+                chosen.append(str(TESTS / file) + one.nodeid[one.nodeid.index("::") :])
+        return chosen
+
+
+def serve() -> None:
+    """Read mutants, one a line; for each, print what the tests said in a forked process."""
+    import hypothesis  # noqa: F401
+    import pytest
+
+    import support.backend
+    import support.running_worker
+
+    support.running_worker.PATIENCE_SECONDS = PATIENCE_SECONDS
+    tests, collected = {one for group in NEAREST.values() for one in group.split()}, Collected()
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # loads the modules of all tests
+        pytest.main(
+            ["--collect-only", "-q", "-p", "no:cacheprovider", *(str(TESTS / one) for one in tests)], [collected]
+        )
+    for line in sys.stdin:
+        mutant = msgspec.json.decode(line, type=Mutant)
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "output")
+            if (pid := os.fork()) == 0:
+                os.setsid()
+                with output.open("w") as out:
+                    os.dup2(out.fileno(), 1)
+                    os.dup2(out.fileno(), 2)
+                    (Path(folder) / "schema").mkdir()
+                    apply(mutant, Path(folder) / "schema")
+                    given = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--basetemp={folder}/t"]
+                    code = pytest.main([*given, *collected.nearest(mutant)])
+                    out.flush()
+                    os._exit(int(code))
+            said = _wait(pid)
+            failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output.read_text(), re.MULTILINE)
+            answer = {"code": said, "test": failed[1] if failed else "", "tail": output.read_text()[-2000:]}
+        print(json.dumps(answer), flush=True)
+
+
+def _wait(pid: int) -> int:
+    """Wait for the process, and kill it and its children if it hangs. Return its code; -9 if it hung."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        select.select([descriptor], [], [], HANG_SECONDS)
+    finally:
+        os.close(descriptor)
+    done, status = os.waitpid(pid, os.WNOHANG)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    if not done:
+        os.waitpid(pid, 0)
+        return -signal.SIGKILL
+    return os.waitstatus_to_exitcode(status)
+
+
+class Server:
+    """Such a process, and the mutant that it tries."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "faults.mutation"]
+        self._process = subprocess.Popen(
+            command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.mutant: Mutant | None = None
+
+    def fileno(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def begin(self, mutant: Mutant) -> None:
+        assert self._process.stdin is not None
+        self.mutant = mutant
+        self._process.stdin.write(msgspec.json.encode(mutant).decode() + "\n")
+        self._process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def try_all(mutants: list[Mutant], told: Callable[[Mutant, dict[str, Any]], None]) -> None:
+    """Try the mutants, several at a time, and tell what became of each."""
+    left = mutants[::-1]
+    servers = [Server() for _ in range(min(PROCESSES, len(mutants)))]
+    try:
+        for server in servers:
+            server.begin(left.pop())
+        busy = servers[:]
+        while busy:
+            for server in select.select(busy, [], [])[0]:
+                assert server.mutant is not None
+                told(server.mutant, server.result())
+                if left:
+                    server.begin(left.pop())
+                else:
+                    busy.remove(server)
+    finally:
+        for server in servers:
+            server.end()
+
+
+# --- the part of the laboratory ---
+
+
+def run(report: Report) -> None:
+    """Try all mutants, or a part of them: those that are the same ones for a seed."""
+    mutants = all_mutants()
+    names = {one.name for one in mutants}
+    for name in sorted(EQUIVALENT.keys() - names):
+        report.violation(f"no such mutant any more: {name}")
+    chosen = [one for one in mutants if one.name not in EQUIVALENT]
+    if report.only is not None:
+        chosen = [mutants[report.only]]
+    elif report.effort < 1:
+        chosen = random.Random(report.seed).sample(chosen, report.scaled(len(chosen)))
+
+    def told(mutant: Mutant, answer: dict[str, Any]) -> None:
+        report.count("mutants")
+        if answer["code"] == 1:
+            report.count("killed")
+            report.count(f"killed in {mutant.group}")
+        elif answer["code"] == -signal.SIGKILL:
+            report.count("killed by a hang")
+        elif answer["code"] == 0:
+            report.violation(f"survived: {mutant.name}", mutants.index(mutant))
+        else:
+            report.violation(f"tests did not run for {mutant.name}: {answer['tail']}", mutants.index(mutant))
+
+    try_all(chosen, told)
+    report.count("equivalent, by reason", len(EQUIVALENT))
+    report.require("killed")
+    if report.only is None:
+        _control(report)
+
+
+def _control(report: Report) -> None:
+    """A mutant that changes nothing must survive: otherwise the tests fail for another reason."""
+    text = "UPDATE {p}fold SET cursor = :upto, folded_at = :now WHERE NOT NOT cursor = :after AND 1"
+    survived: list[bool] = []
+    none = Mutant("statistics.sql", "move_fold", "nothing", text)
+    try_all([none], lambda _, answer: survived.append(answer["code"] == 0))
+    report.control("a mutant that changes nothing survives", survived == [True])
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,417 @@
+"""Every condition of the statements that claim, settle, recover, promote and fold.
+
+Each statement runs on rows in all kinds of states, and must change or find those that a condition in Python allows,
+and no others. `faults/mutation.py` removes and inverts the conditions one by one: each time a test here must fail.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.statement_bench import ANY, BOOT, LEASE, NOW, PAUSED, Bench, Row, some_jobs
+
+
+@pytest.fixture
+def crowd(bench: Bench) -> list[Row]:
+    bench.insert("jobs", some_jobs(Random(1), 200))
+    return bench.jobs()
+
+
+def expired(job: Row) -> bool:
+    return job["status"] == "running" and (job["lease"] or 0) <= BOOT
+
+
+def due(job: Row) -> bool:
+    return bool(job["status"] == "scheduled" and job["run_at"] <= NOW)
+
+
+def spent(job: Row) -> bool:
+    return bool(job["attempt"] >= job["max_attempts"])
+
+
+def code(job: Row) -> str:
+    return "TIMEOUT:VISIBILITY" if job["task"] is None else "TIMEOUT:LEASE"
+
+
+SWEEPS: dict[str, tuple[Row, Callable[[Row], bool], Callable[[Row], Row]]] = {
+    "promote": ({}, due, lambda _: {"status": "ready"}),
+    "recover": (
+        {},
+        lambda job: expired(job) and not spent(job),
+        lambda job: {"status": "ready", "error_code": code(job)},
+    ),
+    "recover_spent": (
+        {},
+        lambda job: expired(job) and spent(job),
+        lambda job: {"status": "failed", "error_code": code(job)},
+    ),
+    "return_all": (
+        {"worker": "w1"},
+        lambda job: job["status"] == "running" and job["worker"] == "w1",
+        lambda job: {"status": "ready", "max_attempts": job["max_attempts"] + 1},
+    ),
+    "recover_lost": (
+        {"worker": "w1"},
+        lambda job: job["status"] == "running" and job["worker"] == "w1" and not spent(job),
+        lambda _: {"status": "ready"},
+    ),
+    "recover_lost_spent": (
+        {"worker": "w1"},
+        lambda job: job["status"] == "running" and job["worker"] == "w1" and spent(job),
+        lambda _: {"status": "failed"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_moves_the_jobs_that_it_is_for_and_no_others(bench: Bench, crowd: list[Row], name: str) -> None:
+    given, wanted, becomes = SWEEPS[name]
+    changed = bench.changed(name, {"actor": "test", "now": NOW, "boot_now": BOOT, "limit": ANY} | given)
+    assert changed.keys() == {job["id"] for job in crowd if wanted(job)} != set()
+    for job in crowd:
+        if job["id"] in changed:
+            assert becomes(job).items() <= changed[job["id"]].items()
+
+
+def test_a_lease_is_renewed_for_a_live_worker_until_the_timeout_of_the_job(bench: Bench, crowd: list[Row]) -> None:
+    given = {"worker": "w1", "now": NOW, "boot_now": BOOT, "lease": LEASE}
+    bench.returned("renew_for", given)
+    renewed = {row["id"] for row in bench.jobs() if row["lease"] == BOOT + LEASE}
+
+    def in_time(job: Row) -> bool:
+        begun = job["claimed_at"] if job["started_at"] is None else job["started_at"]
+        return job["timeout"] is None or begun + job["timeout"] + LEASE >= NOW
+
+    wanted = [job for job in crowd if expired(job) and job["worker"] == "w1"]
+    assert renewed == {job["id"] for job in wanted if in_time(job)}
+    assert 0 < len(renewed) < len(wanted)
+
+
+def test_workers_with_expired_leases(bench: Bench) -> None:
+    for jobs in populations():
+        with bench.undone():
+            bench.insert("jobs", jobs)
+            expected = {job["worker"] for job in bench.jobs() if expired(job) and job["worker"] is not None}
+            assert {row[0] for row in bench.returned("workers_with_expired_leases", {"boot_now": BOOT})} == expected
+
+
+# --- claiming ---
+
+
+def is_ready(job: Row, queue: str, task: str | None) -> bool:
+    return bool(job["status"] == "ready" and job["queue"] == queue != PAUSED and job["task"] == task)
+
+
+@pytest.mark.parametrize("queue", ["a", "b", PAUSED, "never"])
+def test_a_claim_takes_the_ready_jobs_of_its_queue_and_task(bench: Bench, crowd: list[Row], queue: str) -> None:
+    claimed = bench.changed("claim_messages", ("w", LEASE, NOW, queue, ANY))
+    assert claimed.keys() == {job["id"] for job in crowd if is_ready(job, queue, None)}
+    for task in ("one", "two", "never"):
+        given = {"worker": "w", "lease": LEASE, "now": NOW, "limit": ANY, "queue": queue, "task": task}
+        assert bench.changed("claim_task", given).keys() == {job["id"] for job in crowd if is_ready(job, queue, task)}
+
+
+def test_a_claim_of_several_pairs_takes_the_ready_jobs_of_each(bench: Bench, crowd: list[Row]) -> None:
+    pairs = [("a", "one"), ("b", "two"), (PAUSED, "one")]
+    given = {"worker": "w", "lease": LEASE, "now": NOW, "limit": ANY, "each": ANY, "pairs": json.dumps(pairs)}
+    wanted = {job["id"] for job in crowd if any(is_ready(job, *pair) for pair in pairs)}
+    assert bench.changed("claim_tasks", given).keys() == wanted != set()
+
+
+def test_a_claim_of_one_job_takes_it_if_it_is_ready(bench: Bench, crowd: list[Row]) -> None:
+    for job in crowd:
+        given = {"worker": "w", "lease": LEASE, "now": NOW, "id": job["id"]}
+        wanted = is_ready(job, job["queue"], job["task"]) and job["task"] is not None
+        assert set(bench.changed("claim_one", given)) == ({job["id"]} if wanted else set()), job
+
+
+def populations() -> Iterator[list[Row]]:
+    """None, or a few jobs: whether there is one of a kind must be seen by itself."""
+    random = Random(2)
+    yield []
+    for number in range(150):
+        yield some_jobs(random, 1 + number % 3)
+    for number in range(40):
+        yield some_jobs(random, 1 + number % 3, status="ready", task=None)
+    for status in ("scheduled", "running", "blocked"):
+        for _ in range(40):
+            yield some_jobs(random, 1, status=status)
+
+
+def test_the_next_message_is_claimed_unless_there_is_something_to_sweep(bench: Bench) -> None:
+    took = 0
+    for jobs, queue in itertools.product(populations(), ["a", PAUSED]):
+        with bench.undone():
+            bench.insert("jobs", jobs)
+            found = bench.jobs()
+            ready = [job for job in found if is_ready(job, queue, None)]
+            best = sorted(ready, key=lambda job: (-job["priority"], job["id"]))[:1]
+            wanted = [] if any(due(job) or expired(job) for job in found) else [job["id"] for job in best]
+            assert list(bench.changed("claim_next_message", ("w", LEASE, NOW, queue, BOOT))) == wanted
+            took += len(wanted)
+    assert took > 20
+
+
+def test_what_there_is_to_sweep_is_seen_before_a_claim(bench: Bench) -> None:
+    for jobs, ended in itertools.product(populations(), [False, True]):
+        with bench.undone():
+            bench.insert("jobs", jobs)
+            if ended:
+                bench.insert("endings", [{"chain_id": 1}])
+            found = bench.jobs()
+            is_due, has_expired = any(map(due, found)), any(map(expired, found))
+            timed_out = any(job["status"] == "blocked" and (job["timeout_at"] or ANY**4) <= NOW for job in found)
+            for queue in ("a", "b"):
+                has_message = any(
+                    job["status"] == "ready" and job["queue"] == queue and job["task"] is None for job in found
+                )
+                (peeked,) = bench.returned("peek_messages", (NOW, BOOT, queue))
+                assert peeked == (is_due, has_expired, has_message)
+            first = (is_due + 2 * (ended or timed_out), has_expired, None)
+            times = {"now": NOW, "boot_now": BOOT}
+            assert bench.returned("ready_pairs", times | {"queue": "", "task": None, "most": 50})[0] == first
+            assert bench.returned("ready_pairs_in", times | {"queues": '["a"]'})[0] == first
+            external = [job for job in found if job["status"] == "blocked" and job["timeout_at"]]
+            soonest = (
+                min((job["run_at"] for job in found if job["status"] == "scheduled"), default=None),
+                min((job["timeout_at"] for job in external), default=None),
+                min((job["lease"] or 0 for job in found if job["status"] == "running"), default=None),
+            )
+            assert bench.returned("next_due", ()) == [soonest]
+
+
+def test_the_pairs_of_queue_and_task_with_ready_jobs_are_found(bench: Bench) -> None:
+    times = {"now": NOW, "boot_now": BOOT}
+    for jobs in populations():
+        with bench.undone():
+            bench.insert("jobs", jobs)
+            ready = {(job["queue"], job["task"]) for job in bench.jobs() if job["status"] == "ready" and job["task"]}
+            pairs = [(*pair, pair[0] == PAUSED) for pair in sorted(ready)]
+            found = bench.returned("ready_pairs", times | {"queue": "", "task": None, "most": 50})
+            assert [pair for pair in found[1:] if pair[1]] == pairs  # the others are steps to the next queue
+            found = bench.returned("ready_pairs_in", times | {"queues": '["a", "paused"]'})
+            assert sorted(found[1:]) == [pair for pair in pairs if pair[0] != "b"]
+
+
+def test_the_pairs_after_a_pair_are_found_and_not_more_than_wanted(bench: Bench) -> None:
+    queues, tasks = ["a", "b", "c"], [None, "one", "two", "x"]
+    pairs = [(queue, task) for queue in queues for task in tasks]
+    jobs = [{"queue": queue, "task": task, "status": "ready"} for queue, task in pairs]
+    bench.insert("jobs", jobs)
+    wanted = [(queue, task, 0) for queue, task in pairs if task]
+    times = {"now": NOW, "boot_now": BOOT}
+    for queue, task, _ in wanted:
+        found = bench.returned("ready_pairs", times | {"queue": queue, "task": task, "most": 50})
+        assert [pair for pair in found[1:] if pair[1]] == [pair for pair in wanted if pair[:2] > (queue, task)]
+    for most in range(1, 12):
+        found = bench.returned("ready_pairs", times | {"queue": "", "task": None, "most": most})
+        pairs_found = [pair for pair in found[1:] if pair[1]]
+        assert pairs_found == wanted[: len(pairs_found)]
+        assert len(found) == min(most + 1, 1 + len(wanted) + len(queues) - 1)
+
+
+# --- settling ---
+
+
+def holds(job: Row, attempt: int, queue: str | None) -> bool:
+    """Whether this attempt holds the job, and may settle it if it is a message of the queue."""
+    is_its_message = queue is None or (job["queue"] == queue and job["task"] is None)
+    return bool(job["status"] == "running" and job["attempt"] == attempt and is_its_message)
+
+
+def keeps(job: Row) -> bool:
+    """Whether its row stays when it succeeds."""
+    return bool(job["history"] or job["awaited"] or job["chain_id"] is not None or job["batch_id"] is not None)
+
+
+def claims(crowd: list[Row]) -> Iterator[tuple[Row, int, str | None]]:
+    """Each job with its attempt, the one before it, its queue and another one."""
+    for number, job in enumerate(crowd):
+        yield job, job["attempt"], None
+        yield job, job["attempt"] - 1 + 2 * (number % 2), None
+        yield job, job["attempt"], job["queue"]
+        yield job, job["attempt"], "b" if job["queue"] == "a" else "a"
+
+
+SETTLEMENTS = {
+    "retry": lambda job: not spent(job),
+    "release": lambda job: not spent(job),
+    "fail": lambda job: True,
+    "snooze": lambda job: True,
+    "stop": lambda job: True,
+    "interrupt": None,  # not by queue
+    "give_back": None,
+}
+
+
+@pytest.mark.parametrize("name", SETTLEMENTS)
+def test_an_attempt_is_settled_only_while_it_holds_the_job(bench: Bench, crowd: list[Row], name: str) -> None:
+    may, settled = SETTLEMENTS[name], 0
+    given = {"run_at": NOW, "clock": NOW, "now": NOW, "started_at": None, "reason": None}
+    given |= {"error_code": "E", "error_detail": None, "fingerprint": None}
+    for job, attempt, queue in claims(crowd):
+        if may is None and queue is not None:
+            continue
+        wanted = holds(job, attempt, queue) and (may is None or may(job))
+        changed = bench.changed(name, given | {"id": job["id"], "attempt": attempt, "queue": queue})
+        assert set(changed) == ({job["id"]} if wanted else set()), (job, attempt, queue)
+        settled += wanted
+    assert settled > 20
+
+
+@pytest.mark.parametrize("name", ["retry", "release", "snooze"])
+def test_a_job_is_scheduled_if_it_is_due_later_and_ready_otherwise(bench: Bench, crowd: list[Row], name: str) -> None:
+    job = next(job for job in crowd if job["status"] == "running" and not spent(job))
+    given = {"id": job["id"], "attempt": job["attempt"], "queue": None, "now": NOW, "started_at": None}
+    given |= {"error_code": "E", "error_detail": None, "fingerprint": None, "clock": NOW}
+    for late, status in ((-1, "ready"), (0, "ready"), (1, "scheduled")):
+        (changed,) = bench.changed(name, given | {"run_at": NOW + late}).values()
+        assert changed["status"] == status
+
+
+def test_an_attempt_succeeds_only_while_it_holds_the_job(bench: Bench, crowd: list[Row]) -> None:
+    done, gone, ids = 0, 0, {job["id"] for job in crowd}
+    for job, attempt, queue in claims(crowd):
+        wanted = holds(job, attempt, queue)
+        only = {job["id"]} if wanted and keeps(job) else set()
+        assert set(bench.changed("succeed", (NOW, None, job["id"], attempt, queue, None))) == only, job
+        if queue is None:
+            assert set(bench.changed("succeed_many", (job["id"], attempt, None, NOW, NOW))) == only, job
+            rows = json.dumps([[job["id"], attempt, None, NOW, NOW]])
+            assert set(bench.changed("continue_many", (rows,))) == ({job["id"]} if wanted else set()), job
+        with bench.undone():
+            bench.returned("succeed_without_history", (job["id"], attempt, queue))
+            left = {row[0] for row in bench.connection.execute("SELECT id FROM holdfast_jobs")}
+        missing = ids - left
+        assert missing == ({job["id"]} if wanted and not keeps(job) else set()), job
+        done, gone = done + len(only), gone + len(missing)
+    assert done > 20 and gone > 5
+
+
+def test_what_was_not_settled_is_found(bench: Bench, crowd: list[Row]) -> None:
+    rows = [(job["id"], attempt) for job, attempt, queue in claims(crowd) if queue is None]
+    settled = {
+        (job["id"], job["attempt"])
+        for job in crowd
+        if job["status"] == "succeeded" and job["transition"] == "succeeded"
+    }
+    found = bench.returned("unsettled", (json.dumps(rows),))
+    assert [row[0] for row in found] == [row[0] for row in rows if row not in settled]
+    assert settled
+
+
+def test_a_lease_is_renewed_only_by_the_attempt_that_holds_the_job(bench: Bench, crowd: list[Row]) -> None:
+    for job, attempt, queue in claims(crowd):
+        row, wanted = json.dumps([[job["id"], attempt, queue, None, None, None]]), holds(job, attempt, queue)
+        assert [one[0] for one in bench.returned("held", (row,))] == [job["id"]] * wanted
+        with bench.undone():
+            assert [one[0] for one in bench.returned("renew", (row, LEASE, NOW))] == [job["id"]] * wanted
+            renewed = {one["id"] for one in bench.jobs(f"lease = {LEASE}")}
+            assert renewed == ({job["id"]} if wanted else set())
+
+
+# --- folding ---
+
+
+def some_events(random: Random, count: int) -> list[Row]:
+    return [
+        {
+            "id": number,
+            "job_id": random.choice([None, 1, 2, 9000]),
+            "at": NOW + random.choice([0, 1, 60_000_000]),
+            "event": random.choice(["enqueued", "succeeded", "removed", "failed"]),
+            "queue": random.choice([None, "a", "b"]),
+            "task": random.choice([None, "one"]),
+            "old_status": random.choice([None, "running"]),
+            "new_status": random.choice([None, "succeeded", "cancelled", "ready"]),
+            "error_code": random.choice([None, "E"]),
+        }
+        for number in range(1, count + 1)
+    ]
+
+
+CURSORS = [(0, 40), (0, 60), (10, 40), (20, 20), (39, 40), (40, 60)]
+
+
+def test_the_events_between_two_cursors_are_folded(bench: Bench) -> None:
+    events = some_events(Random(3), 60)
+    bench.insert("events", events)
+    for after, upto in CURSORS:
+        given = {"after": after, "upto": upto, "ids": 8192}
+        between = [one for one in events if after < one["id"] <= upto]
+        of_queues = [one for one in between if one["queue"] is not None]
+        assert sum(row[7] for row in bench.returned("event_groups", given)) == len(of_queues)
+        groups = {(row[1], row[3]) for row in bench.returned("event_groups", given)}
+        assert groups == {(one["queue"], one["event"]) for one in of_queues}
+        failures = [(one["queue"], one["job_id"] or 0) for one in of_queues if one["error_code"]]
+        assert [(row[1], row[5]) for row in bench.returned("event_failures", given)] == failures
+        assert bench.returned("last_event_to_fold", {"after": after, "limit": 5}) == [(min(after + 5, 60),)]
+        assert sorted(bench.returned("event_zones", given)) == zones_of(between)
+    assert bench.returned("last_event_to_fold", {"after": 60, "limit": 5}) == [(60,)]
+
+
+def zones_of(events: list[Row]) -> list[tuple[Any, ...]]:
+    found = []
+    for zone in (0, 1):
+        matter = [
+            one
+            for one in events
+            if one["job_id"] is not None
+            and one["job_id"] // 8192 == zone
+            and (one["event"] == "enqueued" or one["new_status"] in ("succeeded", "cancelled"))
+        ]
+        times = [one["at"] for one in matter if one["event"] == "enqueued"]
+        states = [one["new_status"] for one in matter]
+        if matter:
+            edges = min(times, default=None), max(times, default=None)
+            found.append((zone, *edges, int("succeeded" in states), int("cancelled" in states)))
+    return found
+
+
+def test_events_of_each_kind_alone_make_the_zone_that_they_should(bench: Bench) -> None:
+    for number, event in enumerate(some_events(Random(4), 200)):
+        with bench.undone():
+            bench.insert("events", [event | {"id": 1}])
+            given = {"after": 0, "upto": 1, "ids": 8192}
+            assert bench.returned("event_zones", given) == zones_of([event]), number
+
+
+def test_a_fold_is_stored_only_if_no_other_process_has_moved_the_cursor(bench: Bench) -> None:
+    for after, moved in ((0, True), (3, False)):
+        with bench.undone():
+            bench.returned("move_fold", {"after": after, "upto": 5, "now": NOW})
+            assert bench.returned("fold_position", ())[0][0] == (5 if moved else 0)
+
+
+def test_only_empty_counts_and_zones_without_jobs_are_deleted(bench: Bench) -> None:
+    bench.insert("counts", [{"queue": str(n), "task": "", "status": "ready", "n": n} for n in (-1, 0, 1)])
+    bench.returned("delete_empty_counts", ())
+    left = bench.connection.execute("SELECT n FROM holdfast_counts ORDER BY n").fetchall()
+    assert [row[0] for row in left] == [-1, 1]
+    bench.insert("zones", [{"zone": zone, "succeeded": 0, "cancelled": 0} for zone in (0, 1, 2, 3)])
+    bench.returned("delete_empty_zones", {"ids": 8192})
+    assert len(bench.returned("folded_zones", ())) == 4, "there is no job at all"
+    bench.insert("jobs", [{"id": 2 * 8192}])
+    bench.returned("delete_empty_zones", {"ids": 8192})
+    assert [row[0] for row in bench.returned("folded_zones", ())] == [2, 3]
+
+
+def test_leftover_events_are_deleted_once_they_are_folded(bench: Bench) -> None:
+    events = some_events(Random(5), 60)
+    bench.insert("events", events)
+    bench.connection.execute("UPDATE holdfast_fold SET cursor = 40")
+    for most, upto in ((60, 40), (35, 34)):  # not the newest event, even if it is folded
+        with bench.undone():
+            bench.connection.execute("DROP TRIGGER holdfast_events_keep_newest")
+            bench.connection.execute("DELETE FROM holdfast_events WHERE id > ?", (most,))
+            removed = [one for one in events if one["event"] == "removed" and one["job_id"] is not None]
+            found = [row[0] for row in bench.returned("removed_jobs", {"limit": ANY})]
+            assert found == [one["job_id"] for one in removed if one["id"] <= upto] != []
+    with bench.undone():
+        bench.returned("delete_events_of_removed", {"jobs": "[1]"})
+        left = {row[0] for row in bench.connection.execute("SELECT id FROM holdfast_events")}
+        assert left == {one["id"] for one in events if one["job_id"] != 1 or one["id"] > 40}
