@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from . import bulk, depth, drains, footprint, latency, listing, observing, pruning, sends, trips, workflows
+from . import bulk, depth, drains, footprint, latency, listing, observing, pruning, sends, trips, waiting, workflows
 from .files import flush_milliseconds, scratch_folder
 from .measure import QUICK, WHOLE, Effort, Figure, Table
 from .report import HEAD, as_markdown, as_text, figure_row, machine, summary
@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "bulk": bulk,
     "observing": observing,
     "latency": latency,
+    "waiting": waiting,
     "pruning": pruning,
     "depth": depth,
     "workflows": workflows,

@@ -78,7 +78,9 @@ def run(app: Holdfast, conn: sqlite3.Connection) -> None:
 
     @app.task
     def report(ctx: Context) -> str:
-        return f"{ctx.batch.progress().succeeded} of {ctx.batch.progress().total} mails were sent"
+        assert ctx.batch is not None
+        progress = ctx.batch.progress()
+        return f"{progress.succeeded} of {progress.total} mails were sent"
 
     with app.batch(on_done=report) as batch:
         mail.using(batch=batch).enqueue_many({"to": f"{number}@example.org"} for number in range(1000))

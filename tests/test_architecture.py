@@ -48,6 +48,7 @@ SIBLINGS = ["app", "worker", "upkeep", "observe"]
 LAYERS = [PURE, ["store"], SIBLINGS, ["supervisor"], ["web", "contrib", "testing"], ["cli"]]
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
+FOR_TYPE_CHECKERS = {"context.py: app.job", "context.py: app.workflows"}  # the types of ctx.job and ctx.batch
 SHORTEST_MODULE = 25  # lines
 SHORT_FOR_A_REASON = {
     "__main__.py": "`python -m holdfast`",
@@ -87,6 +88,8 @@ def imports(file: Path) -> Iterator[str]:
     """All of them, with relative ones made absolute; those under TYPE_CHECKING and inside functions too."""
     package = ("holdfast", *file.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(tree(file)):
+        if isinstance(node, ast.ImportFrom) and f"{named(file)}: {node.module}" in FOR_TYPE_CHECKERS:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

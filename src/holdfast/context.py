@@ -15,6 +15,9 @@ from .validate import NOT_GIVEN, connection
 if TYPE_CHECKING:
     from logging import LoggerAdapter
 
+    from .app.job import Job
+    from .app.workflows import Batch
+
 
 T = TypeVar("T")
 
@@ -56,6 +59,10 @@ class ContextBackend(Protocol):
 
     def completion(self, result: Any, conn: Any) -> AbstractContextManager[Completion]:
         """Open a transaction that settles no job, for a task that was called directly. conn: on it, unless None."""
+        ...
+
+    def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
+        """Return the transaction for `async with`."""
         ...
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
@@ -101,8 +108,8 @@ class Context:
         self._reporting, self._backend, self._complete = reporting, backend, complete
 
     @property
-    def job(self) -> Any:
-        """Read the job, a `Job`; None in a direct call."""
+    def job(self) -> Job[Any] | None:
+        """Read the job; None in a direct call."""
         return None if self.job_id is None or self._backend is None else self._backend.job(self.job_id)
 
     @property
@@ -115,8 +122,8 @@ class Context:
         return () if self.job_id is None or self._backend is None else self._backend.blocker_results(self.job_id)
 
     @property
-    def batch(self) -> Any:
-        """The `Batch` that the job is a member or a callback of, or None."""
+    def batch(self) -> Batch | None:
+        """The batch that the job is a member or a callback of, or None."""
         return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
     def complete(self, result: Any = None, *, conn: Any = NOT_GIVEN) -> AbstractContextManager[Completion]:
@@ -158,23 +165,24 @@ class Context:
         return self._reporting is not None and self._reporting.is_cancelled()
 
     @overload
-    def acomplete(self, *, result: Any = None, conn: Any) -> AbstractAsyncContextManager[Completion]: ...
+    def acomplete(self, *, result: Any = None, conn: Any = ...) -> AbstractAsyncContextManager[Completion]: ...
     @overload
     def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> Awaitable[T]: ...
     def acomplete(
         self, work: Callable[[Completion], T] | None = None, result: Any = None, *, conn: Any = NOT_GIVEN
     ) -> Any:
-        """Do the same as `complete` from a coroutine: run `work`, a plain function of the transaction, in a thread.
+        """Do the same as `complete` in a coroutine: `async with ctx.acomplete() as tx:`.
 
-        The event loop is not blocked while the thread waits for the write lock. Returns the value of `work`.
+        The event loop is not blocked while a thread waits for the write lock, and while it commits. The block itself
+        must not await. For long statements, `await ctx.acomplete(work)` runs all of it in a thread: `work` is a plain
+        function of the transaction, whose value is returned.
 
-        conn: an AsyncSession or AsyncConnection of SQLAlchemy. Then it is `async with ctx.acomplete(conn=session):`,
-            without `work`, and the block may await.
+        conn: an AsyncSession or AsyncConnection of SQLAlchemy, for `async with`. The block may then await.
         """
         if conn is not NOT_GIVEN:
             return self._acomplete_on(connection(conn), result)
         if work is None:
-            raise InvalidInput("acomplete must be given a function of the transaction, or conn=, got neither")
+            return self._require_backend().in_coroutine(self.complete(result))
         return self._run_completion(work, result)
 
     @asynccontextmanager

@@ -29,6 +29,14 @@ class InvalidArguments(InvalidInput, TypeError):
     """
 
 
+class InvalidContinuation(InvalidInput):
+    """`Then(…)` was given something that cannot be enqueued: no task, arguments that do not fit the task, or options
+    that a continuation does not take. If a task raises it, its job fails with RESULT:BAD_CONTINUATION.
+
+    To do: Fix the call: `Then(task, …)` takes the arguments of `task.enqueue(…)`.
+    """
+
+
 class CircularWait(InvalidInput):
     """A job would wait for itself, by way of others: `Then(task.using(after=…))` names a job that waits for this
     chain. A plain enqueue cannot do that.
@@ -158,6 +166,15 @@ class JobFailed(HoldfastError):
         self.job_id, self.status, self.code, self.detail = job_id, status, code, detail
         reason = ": ".join(part for part in (code, detail) if part)
         super().__init__(f"job {job_id} {status}" + (f": {reason}" if reason else ""))
+
+
+class NoResult(HoldfastError):
+    """`job.wait()`, `job.wait_chain()`: the job succeeded without a result, and the annotation of its task does not
+    allow None: it continued with `Then`, or was completed without one. Or the chain did not end with the task in
+    `last=`.
+
+    To do: Use `job.wait_chain()` for a job that continues; or annotate the task with `| None`.
+    """
 
 
 class WaitTimeout(HoldfastError, TimeoutError):

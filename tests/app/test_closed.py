@@ -120,8 +120,8 @@ def test_a_consumer_that_waits_is_told_when_the_app_is_closed(app: Holdfast) -> 
 
 
 def all_wait(app: Holdfast, number: int) -> None:
-    """Until so many threads wait for a commit."""
-    eventually(lambda: app.store.database._engine.watcher._waiting >= number, "nobody waits")  # type: ignore[attr-defined]
+    """Until so many threads wait."""
+    eventually(lambda: len(app.store.waiters) >= number, "nobody waits")
 
 
 def test_no_thread_and_no_file_outlives_the_app(url: str) -> None:

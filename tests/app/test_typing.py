@@ -15,8 +15,9 @@ PACKAGE = ROOT / "src" / "holdfast"
 # A line that type checkers must refuse ends with "# refused"; every other line must pass. basedpyright stands for
 # pyright: it is the same checker, and its wheel brings its own node, so that it needs no network.
 SNIPPET = """
+from collections.abc import Generator, Iterator
 from typing import Any, Coroutine, NoReturn, assert_type
-from holdfast import Context, Fail, Holdfast, Job, Message, Queue, Retry, Snooze, Then
+from holdfast import Batch, Context, Fail, Holdfast, Job, Message, Queue, Retry, Snooze, Then
 from holdfast.app.schedules import Schedule
 import msgspec
 
@@ -107,6 +108,7 @@ fetch_row.enqueue("1")  # refused
 fetch_row.using(delay=1).enqueue("1")  # refused
 
 async def main() -> None:
+    assert_type(await (await send_mail.aenqueue("ada")).await_result(timeout=5), bool)
     assert_type(await send_mail.aenqueue("ada"), Job[bool])
     assert_type(await fetch.using(delay=1).aenqueue("x"), Job[bytes])
     assert_type(await fetch("x"), bytes)
@@ -156,6 +158,79 @@ assert_type(async_never.enqueue(1).wait(), Any)
 value_or_then.enqueue("1")  # refused
 never.enqueue("1")  # refused
 async_never.enqueue("1")  # refused
+
+
+# --- chains ---
+
+@app.task
+def leaf(name: str, size: int = 1) -> float:
+    return 1.0
+
+@app.task
+def with_chain(ctx: Context, row: int) -> str | Then:
+    if row == 1:
+        return Then(leaf, "x", size=3)
+    if row == 2:
+        return Then(leaf.using(delay=5), "x")
+    if row == 3:
+        return Then(import_row, row)
+    if row == 4:
+        return Then(fetch, "x")
+    if row == 5:
+        return Then(leaf, "x", zzz=3)  # refused
+    if row == 6:
+        return Then(leaf.using(delay=5), 7)  # refused
+    if row == 7:
+        return Then(fetch)  # refused
+    if row == 8:
+        return Then("leaf", "x")  # refused
+    return ""
+
+assert_type(with_chain.enqueue(1).wait_chain(), Any)
+assert_type(with_chain.enqueue(1).wait_chain(last=leaf), float)
+assert_type(with_chain.enqueue(1).wait_chain(5, last=fetch), bytes)
+assert_type(app.chains.get(1).wait(last=leaf), float)
+with_chain.enqueue(1).wait_chain(last="leaf")  # refused
+
+@app.task
+async def completes(ctx: Context) -> None:
+    async with ctx.acomplete(result=1) as tx:
+        tx.execute("SELECT 1")
+    assert_type(await ctx.acomplete(lambda tx: 5), int)
+    async with ctx.acomplete(1) as tx:  # refused
+        pass
+
+async def await_chain() -> None:
+    assert_type(await with_chain.enqueue(1).await_chain(), Any)
+    assert_type(await with_chain.enqueue(1).await_chain(last=leaf), float)
+
+
+# --- what a Context gives ---
+
+@app.task
+def with_everything(ctx: Context) -> None:
+    assert_type(ctx.job, Job[Any] | None)
+    assert_type(ctx.batch, Batch | None)
+    leaf.using(batch=ctx.batch).enqueue("x")
+    with ctx.complete() as tx:
+        tx.execute("SELECT 1")
+    ctx.job.id  # refused
+
+
+# --- middleware ---
+
+@app.middleware
+def before_and_after(ctx: Context) -> Iterator[None]:
+    yield
+
+@app.middleware
+def with_result(ctx: Context) -> Generator[None, object, None]:
+    result = yield
+    assert_type(result, object)
+
+@app.middleware  # refused
+def without_yield(ctx: Context) -> int:
+    return 1
 
 
 # --- a first parameter that may be anything is no Context ---
@@ -210,6 +285,30 @@ if message is not None:
     assert_type(message.ack(), bool)
 app.queue("any").send({"anything": 1})
 
+class Refund(msgspec.Struct, tag=True):
+    id: int
+
+class Sale(msgspec.Struct, tag=True):
+    id: int
+
+either: Queue[Refund | Sale] = app.queue("either", type=Refund | Sale)
+either.send(Refund(1))
+either.send("text")  # refused
+maybe: Queue[Order | None] = app.queue("maybe", type=Order | None, visibility=5)
+maybe.send(None)
+app.queue("lists", type=list[int]).send([1])
+app.queue("five", type=5)  # refused
+
+async def messages() -> None:
+    assert_type(await orders.asend(Order(1), delay=5), int)
+    await orders.asend("text")  # refused
+    await orders.asend(Order(1), dealy=5)  # refused
+    assert_type(await orders.areceive(wait=20), Message[Order] | None)
+    for message in await orders.areceive_many(10):
+        assert_type(message.body, Order)
+        assert_type(await message.aack(), bool)
+        await message.aextend("long")  # refused
+
 
 # --- jobs ---
 
@@ -219,6 +318,14 @@ assert_type(app.jobs.retry(status="failed"), int)
 assert_type(app.jobs.cancel(queue=["a", "b"]), int)
 app.jobs.list(statsu="failed")  # refused
 app.jobs.cancel(state="failed")  # refused
+
+async def jobs() -> None:
+    assert_type(await app.jobs.aget(1), Job[Any])
+    assert_type(await app.jobs.aretry(1), bool)
+    assert_type(await app.jobs.aretry(status="failed", delay=5), int)
+    assert_type((await send_mail.enqueue("ada").arefresh()).result, bool | None)
+    await app.jobs.aretry(statsu="failed")  # refused
+    await app.jobs.aget("1")  # refused
 """
 
 # At run time a Context is found wherever it stands; types can only take away the first parameter.
@@ -236,7 +343,14 @@ import_row.enqueue(1)  # refused
 # A program as users write it.
 PROGRAM = (ROOT / "examples" / "order_workflow.py").read_text(encoding="utf-8")
 
-SNIPPETS = {"calls": SNIPPET, "elsewhere": ELSEWHERE, "program": PROGRAM}
+# The middleware that the guide shows.
+_GUIDE = (ROOT / "docs" / "guides" / "workers.md").read_text(encoding="utf-8").partition("\n## Middleware\n")[2]
+MIDDLEWARE = "\n".join(
+    ["import time", "from holdfast import Context, Holdfast", 'app = Holdfast("app.db")']
+    + [block for block in re.findall(r"```python\n(.*?)```", _GUIDE, re.DOTALL)[:2] if "@app.middleware" in block]
+).partition("\njob = ")[0]
+
+SNIPPETS = {"calls": SNIPPET, "elsewhere": ELSEWHERE, "program": PROGRAM, "middleware": MIDDLEWARE}
 CHECKERS = ("mypy", "basedpyright")
 
 Said = dict[str, dict[int, str]]

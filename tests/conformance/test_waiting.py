@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Message, Task
-from holdfast.errors import JobFailed, JobNotFound, StoreClosed, WaitTimeout
+from holdfast.errors import JobFailed, JobNotFound, NoResult, StoreClosed, WaitTimeout
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed
+from holdfast.store.waiters import Waiter
 from support.backend import Backend
 from support.running_worker import PATIENCE_SECONDS
 from support.transitions import fail, succeed
@@ -36,16 +37,16 @@ def work(app: Holdfast) -> Task[[], list[int]]:
 
 
 @pytest.fixture
-def waiting(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[None]":
-    """Gets an item whenever somebody starts to wait for a commit."""
+def waiting(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[None]":
+    """Gets an item whenever a thread starts to wait."""
     begun: queue.Queue[None] = queue.Queue()
-    wait = app.store.wait_for_commit
+    wait = Waiter.wait
 
-    def tell_and_wait(*args: Any, **options: Any) -> Any:
+    def tell_and_wait(*args: Any) -> Any:
         begun.put(None)
-        return wait(*args, **options)
+        return wait(*args)
 
-    monkeypatch.setattr(app.store, "wait_for_commit", tell_and_wait)
+    monkeypatch.setattr(Waiter, "wait", tell_and_wait)
     return begun
 
 
@@ -83,10 +84,19 @@ def test_wait_returns_the_result_in_its_type(app: Holdfast, work: Task[[], list[
     assert (job.status, job.result) == ("succeeded", [1, 2])
 
 
-def test_wait_returns_none_where_nothing_was_returned(app: Holdfast, work: Task[[], list[int]], claim: Claim) -> None:
+def test_wait_returns_none_only_if_the_annotation_allows_none(
+    app: Holdfast, work: Task[[], list[int]], claim: Claim
+) -> None:
+    @app.task
+    def maybe() -> list[int] | None: ...
+
     job = work.enqueue()
     succeed(app.store, claim().lease)
-    assert job.wait(timeout=0) is None
+    with pytest.raises(NoResult, match="succeeded without a result, which work is annotated to have"):
+        job.wait(timeout=0)
+    other = maybe.enqueue()
+    succeed(app.store, claim().lease)
+    assert other.wait(timeout=0) is None
 
 
 def test_wait_raises_what_became_of_a_failed_job(app: Holdfast, work: Task[[], list[int]], claim: Claim) -> None:

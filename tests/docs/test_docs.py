@@ -195,6 +195,24 @@ def test_the_states_page_has_every_state_and_transition() -> None:
                 assert name in page, f"{name} in {file.name}"
 
 
+MOVES = sorted((DOCS / "guides").glob("moving-from-*.md"))
+
+
+def test_there_is_a_guide_for_moving_from_each_of_these() -> None:
+    assert [page.stem for page in MOVES] == [
+        f"moving-from-{name}" for name in ("apscheduler", "celery", "huey", "rq")
+    ]
+
+
+@pytest.mark.parametrize("page", MOVES, ids=lambda page: page.stem)
+def test_a_guide_for_moving_begins_with_what_a_call_does_and_maps_the_names(page: Path) -> None:
+    _, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert first.startswith("**Calling a task runs it here")
+    text = page.read_text(encoding="utf-8")
+    assert all(f"\n## {part}\n" in text for part in ("The same program", "Names", "What is different"))
+    assert "t least once" in text.partition("## What is different")[2] or "run twice" in text
+
+
 def without_code(page: Path) -> str:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[][()]", "", code[0]), text)

@@ -22,7 +22,7 @@ from holdfast.store.sqlite.engine.connection import ObservedConnection
 SECOND_NS = 1_000_000_000
 START_NS = 1_000 * SECOND_NS
 TraceLine = tuple[int, int, str, str]  # step, time, who, what
-RELEASED_LATE = 0.1  # chance that a report of a change to the file comes only with the next one
+LATE_REPORTS = 0.1  # chance that a report of a change to the file comes only with the next one
 
 
 class Killed(BaseException):
@@ -41,13 +41,12 @@ class Process:
     def __init__(self, machine: Machine, name: str, pid: int) -> None:
         self.machine, self.name, self.pid = machine, name, pid
         self.is_dead, self.died_at = False, 0
-        self.stopped_until = self.last_stop_ended = 0
+        self.stopped_until = 0
         self.threads: list[SimulatedThread] = []
         self.connections: list[SimulatedConnection] = []
         self.slots: set[int] = set()
         self.monitors: list[Monitor] = []
         self.worker: Any = None
-        self.leaves_in_peace = False
 
     @property
     def is_stopped(self) -> bool:
@@ -168,7 +167,7 @@ class Machine:
 
     def stop(self, process: Process, seconds: float) -> None:
         """Stop all threads of a process, as SIGSTOP does. Its locks and its transaction stay."""
-        process.stopped_until = process.last_stop_ended = self.now + round(seconds * SECOND_NS)
+        process.stopped_until = self.now + round(seconds * SECOND_NS)
         self.log(process.name, f"is stopped for {seconds:.3f} s")
 
     def holds(self, slot: int) -> bool:
@@ -314,7 +313,7 @@ class Machine:
         """Report a change to the file monitors of all processes, as inotify does; sometimes late."""
         for process in self.processes:
             for monitor in process.monitors:
-                if lock_file_closed or self.random.random() >= RELEASED_LATE:
+                if lock_file_closed or self.random.random() >= LATE_REPORTS:
                     monitor.report(lock_file_closed)
 
     def log(self, who: str, what: str) -> None:

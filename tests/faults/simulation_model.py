@@ -89,6 +89,7 @@ class Model:
         self.entries: dict[int, Entry] = {}
         self.unlogged: dict[int, tuple[str, int]] = {}  # messages without history: status and attempt
         self.made: Counter[int] = Counter()  # jobs by label
+        self._paused: set[str] = set()
         self._cursor = self._folded = 0
         self._deltas: list[tuple[int, tuple[str, str, str], int]] = []  # event id, (queue, task, status), change
         self._counts: Counter[tuple[str, str, str]] = Counter()  # of the events that are folded
@@ -102,7 +103,7 @@ class Model:
         raw.execute("BEGIN")
         try:
             events = raw.execute(
-                "SELECT id, job_id, event, queue, coalesce(task, ''), old_status, new_status, attempt, actor"
+                "SELECT id, job_id, event, queue, coalesce(task, ''), old_status, new_status, attempt, actor, detail"
                 " FROM holdfast_events WHERE id > ? ORDER BY id",
                 (self._cursor,),
             ).fetchall()
@@ -138,6 +139,7 @@ class Model:
         new: str | None,
         attempt: int | None,
         actor: str | None,
+        detail: str | None,
         *,
         connection: SimulatedConnection,
         rows: dict[int, Any],
@@ -147,6 +149,8 @@ class Model:
         if new is not None:
             self._deltas.append((id, (queue, task, new), 1))
         if job_id is None:
+            if event in ("paused", "resumed"):  # in the order of the log: a claim may come before, in the same commit
+                (self._paused.add if event == "paused" else self._paused.discard)(json.loads(detail or "{}")["queue"])
             return
         entry = self.entries.get(job_id)
         if event == "enqueued":
@@ -201,10 +205,10 @@ class Model:
         _require(
             attempt == entry.attempt + 1, f"job {entry.id} was claimed as {attempt} after attempt {entry.attempt}"
         )
-        paused = self._raw.execute(
-            "SELECT 1 FROM holdfast_queues WHERE name = ? AND paused_at IS NOT NULL", (entry.queue,)
-        ).fetchone()
-        _require(paused is None, f"job {entry.id} was claimed by {actor} from {entry.queue}, which is paused")
+        _require(
+            entry.queue not in self._paused,
+            f"job {entry.id} was claimed by {actor} from {entry.queue}, which is paused",
+        )
 
     def _check_settlement(self, entry: Entry, event: str, connection: SimulatedConnection) -> None:
         """Only the process that holds the job settles it, with what this attempt has returned."""

@@ -411,6 +411,8 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         "perf_counter_ns": monotonic_ns,
         "time": lambda: machine.wall_now() / 1e6,
         "time_ns": lambda: machine.wall_now() * 1000,
+        "clock_gettime": lambda _: machine.boot_now() / 1e6,
+        "clock_gettime_ns": lambda _: machine.boot_now() * 1000,
         "sleep": sleep,
     }
     return [
@@ -418,7 +420,7 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         (threading, fake_threading),
         (threading.Lock, lock),
         (threading.get_ident, get_ident),
-        (time, SimpleNamespace(**clocks)),
+        (time, _Wrapped(time, **clocks)),
         *((getattr(time, name), replacement) for name, replacement in clocks.items()),
         (secrets, SimpleNamespace(token_hex=token_hex)),
         (sqlite3, _Wrapped(sqlite3, connect=connect)),

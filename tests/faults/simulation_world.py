@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, MutableSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -269,10 +269,11 @@ class World:
         with suppress(StoreBusy, WorkerStuck):
             app = self._open()
             worker = app.worker(concurrency=self.settings.concurrency, pool=1, lease=self.settings.lease, grace=1)
-            # A set of objects has another order in each run.
-            worker._worker_run.dispatcher.active = OrderedSet()
-            loop = worker._worker_run._loop
-            loop._unstarted, loop._tasks, loop._cancelled = OrderedSet(), OrderedSet(), OrderedSet()
+            run = worker._worker_run
+            for part in (run.dispatcher, run._loop):
+                for name, value in vars(part).items():
+                    if type(value) is set:  # a set of objects has another order in each run
+                        setattr(part, name, OrderedSet(value))
             process.worker = worker
             report = worker.run()
             self.machine.counts["lost attempts"] += report.lost
@@ -610,20 +611,33 @@ COROUTINES: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
 ]
 
 
-class OrderedSet(dict[Any, None]):
+class OrderedSet(MutableSet[Any]):
     """A set that iterates in the order of insertion."""
 
-    def add(self, one: Any) -> None:
-        self[one] = None
+    def __init__(self, some: Iterable[Any] = ()) -> None:
+        self._some = dict.fromkeys(some)
 
-    def remove(self, one: Any) -> None:
-        del self[one]
+    def __contains__(self, one: object) -> bool:
+        return one in self._some
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(self._some))
+
+    def __len__(self) -> int:
+        return len(self._some)
+
+    def add(self, one: Any) -> None:
+        self._some[one] = None
 
     def discard(self, one: Any) -> None:
-        self.pop(one, None)
+        self._some.pop(one, None)
+
+    def update(self, some: Iterable[Any]) -> None:
+        self._some.update(dict.fromkeys(some))
+
+    def difference_update(self, some: Iterable[Any]) -> None:
+        for one in some:
+            self.discard(one)
 
     def copy(self) -> OrderedSet:
         return OrderedSet(self)
-
-    def __sub__(self, other: OrderedSet) -> OrderedSet:
-        return OrderedSet({one: None for one in self if one not in other})

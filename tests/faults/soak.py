@@ -132,6 +132,7 @@ class Soak:
                 while time.monotonic() - began < self._seconds and not self.report.problems:
                     self._stop.wait(SAMPLE_SECONDS)
                     self._sample(app, elder)
+                    self._look_for_tracebacks()
                 if elder.poll() is not None:
                     self.report.problems.append(f"the worker that is never killed ended with {elder.returncode}")
             finally:
@@ -142,7 +143,6 @@ class Soak:
                     process.kill()
                     process.wait()
             self.report.counts["jobs enqueued"] = app.store.statistics.totals().enqueued
-        self._count_complaints()
         self.report.seconds = time.monotonic() - began
         return self.report
 
@@ -233,12 +233,11 @@ class Soak:
         if latencies:
             self.report.samples.append(sample)
 
-    def _count_complaints(self) -> None:
+    def _look_for_tracebacks(self) -> None:
         for file in self._folder.glob("*.stderr"):
             text = file.read_text(errors="replace")
-            self.report.counts["tracebacks"] += text.count("Traceback (most recent call last)")
-            if "Traceback (most recent call last)" in text:
-                self.report.problems.append(f"{file.name}: {text[-2000:]}")
+            if (at := text.find("Traceback (most recent call last)")) >= 0:
+                self.report.problems.append(f"{file.name}: {text[max(0, at - 500) : at + 4000]}")
 
 
 def remove_backup(target: Path) -> None:

@@ -11,6 +11,7 @@ from holdfast import Holdfast
 from holdfast.errors import CorruptDatabase, FlushFailed
 from holdfast.store.sqlite.engine import failed_flush
 from support.child_processes import compile_shim
+from support.doctor import finding
 from support.refusals import told
 
 Program = Callable[[str], str]
@@ -125,9 +126,11 @@ refused(lambda: inbox.send("x"))
 os._exit(0)
 """)
     mark = failed_flush.mark_path(database)
+    assert finding(database, "FLUSH_FAILED", "error").mend == "dmesg | tail"
     assert mark.exists() and mark.stat().st_mode & 0o777 == 0o600
     with Holdfast(database) as app:
         assert not mark.exists()
+        assert app.check().of("FLUSH_FAILED") is None
         app.queue("inbox").send("y")
 
 

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from support.forking import (  # noqa: F401  two of them are fixtures
     send,
 )
 from support.refusals import told
+from support.running_worker import eventually
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork"),
@@ -309,6 +311,25 @@ def test_a_send_wakes_a_waiting_parent_and_a_waiting_child(app: Holdfast) -> Non
     reply = outbox.receive(wait=WATCHDOG_SECONDS)
     assert reply is not None and reply.body == "answer to question"
     assert child.result() == "answered"
+
+
+def test_a_child_waits_for_itself_while_threads_of_its_parent_wait(app: Holdfast) -> None:
+    """The thread that looks for all waiters of the parent does not exist in the child."""
+    inbox, outbox = app.queue("inbox"), app.queue("outbox")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(inbox.receive, wait=WATCHDOG_SECONDS) for _ in range(2)]
+        eventually(lambda: len(app.store.waiters) == 2)
+
+        def answer() -> Any:
+            assert len(app.store.waiters) == 0
+            question = outbox.receive(wait=WATCHDOG_SECONDS)
+            return question is not None and question.body
+
+        child = Child(answer)
+        outbox.send("question")
+        assert child.result() == "question"
+        inbox.send_many(["a", "b"])
+        assert sorted(one.result(WATCHDOG_SECONDS).body for one in waiting) == ["a", "b"]  # type: ignore[union-attr]
 
 
 def test_a_closed_app_stays_closed_in_the_child(app: Holdfast) -> None:

@@ -30,6 +30,7 @@ from support.running_worker import PATIENCE_SECONDS
 @pytest.fixture
 def connection(url: str) -> Iterator[sqlite3.Connection]:
     """To an empty database, as the store makes it."""
+    Path(url).touch()
     one = connect(Path(url), "NORMAL")
     yield one
     one.close()

@@ -30,6 +30,7 @@ HOT = [
     "renew",
     "held",
     "next_due",
+    "awaited",
     "promote",
     "recover",
     "recover_spent",

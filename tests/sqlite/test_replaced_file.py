@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import FileReplaced
+from holdfast.errors import DatabaseMissing, FileReplaced
 from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS
 
@@ -128,6 +128,15 @@ def test_waiting_for_a_job_raises_a_typed_error(app: Holdfast, path: Path, repla
     with told(FileReplaced):
         job.wait(timeout=PATIENCE_SECONDS)
     app.close()
+
+
+def test_a_process_that_forks_does_not_create_the_database_anew(app: Holdfast, path: Path) -> None:
+    """Around a fork everything is closed, and opened again when it is needed."""
+    with app.store.database.around_fork():  # type: ignore[attr-defined]
+        delete_all(path)
+    with told(DatabaseMissing, str(path)):
+        app.queue("inbox").send("x")
+    assert not path.exists()
 
 
 def test_closing_does_not_touch_the_files_of_the_new_database(app: Holdfast, path: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -33,11 +33,12 @@ from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, ta
 from .queue import Queue
 from .schedules import Schedules
 from .task import BoundTask, Task, TaskDecorator, make_task
-from .waiting import finish_in_thread
+from .waiting import finish_in_thread, in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
     from random import Random
+    from types import UnionType
 
     from ..store.sqlite.engine.transaction import Transaction
     from .hooks import Inline, Tracing
@@ -72,6 +73,11 @@ class AppContextBackend:
         with self._app.store.transaction(completes=True, conn=conn) as opened:
             opened.result = result
             yield opened
+
+    def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
+        from .coroutines import TransactionInCoroutine
+
+        return TransactionInCoroutine(self._app.store, transaction)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         self._app.store.require_no_transaction()
@@ -125,7 +131,7 @@ class WorkerInfo(Struct, frozen=True):
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-M = TypeVar("M", bound=Callable[[Context], Any])
+M = TypeVar("M", bound=Callable[[Context], Iterator[None]])
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 BUSY_SECONDS, WORKER_BUSY_SECONDS = 5.0, 60.0
 
@@ -259,7 +265,8 @@ class App:
         """
         from inspect import isgeneratorfunction
 
-        if not isgeneratorfunction(layer):
+        checked: Callable[[Context], Any] = layer
+        if not isgeneratorfunction(checked):
             raise InvalidInput(f"middleware must be a generator function with one yield, got {validate.shown(layer)}")
         self.middlewares.append(layer)
         return layer
@@ -283,6 +290,16 @@ class App:
         max_attempts: int = 3,
         history: bool = True,
     ) -> Queue[T]: ...
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        type: UnionType,  # of `A | B`; only pyright knows that this is a type[A] | type[B]
+        visibility: Seconds = 30,
+        max_attempts: int = 3,
+        history: bool = True,
+    ) -> Queue[Any]: ...
     @overload
     def queue(
         self, name: str, *, visibility: Seconds = 30, max_attempts: int = 3, history: bool = True
@@ -394,6 +411,13 @@ class App:
     def workers(self) -> list[WorkerInfo]:
         """Return the running workers and the last hundred that ended, newest first."""
         return [WorkerInfo.from_record(one.record) for one in self.store.workers.list()]
+
+    aexternal, apipeline = in_thread(external), in_thread(pipeline)
+    aqueues, aworkers = in_thread(queues), in_thread(workers)
+
+    @property
+    def _app(self) -> Self:  # for in_thread
+        return self
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Open a write transaction. It commits at the end of the block, or rolls back if the block raises.

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
 from ..blobs import is_reference
 from ..clock import SECOND, as_datetime
 from ..codec import decoder
-from ..errors import InvalidPayload, JobFailed, JobNotFound
+from ..errors import InvalidPayload, JobFailed, JobNotFound, NoResult
 from ..failure import shorten
 from ..model.job import TERMINAL, JobRecord, Status
-from .waiting import wait_until
+from .waiting import WaitForEnd, finish_in_thread, in_thread
 
 if TYPE_CHECKING:
     from .app import App
+    from .task import Task
 
 
+T = TypeVar("T")
 R = TypeVar("R", covariant=True)
 _decode_any = decoder(Any)
 
@@ -185,20 +187,61 @@ class Job(Generic[R]):
         return self
 
     def wait(self, timeout: float | None = None) -> R:
-        """Wait until the job has finished, and return its result. Raises JobFailed or WaitTimeout."""
-        wait_until(
+        """Wait until the job has finished, and return its result. Raises JobFailed or WaitTimeout.
+
+        The result has the annotated type. If there is none, because the job continued with `Then` or was completed
+        without a result, None is returned if the annotation allows it; otherwise NoResult is raised.
+        """
+        self._end(timeout).run()
+        return self._outcome()
+
+    async def await_result(self, timeout: float | None = None) -> R:
+        """Do the same as `wait` in a coroutine. While it waits it holds no thread."""
+        await self._end(timeout).run_async()
+        return await finish_in_thread(self._outcome)
+
+    def _end(self, timeout: float | None) -> WaitForEnd:
+        return WaitForEnd(
             self._app.store,
+            ("job", self.id),
             lambda: self.refresh().is_finished,
             timeout,
             lambda: still(f"job {self.id}", self),
         )
+
+    def _outcome(self) -> R:
         if self.status != "succeeded":
             raise self.failure()
+        task = self._app.tasks.get(self._record.task or "")
+        if self._record.result is None and task is not None and not task.signature.allows_none:
+            raise NoResult(
+                f"job {self.id} has no result of its own, since it continued with Then: use wait_chain()"
+                if self._record.continued
+                else f"job {self.id} succeeded without a result, which {task.name} is annotated to have"
+            )
         return cast(R, self.result)
 
-    def wait_chain(self, timeout: float | None = None) -> Any:
-        """Wait until its chain has ended, and return the result of the last job. Raises as `wait`."""
-        return self._app.chains.get(self.id).wait(timeout)
+    @overload
+    def wait_chain(self, timeout: float | None = None) -> Any: ...
+    @overload
+    def wait_chain(self, timeout: float | None = None, *, last: Task[..., T]) -> T: ...
+    def wait_chain(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
+        """Wait until its chain has ended, and return the result of the last job. Raises as `wait`.
+
+        last: the task that the chain is expected to end with, whose result this is. If it ended with another task,
+            NoResult is raised.
+        """
+        return self._app.chains.get(self.id).wait(timeout, last=last)
+
+    @overload
+    async def await_chain(self, timeout: float | None = None) -> Any: ...
+    @overload
+    async def await_chain(self, timeout: float | None = None, *, last: Task[..., T]) -> T: ...
+    async def await_chain(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
+        """Do the same as `wait_chain` in a coroutine."""
+        return await (await self._app.chains.aget(self.id)).await_result(timeout, last=last)
+
+    arefresh = in_thread(refresh)
 
     def failure(self) -> JobFailed:
         """Return the exception that `wait` raises for a failed or cancelled job."""

@@ -14,6 +14,7 @@ from ..failure import Failure, check_code, shorten
 from ..model.job import Criteria, Cursor, JobRecord, Listed, Page, TimelineEntry
 from ..store.protocol import OperatorAction, Store
 from .job import Job
+from .waiting import in_thread
 
 if TYPE_CHECKING:
     from .app import App
@@ -234,6 +235,11 @@ class Jobs:
     def traceback(self, fingerprint: str) -> str | None:
         """Return the traceback with the fingerprint of a failed attempt, or None."""
         return self._app.store.jobs.traceback(validate.name(fingerprint, "fingerprint"))
+
+    aget, alist, acount, aretry = in_thread(get), in_thread(list), in_thread(count), in_thread(retry)
+    acancel, arun_now, adelete = in_thread(cancel), in_thread(run_now), in_thread(delete)
+    acomplete, afail = in_thread(complete), in_thread(fail)
+    aexplain, ahistory, atraceback = in_thread(explain), in_thread(history), in_thread(traceback)
 
     def _operate(
         self, action: OperatorAction, id: int | None, filters: Filters, actor: str | None, **how: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -20,6 +19,7 @@ from ..model.stats import QueueStats, queue_stats
 from ..validate import NOT_GIVEN
 from .job import Job
 from .options import Seconds
+from .waiting import Wait, in_thread
 
 if TYPE_CHECKING:
     from .app import App
@@ -35,6 +35,10 @@ class Message(Generic[T]):
     def __init__(self, queue: Queue[T], lease: Lease, body: T, trace: str | None = None) -> None:
         self._queue, self._lease = queue, lease
         self.body, self.trace = body, trace
+
+    @property
+    def _app(self) -> App:
+        return self._queue._app
 
     @property
     def id(self) -> int:
@@ -69,6 +73,8 @@ class Message(Generic[T]):
     def fail(self, code: str, detail: str = "") -> bool:
         """Make the message a dead letter, with an error code of your own. False if the lease was lost."""
         return self._queue._fail(self._lease, code, detail)
+
+    aack, aextend, arelease, afail = in_thread(ack), in_thread(extend), in_thread(release), in_thread(fail)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} on {self._queue.name}, attempt {self.attempt}>"
@@ -147,20 +153,38 @@ class Queue(Generic[T]):
         """Return up to `limit` messages, as soon as there is one."""
         return self._receive(validate.integer(limit, "limit", 1, MAX_RECEIVE), visibility, wait)
 
+    async def areceive(self, *, visibility: Seconds | None = None, wait: Seconds = 0) -> Message[T] | None:
+        """Do the same as `receive` in a coroutine. While it waits it holds no thread.
+
+        If it is cancelled, a message that was just claimed is given back, and the delivery does not count.
+        """
+        messages = await self.areceive_many(1, visibility=visibility, wait=wait)
+        return messages[0] if messages else None
+
+    async def areceive_many(
+        self, limit: int, *, visibility: Seconds | None = None, wait: Seconds = 0
+    ) -> list[Message[T]]:
+        """Do the same as `receive_many` in a coroutine, as `areceive` does."""
+        validate.integer(limit, "limit", 1, MAX_RECEIVE)
+        lease, seconds = self._lease_time(visibility), validate.duration(wait, "wait") / SECOND
+        self._app.store.require_no_transaction()
+        return await self._waiting(seconds, limit).run_async(lambda: self._claim(limit, lease), self._give_back)
+
     def _receive(self, limit: int, visibility: Seconds | None, wait: Seconds) -> list[Message[T]]:
-        lease = self._visibility if visibility is None else validate.duration(visibility, "visibility")
-        timeout = validate.duration(wait, "wait")
-        if not timeout:
+        lease, seconds = self._lease_time(visibility), validate.duration(wait, "wait") / SECOND
+        if not seconds:
             return self._claim(limit, lease)
-        deadline = time.monotonic() + timeout / SECOND
-        store = self._app.store
-        while True:
-            seen = store.commits_seen()
-            messages = self._claim(limit, lease)
-            left = deadline - time.monotonic()
-            if messages or left <= 0:
-                return messages
-            store.wait_for_commit(seen, left, until_due=True)
+        return self._waiting(seconds, limit).run(lambda: self._claim(limit, lease))
+
+    def _lease_time(self, visibility: Seconds | None) -> int:
+        return self._visibility if visibility is None else validate.duration(visibility, "visibility")
+
+    def _waiting(self, seconds: float, limit: int) -> Wait:
+        return Wait(self._app.store, ("queue", self.name), seconds, limit)
+
+    def _give_back(self, messages: list[Message[T]]) -> None:
+        for message in messages:
+            self._settle(message._lease, "give_back")
 
     def _claim(self, limit: int, lease: int) -> list[Message[T]]:
         store = self._app.store
@@ -205,6 +229,9 @@ class Queue(Generic[T]):
 
     def fail(self, id: int, attempt: int, code: str, detail: str = "") -> bool:
         return self._fail(self._lease(id, attempt), code, detail)
+
+    asend, asend_many = in_thread(send), in_thread(send_many)
+    aack, aextend, arelease, afail = in_thread(ack), in_thread(extend), in_thread(release), in_thread(fail)
 
     def _lease(self, id: int, attempt: int) -> Lease:
         number = validate.integer(attempt, "attempt", 1, 2**31 - 1)
@@ -303,6 +330,9 @@ class Queue(Generic[T]):
     def _operate_on_queue(self, action: Literal["pause", "resume"], actor: str | None, reason: str) -> bool:
         this = Criteria(queue=(self.name,))
         return bool(self._app.store.jobs.operate(action, this, validate.actor(actor), reason=validate.reason(reason)))
+
+    astats, adead_letters, arequeue = in_thread(stats), in_thread(dead_letters), in_thread(requeue)
+    apurge, apause, aresume = in_thread(purge), in_thread(pause), in_thread(resume)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"

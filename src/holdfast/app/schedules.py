@@ -15,6 +15,7 @@ from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, Sc
 from .job import _plain
 from .options import EnqueueOptions
 from .task import BoundTask, Task
+from .waiting import in_thread
 
 if TYPE_CHECKING:
     from .app import App
@@ -190,6 +191,9 @@ class Schedules:
             raise self._not_found(name)
 
     # --- for @app.cron ---
+
+    aadd, aget, alist = in_thread(add), in_thread(get), in_thread(list)
+    apause, aresume, aremove = in_thread(pause), in_thread(resume), in_thread(remove)
 
     def timing(self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None) -> dict[str, Any]:
         """Check the expression and the options, and return the fields of a schedule."""

@@ -1,5 +1,6 @@
 """A task's signature: bind, check and encode its arguments, and decode them and its result into the same types."""
 
+import functools
 import inspect
 import types
 import typing
@@ -50,6 +51,14 @@ class Signature:
         returned = _without_outcomes(hints.get("return", Any))
         # A task that returns nothing may still get a result, from ctx.complete(…) or app.jobs.complete(…).
         self.decode_result = self._make_decoder(Any if returned in _NO_RESULT else returned)
+
+    @functools.cached_property
+    def allows_none(self) -> bool:
+        """Whether None is a result of the annotated type."""
+        try:
+            return self.decode_result(b"null") is None
+        except ValueError:  # msgspec's ValidationError is one
+            return False
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Bind the arguments, check them against the annotations, and return them as a JSON object."""

@@ -88,13 +88,13 @@ class Task(Generic[P, R]):
 
     def go_on_with(self, then: Then) -> NewJob:
         """Return the job with which a chain continues after a job of this task."""
-        given = then.task
-        bound = BoundTask(given, {}) if isinstance(given, Task) else given
-        if not isinstance(bound, BoundTask):
-            raise InvalidInput(f"Then must be given a task or task.using(…), got {type(given).__qualname__}")
-        self._app._require_own(bound)
-        new, tracing = bound.continuation(then.arguments, then.named_arguments), self._app._tracing
+        self._app._require_own(then.task)
+        new, tracing = then.new_job, self._app._tracing
         return new if tracing is None else replace(new, trace=then.trace or tracing.current())
+
+    def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        """Return the job with which a chain continues, for `Then`."""
+        return BoundTask(self, {}).continuation(args, kwargs)
 
     # --- for the program ---
 
@@ -120,6 +120,10 @@ class Task(Generic[P, R]):
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         """Store one job for each mapping of arguments, all in one transaction, and return their ids."""
         return BoundTask(self, {}).enqueue_many(calls)
+
+    async def aenqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Do the same as `enqueue_many` without blocking the event loop."""
+        return await BoundTask(self, {}).aenqueue_many(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return a call that is not enqueued yet, for `app.pipeline`, `group` and the callbacks of a batch."""
@@ -239,12 +243,7 @@ class BoundTask(Generic[P, R]):
         if hasattr(conn, "run_sync"):  # SQLAlchemy's AsyncSession or AsyncConnection
             job: Job[R] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue(*args, **kwargs))
             return job
-        if conn is not None:
-            raise InvalidInput(
-                "aenqueue takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, since it runs in another "
-                f"thread, got {type(conn).__qualname__}: call enqueue instead"
-            )
-        self._task._app.store.require_no_transaction()
+        self._require_no_conn("enqueue")
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -259,6 +258,23 @@ class BoundTask(Generic[P, R]):
         if app._inline is not None:
             app._inline.enqueued(app, ids, conn)
         return ids
+
+    async def aenqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Do the same as `enqueue_many` without blocking the event loop."""
+        conn: Any = self._options.get("conn")
+        if hasattr(conn, "run_sync"):
+            ids: list[int] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue_many(calls))
+            return ids
+        self._require_no_conn("enqueue_many")
+        return await finish_in_thread(lambda: self.enqueue_many(calls))
+
+    def _require_no_conn(self, name: str) -> None:
+        if "conn" in self._options:
+            raise InvalidInput(
+                f"a{name} takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, since it runs in another "
+                f"thread, got {type(self.conn).__qualname__}: call {name} instead"
+            )
+        self._task._app.store.require_no_transaction()
 
     @property
     def conn(self) -> Any:
@@ -279,7 +295,7 @@ class BoundTask(Generic[P, R]):
         return BoundTask(self._task, {**self._options, "conn": conn, **({"after": after} if after else {})})
 
     def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        """Return the job with which a chain continues."""
+        """Return the job with which a chain continues, for `Then`."""
         for name in _NOT_IN_THEN:
             if self._options.get(name) is not None:
                 raise InvalidInput(f"the task of a Then does not take {name}: {_NOT_IN_THEN[name]}")

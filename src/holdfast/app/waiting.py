@@ -1,45 +1,141 @@
-"""Wait for a condition in the database."""
+"""Wait for a condition in the database, and do in a coroutine what the database does in a thread."""
 
+import functools
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from .. import validate
 from ..clock import SECOND
-from ..errors import WaitTimeout
+from ..errors import InvalidInput, WaitTimeout
 from ..store.protocol import Store
+from ..store.waiters import Subject
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
 
-def wait_until(
-    store: Store, condition: Callable[[], bool], timeout: float | None, describe: Callable[[], str]
-) -> None:
-    """Check the condition after each commit of any process. Raises WaitTimeout after `timeout` seconds."""
-    limit = None if timeout is None else validate.duration(timeout, "timeout") / SECOND
-    deadline = None if limit is None else time.monotonic() + limit
-    while True:
-        seen = store.commits_seen()
-        if condition():
-            return
-        left = float("inf") if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise WaitTimeout(f"{describe()} after {timeout} seconds")
-        store.wait_for_commit(seen, left)
+    from .app import App
 
-
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
-async def finish_in_thread(call: Callable[[], T]) -> T:
-    """Run the call in a thread. A cancelled caller still waits for it, since a commit cannot be interrupted."""
+class Wait:
+    """One wait for something in the database, by a thread (`run`) or a coroutine (`run_async`)."""
+
+    def __init__(self, store: Store, subject: Subject, seconds: float, limit: int = 1) -> None:
+        """limit: how many messages of a queue are wanted."""
+        self._store, self._waiter = store, store.waiters.waiter(subject, limit)
+        self._deadline = time.monotonic() + seconds
+        self._seen = 0
+
+    def run(self, look: Callable[[], T]) -> T:
+        """Call `look` until it returns something true, or the time is over. Return what it returned last."""
+        with self._closing():
+            while not ((found := self._look(look)) or self._left() <= 0):
+                self._waiter.wait(self._seen, self._left())
+            return found
+
+    async def run_async(self, look: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
+        """Do the same in a coroutine. undo: called with what was found if the coroutine was cancelled meanwhile."""
+        with self._closing():
+            while not ((found := await finish_in_thread(lambda: self._look(look), undo)) or self._left() <= 0):
+                await self._waiter.wait_async(self._seen, self._left())
+            return found
+
+    def _look(self, look: Callable[[], T]) -> T:
+        self._seen = self._store.commits_seen()
+        return look()
+
+    def _left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    @contextmanager
+    def _closing(self) -> "Iterator[None]":
+        has_looked = False
+        try:
+            yield
+            has_looked = True
+        finally:
+            self._waiter.close(has_looked)
+
+
+class WaitForEnd:
+    """A wait until a job, chain or batch has ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        subject: Subject,
+        has_ended: Callable[[], bool],
+        timeout: float | None,
+        describe: Callable[[], str],
+    ) -> None:
+        """has_ended: reads it. describe: what is still unfinished, for WaitTimeout."""
+        seconds = float("inf") if timeout is None else validate.duration(timeout, "timeout") / SECOND
+        self._wait, self._has_ended = Wait(store, subject, seconds), has_ended
+        self._timeout, self._describe = timeout, describe
+
+    def run(self) -> None:
+        """Raises WaitTimeout after the timeout."""
+        self._require(self._wait.run(self._has_ended))
+
+    async def run_async(self) -> None:
+        self._require(await self._wait.run_async(self._has_ended))
+
+    def _require(self, ended: bool) -> None:
+        if not ended:
+            raise WaitTimeout(f"{self._describe()} after {self._timeout} seconds")
+
+
+async def finish_in_thread(
+    call: Callable[[], T], undo: Callable[[T], object] | None = None, executor: "Executor | None" = None
+) -> T:
+    """Run the call in a thread. A cancelled caller still waits for it, since a commit cannot be interrupted.
+
+    undo: called in a thread with the result if the caller was cancelled, which never sees it.
+    executor: of the thread; by default the event loop's.
+    """
     import asyncio
 
-    running = asyncio.ensure_future(asyncio.to_thread(call))
+    # A future and not a task: asyncio.run cancels all tasks at its end.
+    running = asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
             with suppress(asyncio.CancelledError):  # it may be cancelled more than once
                 await asyncio.wait([running])
-        running.exception()  # retrieved, so that asyncio does not log it
+        if running.exception() is None and undo is not None and (result := running.result()):
+            with suppress(asyncio.CancelledError):
+                await finish_in_thread(lambda: undo(result))
         raise
+
+
+class _OfApp(Protocol):
+    @property
+    def _app(self) -> "App": ...
+
+
+S = TypeVar("S", bound=_OfApp)
+
+
+def in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """Return the method for coroutines: `aget = in_thread(get)`. It does not block the event loop."""
+
+    name = method.__name__
+
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if "conn" in kwargs:
+            raise InvalidInput(f"a{name} runs in another thread, where conn cannot be used: call {name} instead")
+        self._app.store.require_no_transaction()
+        return await finish_in_thread(lambda: method(self, *args, **kwargs))
+
+    functools.update_wrapper(call, method, ("__module__",))
+    call.__name__, call.__qualname__ = f"a{name}", f"{method.__qualname__[: -len(name)]}a{name}"
+    call.__doc__ = f"Do the same as `{name}` in a coroutine. If that is cancelled, it first waits for the commit."
+    return call

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import validate
 from ..clock import as_datetime
-from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound
+from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound, NoResult
 from ..failure import shorten
 from ..model.job import STATUSES, JobRecord, NewJob, Page, Status
 from ..model.workflow import BatchRecord
 from ..text import plural
 from .job import Job, still
 from .jobs import Filters, criteria, page_of
-from .waiting import wait_until
+from .waiting import WaitForEnd, finish_in_thread, in_thread
 
 if TYPE_CHECKING:
     from .app import App
-    from .task import BoundTask
+    from .task import BoundTask, Task
+
+T = TypeVar("T")
 
 
 class Step:
@@ -161,15 +163,42 @@ class Chain:
         self._last = _end_of(self._app, self.id)
         return self
 
-    def wait(self, timeout: float | None = None) -> Any:
-        """Wait until the chain has ended, and return the result of its last job. Raises JobFailed or WaitTimeout."""
-        wait_until(self._app.store, lambda: self.refresh().is_finished, timeout, self._describe)
-        if self.status != "succeeded":
-            raise self.last.failure()
-        return self.result
+    @overload
+    def wait(self, timeout: float | None = None) -> Any: ...
+    @overload
+    def wait(self, timeout: float | None = None, *, last: Task[..., T] | None) -> T: ...
+    def wait(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
+        """Wait until the chain has ended, and return the result of its last job. Raises JobFailed or WaitTimeout.
 
-    def _describe(self) -> str:
-        return still(f"chain {self.id}", self.last)
+        last: the task that it is expected to end with: see `Job.wait_chain`.
+        """
+        self._end(timeout).run()
+        return self._outcome(last)
+
+    @overload
+    async def await_result(self, timeout: float | None = None) -> Any: ...
+    @overload
+    async def await_result(self, timeout: float | None = None, *, last: Task[..., T] | None) -> T: ...
+    async def await_result(self, timeout: float | None = None, *, last: Task[..., Any] | None = None) -> Any:
+        """Do the same as `wait` in a coroutine. While it waits it holds no thread."""
+        await self._end(timeout).run_async()
+        return await finish_in_thread(lambda: self._outcome(last))
+
+    def _end(self, timeout: float | None) -> WaitForEnd:
+        return WaitForEnd(
+            self._app.store,
+            ("chain", self.id),
+            lambda: self.refresh().is_finished,
+            timeout,
+            lambda: still(f"chain {self.id}", self.last),
+        )
+
+    def _outcome(self, last: Task[..., Any] | None) -> Any:
+        if last is not None and self.status == "succeeded" and self._last.task != last.name:
+            raise NoResult(f"chain {self.id} ended with {self._last.task}, not with {last.name}")
+        return self.last._outcome()
+
+    arefresh, ajobs = in_thread(refresh), in_thread(jobs)
 
     def __repr__(self) -> str:
         return f"<Chain {self.id}: {self.status} at job {self._last.id}, {self.length} so far>"
@@ -205,6 +234,8 @@ class Chains:
         if deletion.waiting:
             raise HasWaitingJobs(chain_id, deletion.waiting)
         return bool(deletion.ids)
+
+    aget, alist, adelete = in_thread(get), in_thread(list), in_thread(delete)
 
 
 def _end_of(app: App, chain_id: int) -> JobRecord:
@@ -272,18 +303,29 @@ class Batch:
     def wait(self, timeout: float | None = None) -> BatchProgress:
         """Wait until the batch is done, and return its progress. Raises WaitTimeout after `timeout` seconds."""
         found: list[BatchProgress] = []
+        self._end(timeout, found).run()
+        return found[-1]
 
+    async def await_done(self, timeout: float | None = None) -> BatchProgress:
+        """Do the same as `wait` in a coroutine. While it waits it holds no thread."""
+        found: list[BatchProgress] = []
+        await self._end(timeout, found).run_async()
+        return found[-1]
+
+    def _end(self, timeout: float | None, found: list[BatchProgress]) -> WaitForEnd:
         def is_done() -> bool:
             found[:] = [self.progress()]
             return found[0].is_done
 
-        wait_until(
+        return WaitForEnd(
             self._app.store,
+            ("batch", self.id),
             is_done,
             timeout,
             lambda: f"batch {self.id} has {plural(found[0].pending, 'unfinished member')}",
         )
-        return found[0]
+
+    aprogress = in_thread(progress)
 
     @property
     def success_job_id(self) -> int | None:
@@ -348,6 +390,8 @@ class Batches:
         batch = Batch(self._app, validate.integer(id, "batch id", 1, 2**63 - 1))
         batch.progress()  # raises BatchNotFound
         return batch
+
+    aget = in_thread(get)
 
 
 def _progress(record: BatchRecord) -> BatchProgress:

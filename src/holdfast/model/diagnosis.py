@@ -46,6 +46,8 @@ class FileEnvironment(Struct, frozen=True):
     min_free_bytes: int
     database_bytes: int
     log_bytes: int
+    unflushed: bool
+    """Whether a flush has failed, and the log was not written again yet."""
     not_writable: list[str]  # the file, its folder, -wal and -shm
     users: list[FileUser]  # includes this process only if it reads
     pid: int  # of this process

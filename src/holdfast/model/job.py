@@ -39,7 +39,7 @@ TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CA
 OnConflict = Literal["return", "replace"]
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release"]
-_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments"})
+_PAYLOADS = frozenset({"args", "result", "arguments", "named_arguments", "new_job"})
 
 
 class Redacted(Struct, frozen=True):

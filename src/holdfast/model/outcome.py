@@ -1,9 +1,12 @@
 """Outcomes: values that a task returns or raises to say how its attempt ended."""
 
-from typing import Any
+from typing import Any, ParamSpec, Protocol
 
+from ..errors import HoldfastError, InvalidContinuation
 from ..failure import check_code
-from .job import _PAYLOADS
+from .job import _PAYLOADS, NewJob
+
+P = ParamSpec("P")
 
 
 class Outcome(Exception):
@@ -53,11 +56,30 @@ class Fail(Outcome):
         self.code, self.detail = check_code(code), detail
 
 
+class Continuable(Protocol[P]):
+    """What `Then` continues with: a task, or `task.using(…)`."""
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+    def continuation(self, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> NewJob:
+        """Check the arguments, and return the job that is enqueued."""
+        ...
+
+
 class Then(Outcome):
-    """Succeed, and continue the chain with a job of another task, in the same transaction."""
+    """Succeed, and continue the chain with a job of another task, in the same transaction.
+
+    Raises InvalidContinuation if the arguments do not fit the task.
+    """
 
     trace: str | None = None  # the trace context of the attempt that returned it
 
-    def __init__(self, task: Any, /, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, task: Continuable[P], /, *args: P.args, **kwargs: P.kwargs) -> None:
         super().__init__(task)
+        if not hasattr(task, "continuation"):
+            raise InvalidContinuation(f"Then must be given a task or task.using(…), got {type(task).__qualname__}")
         self.task, self.arguments, self.named_arguments = task, args, kwargs
+        try:
+            self.new_job = task.continuation(args, kwargs)
+        except HoldfastError as error:
+            raise InvalidContinuation(str(error)) from error

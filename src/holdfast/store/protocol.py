@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, Deletion
     from ..retention import Expiry, Position
+    from .waiters import Waiters
 
 
 StatementKind = Literal["read", "write", "setting"]
@@ -163,6 +164,18 @@ class StoreFile(Protocol):
     def insert_missed_endings(self) -> int:
         """Record finished jobs that others still wait for, so that a sweep of endings releases those. Returns how
         many."""
+        ...
+
+
+class TransactionOwner(AbstractContextManager[Any], Protocol):
+    """A coroutine. A transaction that a thread opens in a copy of its context, inside `with`, belongs to it.
+
+    Plain writes of other coroutines of its event loop are then refused: waiting, they would block the loop, which the
+    transaction needs to go on.
+    """
+
+    def leave(self) -> None:
+        """Called before a thread ends the transaction. From then on, others wait for it."""
         ...
 
 
@@ -544,10 +557,11 @@ class Store(Protocol):
         """Return for how many seconds a thread of this process has held a write transaction, or 0."""
         ...
 
-    def require_no_transaction(self) -> None:
+    def require_no_transaction(self) -> TransactionOwner:
         """Raise TransactionError if this thread or coroutine has a write transaction open.
 
-        Called before another thread writes on its behalf, which would deadlock.
+        Called before another thread writes on its behalf, which would deadlock. Returns the caller, who may own the
+        transaction that the other thread opens.
         """
         ...
 
@@ -567,6 +581,11 @@ class Store(Protocol):
 
     def wake_waiters(self) -> None:
         """Make `wait_for_commit` return in all threads of this process."""
+        ...
+
+    @property
+    def waiters(self) -> Waiters:
+        """The threads and coroutines of this process that wait."""
         ...
 
     def close(self) -> None: ...

@@ -236,6 +236,6 @@ def _forbid_await() -> Iterator[None]:
         handle.cancel()
     if loop_ran:
         raise TransactionError(
-            "a coroutine must not await inside ctx.complete(), which holds the write lock: await before it, or use "
-            "await ctx.acomplete(work)"
+            "a coroutine must not await inside ctx.complete(), which holds the write lock: await before it, and use "
+            "async with ctx.acomplete()"
         )

@@ -15,7 +15,14 @@ from typing import Any
 
 from ..clock import SECOND
 from ..codec import encode_result
-from ..errors import BlobMissing, HoldfastError, InvalidInput, InvalidPayload, PayloadTooLarge
+from ..errors import (
+    BlobMissing,
+    HoldfastError,
+    InvalidContinuation,
+    InvalidInput,
+    InvalidPayload,
+    PayloadTooLarge,
+)
 from ..failure import ErrorTable, Failure, check_code, shorten
 from ..model.job import Settlement
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
@@ -95,6 +102,8 @@ class OutcomeMapper:
         try:
             if isinstance(error, Outcome):
                 return self.for_outcome(attempt, error)
+            if isinstance(error, InvalidContinuation):
+                return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", shorten(str(error))))
             return self.retry(attempt, self._errors.failure(error))
         except BaseException:  # noqa: BLE001  user code: __str__ or a property of the exception may raise
             return self.retry(attempt, INDESCRIBABLE)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Task, Then
 from holdfast.clock import SECOND
-from holdfast.errors import InvalidInput, JobNotFound
+from holdfast.errors import InvalidContinuation, InvalidInput, JobNotFound, NoResult
 from holdfast.model.job import Claimed, ClaimRequest, NewJob, Settlement
 from holdfast.testing import FakeClock
 from support.flow import Events, Open, Sql
@@ -315,6 +315,73 @@ def test_what_is_no_continuation_fails_at_once_and_says_why(app: Holdfast, open_
     elsewhere.app.close()
 
 
+def test_a_then_that_does_not_fit_is_refused_when_it_is_built(app: Holdfast) -> None:
+    @app.task
+    def leaf(name: str) -> None: ...
+
+    with pytest.raises(InvalidContinuation, match="leaf: got an unexpected keyword argument 'zzz'"):
+        Then(leaf, "x", zzz=3)  # type: ignore[call-arg]
+    with pytest.raises(InvalidContinuation, match="leaf: an argument has the wrong type"):
+        Then(leaf.using(delay=5), 7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidContinuation, match="must be given a task"):
+        Then(print)  # type: ignore[arg-type]
+    assert Then(leaf, "x") == Then(leaf, "x") != Then(leaf, "y")
+
+
+# --- what wait() returns of a job that continued ---
+
+
+def test_wait_of_a_job_that_continued_returns_none_only_if_its_annotation_allows_none(app: Holdfast) -> None:
+    @app.task
+    def last() -> float:
+        return 1.5
+
+    @app.task
+    def text_or_more(more: bool) -> str | Then:
+        return Then(last) if more else "no more"
+
+    @app.task
+    def nothing_or_more() -> str | Then | None:
+        return Then(last)
+
+    @app.task
+    def only_more() -> Then:
+        return Then(last)
+
+    text, job, nothing, only = (
+        text_or_more.enqueue(False),
+        text_or_more.enqueue(True),
+        nothing_or_more.enqueue(),
+        only_more.enqueue(),
+    )
+    drain(app)
+    assert text.wait(timeout=0) == "no more"
+    with pytest.raises(NoResult, match=r"continued with Then: use wait_chain\(\)"):
+        job.wait(timeout=0)
+    assert job.wait_chain(timeout=0) == 1.5
+    assert nothing.wait(timeout=0) is None and only.wait(timeout=0) is None
+
+
+def test_wait_chain_returns_the_result_of_the_task_that_is_named_or_raises(app: Holdfast) -> None:
+    @app.task
+    def ship() -> str:
+        return "shipped"
+
+    @app.task
+    def refund() -> int:
+        return 5
+
+    @app.task
+    def order() -> Then:
+        return Then(ship)
+
+    job = order.enqueue()
+    drain(app)
+    assert job.wait_chain(timeout=0, last=ship) == "shipped"
+    with pytest.raises(NoResult, match="ended with ship, not with refund"):
+        job.wait_chain(timeout=0, last=refund)
+
+
 def test_a_chain_may_go_on_with_a_task_of_another_app_on_the_same_database(app: Holdfast, open_app: Open) -> None:
     other = open_app()
     down = count_down(other)
@@ -346,7 +413,10 @@ def test_a_batch_is_not_for_a_continuation(app: Holdfast) -> None:
 
 
 def test_then_says_nothing_of_its_arguments_in_a_log(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
-    assert "s3cret" not in repr(Then(count_down(app), "s3cret", name="s3cret"))
+    @app.task
+    def keep(word: str, name: str) -> None: ...
+
+    assert "s3cret" not in repr(Then(keep, "s3cret", name="s3cret"))
 
     @app.task
     def leak() -> Then:

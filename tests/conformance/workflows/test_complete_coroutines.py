@@ -1,6 +1,8 @@
 """Completing in coroutines: a block must not await, and acomplete does the work in a thread."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost, TransactionError
 from support.flow import Flow, Sql
 from support.plain import filled
-from support.running_worker import drain, outcomes
+from support.running_worker import PATIENCE_SECONDS, drain, outcomes
 
 
 @pytest.fixture(autouse=True)
@@ -140,3 +142,128 @@ def test_an_ordinary_call_of_a_coroutine_completes_in_a_transaction(app: Holdfas
     asyncio.run(job("acomplete"))
     asyncio.run(job("complete"))
     assert ledger(sql) == [(None, 0), (None, 0)]
+
+
+# --- async with ctx.acomplete() ---
+
+
+def test_a_block_commits_with_the_success_of_the_job(app: Holdfast, flow: Flow, sql: Sql) -> None:
+    @app.task
+    async def job(ctx: Context) -> str:
+        async with ctx.acomplete(result="not this") as tx:
+            write(ctx, tx)
+            flow.job("child", conn=tx)
+            tx.result = Then(flow.step, "next")
+        return ""
+
+    one = job.enqueue()
+    report = drain(app)
+    assert one.wait_chain(timeout=0) == "NEXT"
+    assert (ledger(sql), sorted(flow.ran), report.succeeded) == ([(one.id, 1)], ["child", "next"], 3)
+
+
+def test_what_is_raised_in_the_block_undoes_it(app: Holdfast, sql: Sql) -> None:
+    @app.task(retry=0)
+    async def job(ctx: Context) -> Any:
+        async with ctx.acomplete(result="done") as tx:
+            write(ctx, tx)
+            if ctx.attempt == 1:
+                raise ConnectionError
+
+    one = job.enqueue()
+    drain(app)
+    assert (outcomes(app, one.id), one.refresh().result) == (["retry_scheduled", "succeeded"], "done")
+    assert ledger(sql) == [(one.id, 2)]
+
+
+def test_a_lost_lease_is_told_when_the_block_ends(app: Holdfast, sql: Sql) -> None:
+    caught: list[type[Exception]] = []
+
+    @app.task
+    async def job(ctx: Context) -> None:
+        app.jobs.cancel(ctx.job_id or 0)
+        try:
+            async with ctx.acomplete() as tx:
+                write(ctx, tx)
+        except LeaseLost as error:
+            caught.append(type(error))
+            raise
+
+    job.enqueue()
+    drain(app)
+    assert (caught, ledger(sql)) == ([LeaseLost], [])
+
+
+def test_awaiting_in_the_block_is_refused_and_undoes_it(app: Holdfast, sql: Sql) -> None:
+    @app.task(max_attempts=1)
+    async def job(ctx: Context) -> None:
+        async with ctx.acomplete() as tx:
+            write(ctx, tx)
+            await asyncio.sleep(0)
+
+    one = job.enqueue()
+    drain(app)
+    assert one.refresh().status == "failed" and "must not await" in (one.error_detail or "")
+    assert ledger(sql) == []
+
+
+def test_a_plain_write_in_the_block_that_is_not_part_of_it_is_refused_at_once(app: Holdfast, flow: Flow) -> None:
+    refused: list[str] = []
+
+    @app.task
+    async def job(ctx: Context) -> None:
+        async with ctx.acomplete():
+            try:
+                flow.job("without conn")
+            except TransactionError as error:
+                refused.append(str(error))
+
+    one = job.enqueue()
+    drain(app)
+    assert one.refresh().status == "succeeded" and "pass conn=tx" in refused[0]
+
+
+def test_many_coroutines_complete_at_once_with_few_threads(app: Holdfast, sql: Sql) -> None:
+    """Each waits in a thread for the lock; the end of a block does not need one of these threads."""
+
+    @app.task
+    async def job(ctx: Context, n: int) -> None:
+        async with ctx.acomplete() as tx:
+            tx.execute(filled("INSERT INTO ledger VALUES (?, ?)", n, 0))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        await asyncio.gather(*(job(n) for n in range(20)))
+
+    asyncio.run(main())
+    assert ledger(sql) == [(n, 0) for n in range(20)]
+
+
+def test_a_cancelled_block_is_undone(app: Holdfast, sql: Sql) -> None:
+    """Cancelled while it waits for the write lock: the transaction that it then gets is rolled back."""
+    release, held = threading.Event(), threading.Event()
+
+    @app.task
+    async def job(ctx: Context) -> None:
+        async with ctx.acomplete() as tx:
+            write(ctx, tx)
+
+    def hold() -> None:
+        with app.transaction():
+            held.set()
+            release.wait(PATIENCE_SECONDS)
+
+    async def main() -> None:
+        holding = asyncio.ensure_future(asyncio.to_thread(hold))
+        await asyncio.to_thread(held.wait, PATIENCE_SECONDS)
+        completing = asyncio.ensure_future(job())
+        await asyncio.sleep(0.05)
+        completing.cancel()
+        asyncio.get_running_loop().call_later(0.05, release.set)
+        with pytest.raises(asyncio.CancelledError):
+            await completing
+        await holding
+        app.queue("inbox").send("the lock is free")
+
+    asyncio.run(main())
+    assert ledger(sql) == []

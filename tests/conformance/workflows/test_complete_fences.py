@@ -247,14 +247,14 @@ def test_what_is_returned_after_it_is_too_late_and_logged(
     assert "a result" not in record.getMessage() or value is not Then
 
 
-@pytest.mark.parametrize("error", [ConnectionError("no line"), KeyboardInterrupt(), Then("no task"), SystemExit(3)])
+@pytest.mark.parametrize("error", [ConnectionError("no line"), KeyboardInterrupt(), Then, SystemExit(3)])
 def test_what_is_raised_after_it_does_not_undo_the_success(
-    app: Holdfast, define: Define, sql: Sql, caplog: pytest.LogCaptureFixture, error: BaseException
+    app: Holdfast, define: Define, sql: Sql, flow: Flow, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
     def body(ctx: Context) -> None:
         with ctx.complete("in time") as tx:
             write(ctx, tx)
-        raise error
+        raise Then(flow.step, "too late") if error is Then else error
 
     job = define(body).enqueue()
     with caplog.at_level(logging.WARNING, "holdfast"):

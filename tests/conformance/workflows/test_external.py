@@ -143,7 +143,8 @@ def test_bad_settlings_are_refused(app: Holdfast, monkeypatch: pytest.MonkeyPatc
             app.jobs.fail(approve.id, code)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         app.jobs.fail(approve.id, "A:B", 7)  # type: ignore[arg-type]
-    for result in (object(), float("nan"), Then(print), "x" * 2_000_000):
+    following = app.task(name="following")(lambda: None)
+    for result in (object(), float("nan"), Then(following), "x" * 2_000_000):
         with pytest.raises(InvalidPayload):
             app.jobs.complete(approve.id, result)
     assert approve.refresh().status == "blocked"

@@ -108,7 +108,7 @@ class DamagedJobs:
         prefix = self._db.options.prefix
         checks = [one for one in constraints(self._sql, prefix) if one.table == f"{prefix}jobs"]
         broken = " OR ".join(f"NOT ({one.condition})" for one in checks)
-        rows = self._db.rows(self._sql.damaged_jobs.replace("{broken}", broken), {"limit": SET_ASIDE_AT_ONCE})
+        rows = self._db.rows(self._sql.damaged_jobs.replace("{where}", broken), {"limit": SET_ASIDE_AT_ONCE})
         if not rows:
             self._searched_at = monotonic()
             return 0

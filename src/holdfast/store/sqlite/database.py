@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
 from ..connections import caller_connection
@@ -54,6 +56,7 @@ class Database:
         self._this_thread = _ThisThread()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
+        self._is_new = True
         self._engine: AnyEngine | None = self._open_engine()
         register_forkable(self)
 
@@ -269,7 +272,10 @@ class Database:
     def _open_engine(self) -> AnyEngine:
         if self._conn is not None:
             return BorrowedEngine(self.options, caller_connection(self._conn), self.clock, self._random)
-        engine = Engine(self.options, self.clock, self._random, self.sql)
+        # Only the first engine creates the file: it may have been moved away before one is opened after a fork.
+        options = self.options if self._is_new else replace(self.options, migrate=False)
+        engine = Engine(options, self.clock, self._random, self.sql)
+        self._is_new = False
         if self._runs_jobs:
             engine.busy_retry.timeout = self.options.worker_busy_timeout
         if self.has_workers:  # after a fork

@@ -12,6 +12,7 @@ from ...model.job import JobRecord, LastTransition, TimelineEntry
 from ...model.stats import EventRecord
 from ..rows import record
 from ..statements import Statements, as_json
+from ..waiters import Awaited, Happened
 from .database import Database
 
 MAX_WAIT_SECONDS = 1.0
@@ -121,7 +122,18 @@ class ReadJobs:
         return watcher.closed_lock_files
 
     def wake_waiters(self) -> None:
-        self._db.engine().watcher.notify()
+        self._db.engine().watcher.wake()
+
+    def find_awaited(self, awaited: Awaited) -> Happened:
+        values = {
+            name: value if isinstance(value, int) else as_json(value)
+            for name, value in msgspec.structs.asdict(awaited).items()
+        }
+        (_, run_at, _), (_, lease, _), *ended = self._db.rows(self._sql.awaited, values)
+        seconds = math.inf if run_at is None else (run_at - self._clock.now()) / SECOND
+        if lease is not None:
+            seconds = min(seconds, (lease - self._clock.boot_now()) / SECOND)
+        return Happened([((kind, what), count) for kind, what, count in ended], seconds)
 
     def _seconds_until_due(self) -> float:
         run_at, timeout_at, lease = self._db.read(

@@ -11,6 +11,7 @@ from ..blob_store import CheckedBlobs, FileBlobs
 from ..protocol import StatementObserver
 from ..prune import Prune
 from ..statistics import Statistics
+from ..waiters import Waiters
 from .blobs import Blobs
 from .claim import Claim
 from .constraints import DamagedJobs
@@ -19,6 +20,7 @@ from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
 from .engine.worker_locks import Slot
+from .engine.writer import Owner
 from .enqueue import Enqueue
 from .explain import Explain
 from .file import File
@@ -74,6 +76,7 @@ class SqliteStore:
         claim = Claim(db, workers, workflows)
         damaged = DamagedJobs(db)
         reading, listing, run_lock = ReadJobs(db), Listing(db, statistics), PruneRunLock(workers)
+        self.waiters = Waiters(self, reading.find_awaited)
         self.jobs = _Jobs(
             enqueue,
             claim,
@@ -94,14 +97,14 @@ class SqliteStore:
 
         def forget_workers() -> None:
             workers.slots, run_lock.slots = {}, {}
+            self.waiters.forget()
 
         def fold() -> None:
             with suppress(StoreError):  # the next fold catches up
                 self.statistics.fold()
 
         db.fold, db.after_fork = fold, forget_workers
-        self.transaction, self.guard = db.transaction, db.guard
-        self.snapshot, self.close = db.reading, db.close
+        self.transaction, self.snapshot, self.guard = db.transaction, db.reading, db.guard
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
         self.wait_as_worker = db.wait_as_worker
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
@@ -117,8 +120,13 @@ class SqliteStore:
         prefix = "" if options.prefix == DEFAULT_PREFIX else f" ({options.prefix})"
         return f"{options.path.resolve()}{prefix}"
 
-    def require_no_transaction(self) -> None:
+    def require_no_transaction(self) -> Owner:
         self.database.engine().writer.forbid_self_wait()
+        return Owner()
+
+    def close(self) -> None:
+        self.database.close()
+        self.waiters.close()
 
 
 class _Jobs:

@@ -182,6 +182,13 @@ CHECKS = (
             "df -h {folder}", guide="guides/operating.md#the-disk-is-full"),
         Case("DISK_SPACE", "ok", lambda d: _space(d, "enough"), "{free} free in {folder}."),
     )),
+    Check("Can the disk flush?", cases=(
+        Case("FLUSH_FAILED", "error", lambda d: d.file.unflushed,
+            "The disk could not flush the log, and it was not written again since.",
+            "Nothing that must be on disk is accepted. Check the disk and the system log. Every program that opens "
+            "the database, and every write, writes the log again; nothing needs to be restarted.",
+            "dmesg | tail", guide="guides/durability.md#when-a-flush-fails", blocks_repair=True),
+    )),
     Check("Does every process use the file that is at the path now?", cases=(
         Case("FILE_REPLACED", "error", _open_in(lambda user: user.deleted),
             "A deleted or replaced file is still open in {processes}.",

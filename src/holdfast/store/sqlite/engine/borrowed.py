@@ -186,6 +186,8 @@ class BorrowedEngine:
     def notify(self) -> None:
         """Do nothing: no thread waits."""
 
+    wake = notify
+
     def watch_lock_file(self, _: Path) -> None:
         raise TransactionError(
             "the app is on a connection of a test: run its jobs with drain or inline, not a worker"

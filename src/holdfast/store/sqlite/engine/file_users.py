@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
 from .checkpoint import MAX_WAL_BYTES, file_size
+from .failed_flush import mark_path
 from .files import UNSAFE_FILE_SYSTEMS, file_system_type
 
 T = TypeVar("T")
@@ -207,6 +208,7 @@ def read_file_environment(path: Path, blobs: Path, min_free_bytes: int, locks: L
         min_free_bytes=min_free_bytes,
         database_bytes=_or(0, lambda: file_size(path)),
         log_bytes=_or(0, lambda: file_size(_log(path))),
+        unflushed=_or(False, mark_path(path).exists),
         not_writable=[str(file) for file in not_writable] if is_file else [],
         users=list(_file_users(path, locks)) if kind in ("file", "missing") else [],
         pid=os.getpid(),

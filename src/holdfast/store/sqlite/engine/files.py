@@ -197,7 +197,10 @@ class OpenFiles:
     def check(self) -> bool:
         """Return whether both still have their names."""
         self._checked_until = time.monotonic() + FILE_CHECK_SECONDS
-        return _identity(self._database) == self._first[0] and _identity(self._log) == self._first[1]
+        try:
+            return (_identity(self._database), _identity(self._log)) == self._first
+        except OSError:  # unknown: the disk, or the permissions of a folder
+            return True
 
     def are_in_place(self) -> bool:
         """As `check`, but looks only after a while: for what happens often."""
@@ -207,7 +210,7 @@ class OpenFiles:
 def _identity(file: str) -> tuple[int, int] | None:
     try:
         found = os.stat(file)  # noqa: PTH116  pathlib is slower
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_dev
 

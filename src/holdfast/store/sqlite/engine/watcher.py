@@ -128,7 +128,7 @@ class CommitWatcher:
     def notify(self) -> None:
         """Count a commit of this process."""
         if self._waiting:
-            self._count_and_interrupt()
+            self.wake()
 
     def wait(self, seen: int, timeout: float) -> bool:
         """Wait until there was a commit after `seen` was read. Return False after the timeout."""
@@ -165,7 +165,8 @@ class CommitWatcher:
             self._changed.wait_for(lambda: not self._is_watched)
             self._close_monitor()
 
-    def _count_and_interrupt(self) -> None:
+    def wake(self) -> None:
+        """End all waits, also those that begin with a count from before."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()

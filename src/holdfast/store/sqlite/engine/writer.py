@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
@@ -43,6 +44,30 @@ class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each mem
     def run_combined(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
         """Run all works, which are of this class, or none. Return their results in the same order."""
         raise NotImplementedError
+
+
+class Owner:
+    """The owner of a transaction: the calling thread, and the asyncio task that runs in it.
+
+    Inside `with`, it also owns what another thread opens in a copy of this context.
+    """
+
+    def __init__(self) -> None:
+        self.thread, self.task = get_ident(), _current_task()
+
+    def __enter__(self) -> "Owner":
+        self._token = _caller.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _caller.reset(self._token)
+
+    def leave(self) -> None:
+        """Let the thread that ends the transaction own it: others can wait for that."""
+        self.thread = 0
+
+
+_caller: ContextVar[Owner | None] = ContextVar("holdfast_caller", default=None)
 
 
 class _Request(QueueEntry, Generic[T]):
@@ -81,8 +106,7 @@ class Writer:
         self._durable_level, self._level = durable_level, ""
         self._queue = CommitQueue[_Request[Any]](busy_retry.self_wait)
         self._last_group = 1
-        self._owner: int | None = None  # the thread inside reserve()
-        self._owner_task: object = None  # its asyncio task, if it runs one
+        self._owner: Owner | None = None  # of the transaction inside reserve()
         self._reserved_at = 0.0
         self._counted = connection.total_changes
         self._leader: int | None = None  # the thread that runs the work of the queue
@@ -194,18 +218,19 @@ class Writer:
             self._require_usable()
             if self.failed_flush.is_open:
                 self._require_flushed()
-            self._owner, self._owner_task, self._reserved_at = get_ident(), _current_task(), time.monotonic()
+            self._owner, self._reserved_at = _caller.get() or Owner(), time.monotonic()
             try:
                 yield
             finally:
-                self._owner = self._owner_task = None
+                self._owner = None
 
     def held_for(self) -> float:
         """Return for how many seconds a thread of this process has reserved the writer; 0 if none has."""
         return 0.0 if self._owner is None else time.monotonic() - self._reserved_at
 
     def is_reserved_by_this_thread(self) -> bool:
-        return self._owner is not None and self._owner == get_ident()
+        owner = self._owner
+        return owner is not None and owner.thread == get_ident()
 
     def checkpoint(self) -> tuple[int, int]:
         with self.reserve():
@@ -267,13 +292,14 @@ class Writer:
         self.forbid_self_wait()
         if self.is_reserved_by_this_thread():
             raise TransactionError(
-                "another coroutine of this event loop has a transaction open and awaits in it, so nothing can be "
-                "written here: it must not await in app.transaction() or ctx.complete(); see ctx.acomplete()"
+                "another coroutine of this event loop has a transaction open, so nothing can be written here: use "
+                "methods for coroutines, such as aenqueue, which wait for it; and do not await in app.transaction()"
             )
 
     def forbid_self_wait(self) -> None:
         """Raise if the caller has a transaction open and would wait for its end."""
-        if self.is_reserved_by_this_thread() and _current_task() is self._owner_task:
+        owner = self._owner
+        if owner is not None and owner.thread == get_ident() and _current_task() is owner.task:
             raise would_wait_for_itself()
 
     def abandon(self) -> None:

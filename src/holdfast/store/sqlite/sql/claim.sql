@@ -150,3 +150,29 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
 SELECT CAST((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') AS INTEGER),
        CAST((SELECT min(timeout_at) FROM {p}jobs WHERE status = 'blocked' AND timeout_at IS NOT NULL) AS INTEGER),
        CAST((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') AS INTEGER)
+
+-- name: awaited
+-- What waiting threads and coroutines wait for: the queues with ready messages, at most :most of each, and the jobs,
+-- chains and batches that have ended or are gone. And when the next scheduled job is due (wall clock), and when the
+-- next lease expires (boot clock).
+SELECT 'due', CAST(min(run_at) AS INTEGER), 0 FROM {p}jobs WHERE status = 'scheduled'
+UNION ALL
+SELECT 'lease', CAST(min(coalesce(lease, 0)) AS INTEGER), 0 FROM {p}jobs WHERE status = 'running'
+UNION ALL
+SELECT 'queue', name, count FROM (
+    SELECT value AS name, (SELECT count(*) FROM (
+        SELECT 1 FROM {p}jobs INDEXED BY {p}jobs_ready WHERE status = 'ready' AND queue = value AND task IS NULL
+        LIMIT :most)) AS count
+    FROM json_each(:queues) WHERE value NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
+) WHERE count > 0
+UNION ALL
+SELECT 'job', value, 1 FROM json_each(:jobs) WHERE NOT EXISTS (
+    SELECT 1 FROM {p}jobs WHERE id = value AND +status NOT IN ('succeeded', 'failed', 'cancelled'))
+UNION ALL
+SELECT 'chain', value, 1 FROM json_each(:chains) WHERE NOT EXISTS (
+    SELECT 1 FROM {p}jobs
+    WHERE id = coalesce((SELECT id FROM {p}jobs WHERE chain_id = value ORDER BY chain_index DESC LIMIT 1), value)
+      AND +status NOT IN ('succeeded', 'failed', 'cancelled'))
+UNION ALL
+SELECT 'batch', value, 1 FROM json_each(:batches) WHERE NOT EXISTS (
+    SELECT 1 FROM {p}batches WHERE id = value AND done_at IS NULL)

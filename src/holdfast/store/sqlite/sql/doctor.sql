@@ -84,7 +84,7 @@ LIMIT :limit
 -- name: damaged_jobs
 -- unfinished jobs whose rows break a constraint; the caller inserts the conditions
 SELECT id FROM {p}jobs
-WHERE status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND ({broken}) LIMIT :limit
+WHERE status <> 'succeeded' AND status <> 'failed' AND status <> 'cancelled' AND ({where}) LIMIT :limit
 
 -- name: fail_damaged
 -- blocked, scheduled, ready, running or anything else -> failed, for jobs whose rows break a constraint
