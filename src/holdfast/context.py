@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
 from .errors import InvalidInput, TransactionError
 from .failure import shorten
+from .validate import NOT_GIVEN, connection
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
@@ -56,8 +57,8 @@ class ContextBackend(Protocol):
 
     def batch(self, job_id: int) -> Any: ...
 
-    def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        """Open a transaction that settles no job, for a task that was called directly."""
+    def completion(self, result: Any, conn: Any) -> AbstractContextManager[Completion]:
+        """Open a transaction that settles no job, for a task that was called directly. conn: on it, unless None."""
         ...
 
     def state(self, job_id: int) -> dict[str, Any]: ...
@@ -71,7 +72,7 @@ class ContextBackend(Protocol):
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
 
-Complete = Callable[[Any], AbstractContextManager[Completion]]
+Complete = Callable[[Any, Any], AbstractContextManager[Completion]]
 
 
 class Context:
@@ -131,18 +132,22 @@ class Context:
         """The batch that the job is a member or a callback of, or None."""
         return None if self.job_id is None or self._backend is None else self._backend.batch(self.job_id)
 
-    def complete(self, result: Any = None) -> AbstractContextManager[Completion]:
+    def complete(self, result: Any = None, *, conn: Any = NOT_GIVEN) -> AbstractContextManager[Completion]:
         """Open a transaction in which the job succeeds: `with ctx.complete() as tx:`. Both commit, or neither does.
 
         result: the result of the job, or `Then(…)` to continue with. In the block, set `tx.result` instead. The
             return value of the task is ignored, since the job has succeeded by then.
+        conn: your own connection, in the place of Holdfast's: a `sqlite3.Connection`, a session or connection of
+            SQLAlchemy, or Django's. Its transaction is committed at the end of the block, with what it wrote before,
+            and rolled back if the block raises.
 
         If the block raises, its writes are rolled back and the attempt has failed. If this attempt does not hold the
         job any more, LeaseLost is raised and nothing is stored. In a direct call it is a plain transaction.
         """
+        within = None if conn is NOT_GIVEN else connection(conn)
         if self._complete is not None:
-            return self._complete(result)
-        return self._require_backend().completion(result)
+            return self._complete(result, within)
+        return self._require_backend().completion(result, within)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -188,22 +193,50 @@ class Context:
         return self._reporting is not None and self._reporting.is_cancelled()
 
     @overload
-    def acomplete(self, *, result: Any = None) -> AbstractAsyncContextManager[Completion]: ...
+    def acomplete(self, *, result: Any = None, conn: Any = ...) -> AbstractAsyncContextManager[Completion]: ...
     @overload
     def acomplete(self, work: Callable[[Completion], T], result: Any = None) -> Awaitable[T]: ...
-    def acomplete(self, work: Callable[[Completion], T] | None = None, result: Any = None) -> Any:
+    def acomplete(
+        self, work: Callable[[Completion], T] | None = None, result: Any = None, *, conn: Any = NOT_GIVEN
+    ) -> Any:
         """Do the same as `complete` in a coroutine: `async with ctx.acomplete() as tx:`.
 
         The event loop is not blocked while a thread waits for the write lock, and while it commits. The block itself
         must not await. For long statements, `await ctx.acomplete(work)` runs all of it in a thread: `work` is a plain
         function of the transaction, whose value is returned.
+
+        conn: an AsyncSession or AsyncConnection of SQLAlchemy, for `async with`. The block may then await.
         """
+        if conn is not NOT_GIVEN:
+            return self._acomplete_on(connection(conn), result)
         if work is None:
             return self._require_backend().in_coroutine(self.complete(result))
         return self._run_completion(work, result)
 
-    async def _run_completion(self, work: Callable[[Completion], T], result: Any) -> T:
+    @asynccontextmanager
+    async def _acomplete_on(self, conn: Any, result: Any) -> AsyncIterator[Completion]:
+        if not hasattr(conn, "run_sync"):
+            raise InvalidInput(
+                "acomplete takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, got "
+                f"{type(conn).__qualname__}: use ctx.complete(conn=…) for others"
+            )
+        block: list[AbstractContextManager[Completion]] = []
 
+        def enter(sync: Any) -> Completion:
+            block.append(self.complete(result, conn=sync))
+            return block[0].__enter__()
+
+        transaction = await conn.run_sync(enter)
+        try:
+            yield transaction
+        except BaseException as error:
+            raised, trace = error, error.__traceback__
+            if not await conn.run_sync(lambda _: block[0].__exit__(type(raised), raised, trace)):
+                raise
+        else:
+            await conn.run_sync(lambda _: block[0].__exit__(None, None, None))
+
+    async def _run_completion(self, work: Callable[[Completion], T], result: Any) -> T:
         def run() -> T:
             with self.complete(result) as transaction:
                 done = work(transaction)

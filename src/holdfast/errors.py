@@ -363,7 +363,7 @@ class BlobCollected(BlobError):
 
 
 class StoreBusy(StoreError):
-    """Another connection held the write lock for longer than `busy_timeout`.
+    """Another connection held the write lock for longer than `busy_timeout`: 5 seconds, or 60 where jobs run.
 
     To do: If it is one of your own, in a transaction, pass it as `conn=`: see
     docs/guides/transactions.md#what-to-avoid. Otherwise find the program with a long write transaction.
@@ -387,8 +387,8 @@ class StoreClosed(StoreError):
 
 class TransactionError(StoreError):
     """A transaction was used in a way that would break its guarantees: `COMMIT` inside `app.transaction()`, a write
-    or `close()` beside it, a write by the iterable of `enqueue_many`, a `conn` without an open transaction or one
-    that cannot write any more.
+    or `close()` beside it or beside one of your own, a write by the iterable of `enqueue_many`, a `conn` without an
+    open transaction or one that cannot write any more, `close()` or `rollback()` of the connection of a transaction.
 
     To do: Read the message.
     """
@@ -397,7 +397,7 @@ class TransactionError(StoreError):
 class ForeignConnection(TransactionError):
     """The connection passed as `conn=` is to another file.
 
-    To do: Pass a connection to the same file.
+    To do: Pass a connection to the same file. In a test, see docs/guides/testing.md#on-the-connection-of-the-test.
     """
 
 

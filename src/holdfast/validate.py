@@ -26,12 +26,31 @@ MAX_SECONDS = 100 * 365 * 24 * 3600
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 
 
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "…"
+
+
+NOT_GIVEN: Any = _NotGiven()
+"""The default of `conn=`, where None is an error."""
+
+
 def shown(value: Any) -> str:
     """Return the value as an error message shows it: cut, and safe even if its `__repr__` raises."""
     try:
         return shorten(repr(value), 100)
     except Exception:  # noqa: BLE001  the caller's own __repr__, or a number of a million digits
         return f"a {type(value).__qualname__}"
+
+
+def connection(value: Any) -> Any:
+    """Refuse None, which a forgotten or unopened connection is: the job would not be in the caller's transaction."""
+    if value is None:
+        raise InvalidInput(
+            "conn must be a connection, got None: leave conn= out to store it in a transaction of its own. In "
+            "Django, pass django.db.connection, since its attribute connection is None before the first query"
+        )
+    return value
 
 
 def flag(value: Any, what: str) -> bool:

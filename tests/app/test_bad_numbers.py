@@ -55,7 +55,7 @@ TAKES_SECONDS: dict[str, Call] = {
     "retry, delay": lambda on, bad: on.app.jobs.retry(status="failed", delay=bad),
     "using, delay": lambda on, bad: on.work.using(delay=bad).enqueue(),
     "using, key_window": lambda on, bad: on.work.using(key="k", key_window=bad).enqueue(),
-    "busy_timeout": lambda _, bad: Holdfast("never.db", busy_timeout=bad),
+    "busy_timeout": lambda _, bad: Holdfast("never.db", busy_timeout="default" if bad is None else bad),
 }
 OPTIONAL_SECONDS: dict[str, Call] = {
     "receive, visibility": lambda on, bad: on.inbox.receive(visibility=bad),

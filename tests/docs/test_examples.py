@@ -1,6 +1,7 @@
 """The examples run, each in a process and a folder of its own, say what they show, and leave nothing behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,8 +63,74 @@ TELLING_LINES = {
 }
 
 
+PROJECTS: dict[str, list[list[str]]] = {
+    "fastapi_shop": [
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        [
+            "-c",
+            "from fastapi.testclient import TestClient; from api import api; client = TestClient(api)\n"
+            "with client: print(client.post('/orders', json={'customer': 'ada', 'amount': 15}).json())",
+        ],
+        ["-m", "holdfast", "worker", "jobs:jobs", "--until-idle"],
+        [
+            "-c",
+            "from fastapi.testclient import TestClient; from api import api\n"
+            "with TestClient(api) as client: print(client.get('/orders/1').json())",
+        ],
+    ],
+    "django_shop": [
+        ["manage.py", "test"],
+        ["manage.py", "makemigrations", "--check"],
+        ["manage.py", "migrate"],
+        [
+            "-c",
+            "import django; django.setup()\n"
+            "from django.test import Client; from shop.jobs import report\n"
+            "order = {'customer': 'ada@example.org', 'amount': 15}\n"
+            "print(Client().post('/orders/', order, content_type='application/json').json(), report.enqueue())",
+        ],
+        ["-m", "holdfast", "worker", "shop.jobs:jobs", "--until-idle", "--pool=1", "--log=json"],
+        ["-c", "import django; django.setup(); from shop.models import Order; print(Order.objects.get().state)"],
+        ["-m", "holdfast", "jobs", "--db", "shop.db", "--json"],
+    ],
+}
+"""Programs of several files: the commands that are run in the folder."""
+TELLING_PARTS = {
+    "fastapi_shop": ["6 passed", "{'order': 1, 'job': 1}", "mail to ada: paid 15 for order 1", "'state': 'paid'"],
+    "django_shop": ["Ran 6 tests", "OK", "No changes detected", "{'order': 1, 'job': 1}", "paid\n"],
+}
+
+
 def test_every_example_is_run() -> None:
     assert {file.name for file in EXAMPLES.glob("*.py")} == TELLING_LINES.keys() | PARTS
+    assert {folder.name for folder in EXAMPLES.iterdir() if folder.is_dir()} - {"__pycache__"} == PROJECTS.keys()
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_project_passes_its_own_tests_and_works(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    before = {*folder.iterdir()}
+    own = {"SHOP_DB": "shop.db", "TMPDIR": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
+    if name != "django_shop":
+        del own["DJANGO_SETTINGS_MODULE"]
+    printed = ""
+    for command in PROJECTS[name]:
+        run = subprocess.run(
+            [sys.executable, *command],
+            cwd=folder,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=PATIENCE_SECONDS,
+        )
+        printed += run.stdout
+        assert run.returncode == 0, printed
+    assert [part for part in TELLING_PARTS[name] if part not in printed] == [], printed
+    if name == "django_shop":
+        assert printed.count('"status":"succeeded"') == 3  # charge, mail, report in its own process
+    assert {file.name for file in {*folder.iterdir()} - before if not file.name.startswith("shop.db")} == set()
 
 
 @pytest.mark.parametrize("name", TELLING_LINES)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
 class Step(NamedTuple):
@@ -63,6 +63,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
             if step.kind == "console":
                 run_commands(page, step, tmp_path)
             elif file := _FILE.match(step.code):
+                (tmp_path / file[1]).parent.mkdir(exist_ok=True)
                 (tmp_path / file[1]).write_text(step.code, encoding="utf-8")
                 importlib.invalidate_caches()
             else:

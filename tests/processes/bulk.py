@@ -15,7 +15,7 @@ QUEUE = "bulk"
 
 
 def main(database: str, log: str, size: str, stop_at: str) -> None:
-    queue = Holdfast(database).queue(QUEUE)
+    queue = Holdfast(database, busy_timeout=60).queue(QUEUE)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     batch = 0
     while True:

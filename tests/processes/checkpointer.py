@@ -11,7 +11,7 @@ from holdfast import Holdfast
 
 
 def main(database: str, log: str, kind: str) -> None:
-    app = Holdfast(database)
+    app = Holdfast(database, busy_timeout=60)
     worker = app.store.database.engine().writer._checkpointer._checkpoint_connection  # type: ignore[attr-defined]
     worker.execute(f"PRAGMA mmap_size = {1 << 28}")  # only so that there is a munmap to stop in
     worker.execute("SELECT count(*) FROM holdfast_jobs").fetchall()

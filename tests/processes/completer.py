@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import support.unhurried  # noqa: F401
 
 logging.disable()  # what a worker has to say is no complaint here
-app = Holdfast(sys.argv[1], min_free_bytes=0)
+app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)
 LOG = sys.argv[2]
 
 

@@ -14,7 +14,7 @@ from support.child_processes import Crew
 @pytest.fixture
 def yard(tmp_path: Path) -> Iterator[Yard]:
     database = tmp_path / "app.db"
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
         yield Yard(tmp_path, crew, app, database)
         connection = sqlite3.connect(database)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -19,7 +19,7 @@ VISIBILITY = 0.3
 
 
 def main(database: str, log: str, manner: str = "") -> None:
-    inbox = Holdfast(database).queue(QUEUE, visibility=VISIBILITY, max_attempts=MAX_ATTEMPTS)
+    inbox = Holdfast(database, busy_timeout=60).queue(QUEUE, visibility=VISIBILITY, max_attempts=MAX_ATTEMPTS)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     while True:
         messages = inbox.receive_many(random.randint(1, 5), wait=1)

@@ -51,7 +51,7 @@ class Trap:
 
 
 def work(database: str, random: Random, pipe: int, in_fold: bool) -> None:
-    app = Holdfast(database)
+    app = Holdfast(database, busy_timeout=60)
     trap = Trap(pipe, in_fold, random.randint(1, 12 if in_fold else 60))
     app.store.database.engine().writer._connection.set_trace_callback(trap.see)  # type: ignore[attr-defined]
     while True:
@@ -87,7 +87,7 @@ def kill_one(database: str, random: Random, in_fold: bool) -> str:
 def compare(database: str, folded: bool) -> list[str]:
     """What the statistics tell and what is true, where they differ."""
     wrong: list[str] = []
-    with Holdfast(database) as app, closing(sqlite3.connect(database)) as connection:
+    with Holdfast(database, busy_timeout=60) as app, closing(sqlite3.connect(database)) as connection:
         while folded and app.store.statistics.fold():
             pass
         with app.store.snapshot():
@@ -110,7 +110,7 @@ def compare(database: str, folded: bool) -> list[str]:
 
 def main(database: str, kills: int, seed: int) -> None:
     random = Random(seed)
-    with Holdfast(database):
+    with Holdfast(database, busy_timeout=60):
         pass
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(TRUTH)

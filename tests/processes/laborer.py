@@ -24,7 +24,7 @@ from holdfast import Context, Holdfast
 sys.path.append(str(Path(__file__).parent.parent))
 from support.unhurried import stop_polling
 
-app = Holdfast(sys.argv[1], min_free_bytes=0)
+app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)
 LOG = sys.argv[2]
 
 

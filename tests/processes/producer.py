@@ -16,7 +16,7 @@ BACKLOG = 300  # more than this need not wait: it would only make the end long
 
 
 def main(database: str, log: str) -> None:
-    inbox = Holdfast(database).queue(QUEUE, max_attempts=MAX_ATTEMPTS)
+    inbox = Holdfast(database, busy_timeout=60).queue(QUEUE, max_attempts=MAX_ATTEMPTS)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     count = 0
     while True:

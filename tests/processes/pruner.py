@@ -14,7 +14,7 @@ from holdfast.upkeep import prune
 
 def main(database: str, log: str, archive: str, steps: str, rows: str) -> None:
     prune.FIRST_ROWS = prune.MAX_ROWS = int(rows)
-    app, step = Holdfast(database), itertools.count(1)
+    app, step = Holdfast(database, busy_timeout=60), itertools.count(1)
 
     def tell(done: int) -> None:
         if done:

@@ -192,7 +192,7 @@ class Racer:
 
 def main(database: str, log: str, side: str, file: str) -> None:
     logging.disable()
-    with Holdfast(database) as app:
+    with Holdfast(database, busy_timeout=60) as app:
         racer = Racer(app, database, int(side), Barrier(file, int(side)), log)
         for line in sys.stdin:
             race, numbers = msgspec.json.decode(line)

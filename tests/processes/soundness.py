@@ -185,7 +185,7 @@ def unsound(connection: sqlite3.Connection, without_effect: Sequence[str]) -> di
 def unsound_however_folded(database: Path, without_effect: Sequence[str]) -> dict[str, list[object]]:
     """As it was left, and once more when the whole log is folded; and as Holdfast itself counts."""
     found: dict[str, list[object]] = {}
-    with closing(sqlite3.connect(database)) as connection, Holdfast(database) as app:
+    with closing(sqlite3.connect(database)) as connection, Holdfast(database, busy_timeout=60) as app:
         for _ in ("as it was left", "all folded"):
             found |= unsound(connection, without_effect)
             rows = connection.execute("SELECT queue, task, status, count(*) FROM holdfast_jobs GROUP BY 1, 2, 3")

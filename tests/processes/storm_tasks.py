@@ -14,7 +14,7 @@ from holdfast.errors import LeaseLost
 
 LOG = os.environ.get("STORM_LOG", os.devnull)
 
-app = Holdfast(os.environ["STORM_DATABASE"])
+app = Holdfast(os.environ["STORM_DATABASE"], busy_timeout=60)
 out = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 

@@ -66,7 +66,7 @@ class Seen:
 def track(tmp_path: Path) -> Iterator[Track]:
     database, shared = tmp_path / "app.db", tmp_path / "barrier"
     shared.write_bytes(bytes(16))
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
         for name in ("blocker", "waits", "member", "on_done", "on_success"):
             app.task(name=name)(lambda: None)
         yield Track(app, database, [crew.start("racer", str(side), str(shared)) for side in (0, 1)])

@@ -26,7 +26,7 @@ def batches(database: Path) -> dict[int, int]:
 @pytest.mark.parametrize("stop_at", [1, 1_000, 1_001, 5_000, SIZE - 1])
 def test_a_kill_in_the_middle_of_a_batch_leaves_nothing_of_it(tmp_path: Path, stop_at: int) -> None:
     database = tmp_path / "bulk.db"
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
         sender = crew.start("bulk", str(SIZE), str(stop_at))
         assert sender.hear() == "batch 0", crew.complaints()
         assert sender.hear() == "stopped", crew.complaints()

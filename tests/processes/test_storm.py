@@ -22,7 +22,7 @@ LONGEST_END_SECONDS = 300
 
 def test_a_storm_of_kills_loses_nothing_and_acknowledges_nothing_twice(tmp_path: Path) -> None:
     database = tmp_path / "storm.db"
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
         for role, count in (("producer", PRODUCERS), ("consumer", CONSUMERS)):
             for _ in range(count):
                 crew.start(role)

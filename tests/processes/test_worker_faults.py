@@ -33,7 +33,7 @@ def test_a_job_that_ends_on_a_full_disk_is_settled_when_there_is_room_and_not_ru
     kind: str,
 ) -> None:
     place, runs, full = disk("8m"), [], threading.Event()
-    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+    with Holdfast(place / "app.db", min_free_bytes=0, busy_timeout=60) as app:
 
         def fill_up(ctx: Context) -> str:
             runs.append(ctx.attempt)
@@ -66,7 +66,7 @@ def test_a_job_that_ends_on_a_full_disk_is_settled_when_there_is_room_and_not_ru
 
 def test_a_worker_on_a_full_disk_goes_on_when_there_is_room(disk: Disk) -> None:
     place = disk("8m")
-    with Holdfast(place / "app.db", min_free_bytes=0) as app:
+    with Holdfast(place / "app.db", min_free_bytes=0, busy_timeout=60) as app:
         runs = Counter[int]()
 
         @app.task
@@ -177,7 +177,7 @@ def test_what_ran_when_the_machine_went_down_is_recovered_at_once(
 ) -> None:
     """With another lock file, as beside a restored backup, the name of the boot alone tells that they are dead."""
     database = tmp_path / "app.db"
-    with Holdfast(database) as before, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as before, Crew(tmp_path, database) as crew:
         worker = crew.start("laborer")
         tx_job = before.queue("unrelated").send("x")
         with before.transaction() as tx:

@@ -73,7 +73,7 @@ class Report:
 def test_a_storm_of_kills_loses_no_job_and_reverts_no_end(tmp_path: Path) -> None:
     database = tmp_path / "storm.db"
     report = Report()
-    with Holdfast(database) as app, Crew(tmp_path, database) as crew:
+    with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
         with app.transaction() as tx:
             tx.execute("CREATE TABLE effects (job_id INTEGER NOT NULL, attempt INTEGER NOT NULL)")
         for role, number in (("storm_producer", PRODUCERS), ("storm_worker", WORKERS)):

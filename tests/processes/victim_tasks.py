@@ -16,7 +16,7 @@ from holdfast.errors import LeaseLost
 VISIBILITY_SECONDS = 0.02  # of a message that a killed consumer held
 EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job_id INTEGER NOT NULL, attempt INTEGER NOT NULL)"
 
-app = Holdfast(os.environ["VICTIM_DATABASE"], min_free_bytes=0)
+app = Holdfast(os.environ["VICTIM_DATABASE"], min_free_bytes=0, busy_timeout=60)
 inbox = app.queue("inbox", visibility=VISIBILITY_SECONDS, max_attempts=20)
 out = os.open(os.environ["VICTIM_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 retried = app.task(max_attempts=20, retry=fixed(0))

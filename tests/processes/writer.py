@@ -17,7 +17,7 @@ QUEUE = "writers"
 
 
 def main(database: str, log: str) -> None:
-    queue = Holdfast(database).queue(QUEUE)
+    queue = Holdfast(database, busy_timeout=60).queue(QUEUE)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     print("ready", flush=True)
     sys.stdin.readline()

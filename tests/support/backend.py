@@ -48,9 +48,9 @@ class Backend(ABC):
     # --- Holdfast ---
 
     def open(self, **options: Any) -> Holdfast:
-        """Open another Holdfast on this database. `close` closes it."""
+        """Open another Holdfast on this database, which waits long for locks on a slow machine. `close` closes it."""
         self.create_tables()
-        self._opened.append(Holdfast(self.url, **options))
+        self._opened.append(Holdfast(self.url, **{"busy_timeout": 60, **options}))
         return self._opened[-1]
 
     def close(self) -> None:

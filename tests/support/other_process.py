@@ -17,7 +17,7 @@ import os, socket
 from holdfast import Holdfast
 from holdfast.model.job import ClaimRequest
 from holdfast.model.worker import WorkerRecord
-app = Holdfast({path!r})
+app = Holdfast({path!r}, busy_timeout=60)
 now = app.clock.now()
 tasks, host = ('known',), socket.gethostname()
 app.store.workers.register(WorkerRecord('w' * 16, os.getpid(), host, {queues!r}, tasks, 10, 60_000_000, now, now))

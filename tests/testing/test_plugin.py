@@ -37,17 +37,17 @@ def test_without_a_setting_app_is_new_and_has_a_fake_clock(pytester: pytest.Pyte
         """
         from holdfast.testing import drain, enqueued
 
-        def test_one(app, holdfast_clock, tmp_path):
-            assert app.clock is holdfast_clock and app.tasks == {}
-            job = app.task(name="work")(lambda: 7).using(delay=3600).enqueue()
+        def test_one(holdfast_app, holdfast_clock, tmp_path):
+            assert holdfast_app.clock is holdfast_clock and holdfast_app.tasks == {}
+            job = holdfast_app.task(name="work")(lambda: 7).using(delay=3600).enqueue()
             start = holdfast_clock.now()
-            assert drain(app).succeeded == 1
+            assert drain(holdfast_app).succeeded == 1
             assert job.refresh().result == 7
             assert holdfast_clock.now() - start == 3600 * 1_000_000
             assert list(tmp_path.iterdir()) == []
 
-        def test_two(app, holdfast_app):
-            assert app is holdfast_app and app.tasks == {} and enqueued(app) == []
+        def test_two(holdfast_app):
+            assert holdfast_app.tasks == {} and enqueued(holdfast_app) == []
         """
     )
     pytester.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=2)
@@ -63,20 +63,20 @@ def test_with_a_setting_app_is_the_projects_on_a_temporary_database(project: pyt
 
         real = shop.app.store
 
-        def test_one(app):
-            assert app is shop.app and app.store is not real
+        def test_one(holdfast_app):
+            assert holdfast_app is shop.app and holdfast_app.store is not real
             with inline():
                 assert shop.double.enqueue(4).result == 8
 
-        def test_two(app):
+        def test_two(holdfast_app):
             refute_enqueued(shop.double)
             job = shop.stubborn.enqueue()
-            assert drain(app).retried == 2
+            assert drain(holdfast_app).retried == 2
             assert job.refresh().result == "done"
 
-        def test_three(app, holdfast_clock):
+        def test_three(holdfast_app, holdfast_clock):
             holdfast_clock.advance(3600)
-            assert [one.task for one in drain(app)] == ["tidy"]
+            assert [one.task for one in drain(holdfast_app)] == ["tidy"]
 
         def test_without_the_fixture_it_is_as_it_was():
             assert shop.app.store is real
@@ -91,8 +91,8 @@ def test_a_failed_assertion_is_shown_as_a_diff_without_our_own_frames(project: p
         test_shop="""
         from holdfast.testing import assert_enqueued
 
-        def test_one(app):
-            @app.task
+        def test_one(holdfast_app):
+            @holdfast_app.task
             def work(number: int) -> None: ...
 
             work.enqueue(3)
@@ -107,7 +107,7 @@ def test_a_failed_assertion_is_shown_as_a_diff_without_our_own_frames(project: p
 
 def test_a_setting_that_cannot_be_loaded_is_an_error(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\nholdfast_app = shop:ap\n")
-    project.makepyfile(test_shop="def test_one(app): ...")
+    project.makepyfile(test_shop="def test_one(holdfast_app): ...")
     result = project.runpytest("-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*CannotLoadApp: shop has no 'ap'; its apps are app*"])
@@ -135,6 +135,14 @@ def test_a_project_may_have_another_app(project: pytest.Pytester) -> None:
     project.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+def test_there_is_no_fixture_with_a_name_that_projects_use_themselves(pytester: pytest.Pytester) -> None:
+    """14.6: `app` is the fixture of every project with a web framework."""
+    pytester.makepyfile("def test_one(app): ...")
+    result = pytester.runpytest("-p", "no:cacheprovider")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'app' not found*"])
+
+
 def test_the_clock_may_be_the_projects_own(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_shop="""
@@ -145,8 +153,8 @@ def test_the_clock_may_be_the_projects_own(project: pytest.Pytester) -> None:
         def holdfast_clock():
             return FakeClock(now=0)
 
-        def test_one(app):
-            assert app.task(name="work")(lambda: None).enqueue().created_at.year == 1970
+        def test_one(holdfast_app):
+            assert holdfast_app.task(name="work")(lambda: None).enqueue().created_at.year == 1970
         """
     )
     project.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=1)

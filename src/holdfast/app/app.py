@@ -26,6 +26,7 @@ from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store
+from ..validate import NOT_GIVEN
 from .hooks import Hooks
 from .job import Job
 from .jobs import Jobs
@@ -65,12 +66,12 @@ class AppContextBackend:
         batch = self._app.store.workflows.batch(callback=job_id)
         return None if batch is None else Batch(self._app, batch.id)
 
-    def completion(self, result: Any) -> AbstractContextManager[Completion]:
-        return self._app._with_inline(self._completion(result))
+    def completion(self, result: Any, conn: Any) -> AbstractContextManager[Completion]:
+        return self._app._with_inline(self._completion(result, conn))
 
     @contextmanager
-    def _completion(self, result: Any) -> Iterator[Completion]:
-        with self._app.store.transaction(completes=True) as opened:
+    def _completion(self, result: Any, conn: Any) -> Iterator[Completion]:
+        with self._app.store.transaction(completes=True, conn=conn) as opened:
             opened.result = result
             yield opened
 
@@ -148,6 +149,7 @@ HOOK_PREFIX = "on_failure:"  # of the names of hooks; failures of these tasks ar
 HOOK_TIMEOUT_SECONDS = 60
 EXAMPLE_FAILURE = FailedJob(1, "task", "default", 1, 1, "INTERNAL:ERROR", "", as_datetime(0))
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
+BUSY_SECONDS, WORKER_BUSY_SECONDS = 5.0, 60.0
 
 
 class App:
@@ -158,7 +160,8 @@ class App:
         cut, but not in a crash of the program.
     prefix: of the names of all tables.
     migrate: upgrade older tables; False raises SchemaOutdated instead.
-    busy_timeout: seconds to wait for another process's write transaction before StoreBusy is raised.
+    busy_timeout: seconds to wait for another write transaction before StoreBusy is raised. Default: 5, as a user may
+        wait for the answer, and 60 in a process that runs jobs.
     min_free_bytes: refuse to enqueue when the disk has less free space than this.
     guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
         on SQLite before 3.51.3.
@@ -180,7 +183,7 @@ class App:
         durability: Literal["full", "normal"] = "full",
         prefix: str = "holdfast_",
         migrate: bool = True,
-        busy_timeout: float = 60,
+        busy_timeout: float | None = None,
         min_free_bytes: int = 16 * 1024 * 1024,
         guard_connections: bool = True,
         blobs: BlobStore | None = None,
@@ -214,7 +217,7 @@ class App:
             "prefix": validate.prefix(prefix),
             "durable_level": durability.upper(),
             "migrate": validate.flag(migrate, "migrate"),
-            "busy_timeout": validate.duration(busy_timeout, "busy_timeout") / SECOND,
+            **_busy_timeouts(busy_timeout),
             "min_free_bytes": validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
             "guard_connections": validate.flag(guard_connections, "guard_connections"),
             "blobs": validate.blob_store(blobs),
@@ -435,7 +438,7 @@ class App:
         key: str | None = None,
         tags: str | Sequence[str] = (),
         batch: Batch | None = None,
-        conn: Any = None,
+        conn: Any = NOT_GIVEN,
     ) -> Job[Any]:
         """Store a job that no worker runs. Settle it with `app.jobs.complete(id, result)` or `.fail(id, code)`.
 
@@ -456,10 +459,11 @@ class App:
             expires_at=deadline,
             links=Links(external=True, batch_id=batch_id(batch)),
         )
-        inserted = (self._tracing or self.store.jobs).insert(new, conn)
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        inserted = (self._tracing or self.store.jobs).insert(new, within)
         return Job(self, inserted.record(new), deduplicated=inserted.existing is not None)
 
-    def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = None) -> Batch:
+    def batch(self, on_success: Callback = None, on_done: Callback = None, *, conn: Any = NOT_GIVEN) -> Batch:
         """Return a new batch: `with app.batch(on_done=report.s(7)) as batch: task.using(batch=batch).enqueue(…)`.
 
         on_success: a task, or `task.s(…)`, that is enqueued once, when all members have succeeded.
@@ -468,9 +472,10 @@ class App:
         If the block raises, the members are cancelled.
         """
         callbacks = callback(self, on_success, "on_success"), callback(self, on_done, "on_done")
-        return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, conn), conn)
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        return Batch(self, None, lambda: self.store.workflows.add_batch(*callbacks, within), within)
 
-    def pipeline(self, *steps: Step | Group, conn: Any = None) -> list[Job[Any]]:
+    def pipeline(self, *steps: Step | Group, conn: Any = NOT_GIVEN) -> list[Job[Any]]:
         """Enqueue steps that run in order: `app.pipeline(fetch.s(1), group(crop.s(), blur.s()), send.s())`.
 
         Each step is a job of its own. It waits for the step before it, or for all of a group, as with `after=`, and
@@ -479,8 +484,8 @@ class App:
         fail, too. All jobs are stored in one transaction, or in yours.
         """
         check_steps(self, steps)
-        if conn is not None:
-            return enqueue_pipeline(self, steps, conn)
+        if conn is not NOT_GIVEN:
+            return enqueue_pipeline(self, steps, validate.connection(conn))
         with self.transaction() as opened:
             return enqueue_pipeline(self, steps, opened)
 
@@ -521,6 +526,14 @@ class App:
         """
         return self._with_inline(self.store.transaction())
 
+    def guard(self, conn: Any) -> bool:
+        """Let Holdfast checkpoint for a connection of yours to the same file, which then does not do so by itself.
+
+        Do this for every connection that you never pass as `conn=`: two connections that checkpoint can lose commits
+        on SQLite before 3.51.3. Returns False, and does nothing, for a connection to another database.
+        """
+        return self.store.guard(validate.connection(conn))
+
     def _with_inline(self, opened: AbstractContextManager[T]) -> AbstractContextManager[T]:
         """Let `holdfast.testing.inline` run the jobs of a transaction after it committed."""
         return opened if self._inline is None else self._inline.after_commit(self, opened)
@@ -534,6 +547,13 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _busy_timeouts(given: float | None) -> dict[str, float]:
+    if given is None:
+        return {"busy_timeout": BUSY_SECONDS, "worker_busy_timeout": WORKER_BUSY_SECONDS}
+    seconds = validate.duration(given, "busy_timeout") / SECOND
+    return {"busy_timeout": seconds, "worker_busy_timeout": seconds}
 
 
 def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:

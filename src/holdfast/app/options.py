@@ -270,8 +270,9 @@ OPTIONS: dict[str, Option] = {
         json.decode,
     ),
     "conn": Option(
-        lambda value: value,
-        "An `sqlite3.Connection` or the value of `app.transaction()`. The job is stored in that transaction.",
+        validate.connection,
+        "An `sqlite3.Connection`, a `Session` or `Connection` of SQLAlchemy, Django's connection, or the value of "
+        "`app.transaction()`. The job is stored in that transaction. Not `None`.",
     ),
     "after": Option(
         _after,

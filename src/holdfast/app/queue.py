@@ -16,6 +16,7 @@ from ..errors import BlobMissing, InvalidInput, LeaseLost, StoreError
 from ..failure import Failure, check_code, shorten
 from ..model.job import Claimed, Criteria, Cursor, Lease, LeaseRenewal, NewJob, Settlement, Transition
 from ..model.stats import QueueStats, queue_stats
+from ..validate import NOT_GIVEN
 from .job import Job
 from .options import Seconds
 from .waiting import Wait, in_thread
@@ -52,13 +53,14 @@ class Message(Generic[T]):
         """Acknowledge the message: it is done. False if the lease was lost to another consumer."""
         return self._queue._ack(self._lease)
 
-    def ack_with(self) -> AbstractContextManager[Any]:
+    def ack_with(self, *, conn: Any = NOT_GIVEN) -> AbstractContextManager[Any]:
         """Open a transaction in which the message is acknowledged: `with msg.ack_with() as tx:`.
 
+        conn: your own connection or session, in the place of Holdfast's, as for `ctx.complete(conn=…)`.
         Both commit, or neither does. If the block raises, its writes are rolled back, and the message is still held.
         If the lease was lost, LeaseLost is raised and nothing is stored.
         """
-        return self._queue._ack_with(self._lease)
+        return self._queue._ack_with(self._lease, None if conn is NOT_GIVEN else validate.connection(conn))
 
     def extend(self, seconds: Seconds) -> bool:
         """Extend the lease to this many seconds from now; 0 releases the message. False if the lease was lost."""
@@ -93,7 +95,7 @@ class Queue(Generic[T]):
     # --- sending ---
 
     def send(
-        self, body: T, *, delay: Seconds = 0, priority: int = 0, key: str | None = None, conn: Any = None
+        self, body: T, *, delay: Seconds = 0, priority: int = 0, key: str | None = None, conn: Any = NOT_GIVEN
     ) -> int:
         """Store a message and return its id. It is on disk when this returns, or when `conn` commits."""
         job = NewJob(
@@ -106,9 +108,12 @@ class Queue(Generic[T]):
             key=None if key is None else validate.name(key, "key", validate.MAX_KEY),
             history=self._history,
         )
-        return (self._app._tracing or self._app.store.jobs).insert(job, conn).id
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        return (self._app._tracing or self._app.store.jobs).insert(job, within).id
 
-    def send_many(self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = None) -> list[int]:
+    def send_many(
+        self, bodies: Iterable[T], *, delay: Seconds = 0, priority: int = 0, conn: Any = NOT_GIVEN
+    ) -> list[int]:
         """Store all messages in one transaction and return their ids in order. If one cannot be stored, none is."""
         validate.iterable(bodies, "send_many")
         like = NewJob(
@@ -120,7 +125,8 @@ class Queue(Generic[T]):
             max_attempts=self._max_attempts,
             history=self._history,
         )
-        return (self._app._tracing or self._app.store.jobs).insert_many(like, map(self._encode, bodies), conn)
+        within = None if conn is NOT_GIVEN else validate.connection(conn)
+        return (self._app._tracing or self._app.store.jobs).insert_many(like, map(self._encode, bodies), within)
 
     def _encode(self, body: T) -> str:
         data = encode(body)
@@ -241,10 +247,10 @@ class Queue(Generic[T]):
         return self._app.store.jobs.settle(Settlement(lease, transition, None, now, delay=delay, failure=failure))
 
     @contextmanager
-    def _ack_with(self, lease: Lease) -> Iterator[Any]:
+    def _ack_with(self, lease: Lease, conn: Any) -> Iterator[Any]:
         lost = f"message {lease.id} is not held by delivery {lease.attempt} any more: nothing was stored"
         store = self._app.store
-        with self._app.transaction() as opened:
+        with self._app._with_inline(store.transaction(conn=conn)) as opened:
             if not store.jobs.renew([LeaseRenewal(lease)], None, opened):
                 raise LeaseLost(lost)
             yield opened

@@ -279,6 +279,10 @@ class BoundTask(Generic[P, R]):
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue without blocking the event loop."""
+        conn: Any = self._options.get("conn")
+        if hasattr(conn, "run_sync"):  # SQLAlchemy's AsyncSession or AsyncConnection
+            job: Job[R] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue(*args, **kwargs))
+            return job
         self._require_no_conn("enqueue")
         return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
 
@@ -297,12 +301,19 @@ class BoundTask(Generic[P, R]):
 
     async def aenqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         """Do the same as `enqueue_many` without blocking the event loop."""
+        conn: Any = self._options.get("conn")
+        if hasattr(conn, "run_sync"):
+            ids: list[int] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue_many(calls))
+            return ids
         self._require_no_conn("enqueue_many")
         return await finish_in_thread(lambda: self.enqueue_many(calls))
 
     def _require_no_conn(self, name: str) -> None:
         if "conn" in self._options:
-            raise InvalidInput(f"a{name} runs in another thread, where conn cannot be used: call {name} instead")
+            raise InvalidInput(
+                f"a{name} takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, since it runs in another "
+                f"thread, got {type(self.conn).__qualname__}: call {name} instead"
+            )
         self._task._app.store.require_no_transaction()
 
     @property

@@ -582,9 +582,10 @@ class Store(Protocol):
 
     # --- transactions ---
 
-    def transaction(self, *, completes: bool = False) -> AbstractContextManager[Any]:
+    def transaction(self, *, completes: bool = False, conn: Any = None) -> AbstractContextManager[Any]:
         """Open a write transaction for the caller.
 
+        conn: open it on this connection of the caller, which is committed at the end of the block.
         completes: the transaction settles a job as succeeded. It then has a `result` that the caller may set.
         """
         ...
@@ -595,6 +596,14 @@ class Store(Protocol):
 
     def busy_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """In the block, this thread's writes wait at most this long for other writers, then raise StoreBusy."""
+        ...
+
+    def wait_as_worker(self) -> None:
+        """Wait longer for other writers from now on, as a process that runs jobs does."""
+        ...
+
+    def guard(self, conn: Any) -> bool:
+        """Make a connection of the caller safe to use beside the store. Returns False if it is to another one."""
         ...
 
     def transaction_age(self) -> float:

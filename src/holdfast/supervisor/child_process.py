@@ -29,7 +29,7 @@ from ..worker.process_pool import (
     decode_start,
     encode,
 )
-from .load import load_task
+from .load import load_app, load_task, set_up_django
 from .logs import LOG_STYLE, write_logs_to_stderr
 
 TaskLocations = Mapping[str, tuple[str, str]]
@@ -49,7 +49,8 @@ class _PipedAttempt(Attempt, eq=False):
         self.pipe.send_bytes(encode(Completing(completing, self.completed)))
 
 
-def main(pipe: Connection, locations: TaskLocations) -> None:
+def main(pipe: Connection, locations: TaskLocations, reference: str | None) -> None:
+    """reference: what `holdfast worker` was given, which may prepare more than a task's own module does."""
     # Ignore signals: Ctrl-C in a terminal reaches all processes at once, but the worker decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,6 +61,11 @@ def main(pipe: Connection, locations: TaskLocations) -> None:
     requests = _Requests(pipe)
     threading.Thread(target=requests.receive, daemon=True).start()
     tasks: dict[str, Task[..., Any]] = {}
+    with contextlib.suppress(Exception):  # reported if a task cannot be loaded without it
+        if reference is None:
+            set_up_django()
+        else:
+            load_app(reference)
     for name in locations:  # before the first attempt starts, since importing takes time
         with contextlib.suppress(Exception):  # reported when that task is to run
             tasks[name] = load_task(*locations[name])
@@ -113,6 +119,7 @@ def _run(
     try:
         if name not in tasks:
             tasks[name] = load_task(*locations[name])
+        tasks[name].app.store.wait_as_worker()
     except BaseException as error:  # noqa: BLE001  importing the user's code may do anything
         return TaskNotLoaded(shorten(f"the task {name} cannot be loaded in a pool process: {error!r}"))
     task = tasks[name]

@@ -37,6 +37,8 @@ POOL = "holdfast-pool"  # the name of pool processes
 class Holdfast(App):
     __doc__ = App.__doc__
 
+    _reference: str | None = None  # what `holdfast worker` was given; its pool processes load it as well
+
     @cached_property
     def observe(self) -> Observe:
         """Statistics: counts, rates, failures, workers, the event log."""
@@ -245,7 +247,7 @@ class Holdfast(App):
         locations = {
             name: (task.function.__module__, name) for name, task in self.tasks.items() if task.kind == "process"
         }
-        process = spawn.Process(target=main, args=(theirs, locations), name=POOL, daemon=True)
+        process = spawn.Process(target=main, args=(theirs, locations, self._reference), name=POOL, daemon=True)
         process.start()
         theirs.close()  # so that this end sees when the child exits
         return process, ours

@@ -4,6 +4,7 @@ The only module that imports user code by name. It runs the program that the ope
 """
 
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -22,7 +23,10 @@ EXAMPLE = "such as 'myproject.jobs:app'"
 
 
 def load_app(reference: str) -> Holdfast:
-    """Load an app. reference: `module:app`, `module` with one app in it, or a file such as `tasks.py:app`."""
+    """Load an app. reference: `module:app`, `module` with one app in it, or a file such as `tasks.py:app`.
+
+    Django is set up first, as its own commands do, if the environment names its settings.
+    """
     location, colon, name = reference.partition(":")
     if not location or (colon and not name):
         raise CannotLoadApp(f"the app must be given as module:app, {EXAMPLE}, got {_shown(reference)}")
@@ -76,6 +80,7 @@ def _import(name: str, folder: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
+        set_up_django()
         return importlib.import_module(name)
     except (KeyboardInterrupt, StoreError):  # the error of a database that cannot be opened is clear enough
         raise
@@ -87,6 +92,14 @@ def _import(name: str, folder: str) -> ModuleType:
         ) from None
     except BaseException as error:  # the user's code, which may do anything, even sys.exit()
         raise _raised(name, error) from error
+
+
+def set_up_django() -> None:
+    """Set Django up if the environment names its settings, so that modules with models can be imported."""
+    if os.environ.get("DJANGO_SETTINGS_MODULE") and importlib.util.find_spec("django") is not None:
+        import django
+
+        django.setup()
 
 
 def _raised(name: str, error: BaseException) -> CannotLoadApp:

@@ -74,6 +74,7 @@ def run_worker(reference: str, settings: WorkerSettings, servers: Mapping[str, S
 
 def _run_here(reference: str, settings: WorkerSettings, servers: Mapping[str, Serve]) -> int:
     app = load_app(reference)
+    app._reference = reference
     worker = app.worker(
         settings.queues,
         settings.concurrency,

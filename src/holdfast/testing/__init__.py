@@ -6,7 +6,7 @@ from .crash import CrashPoint, crash_at_every_point, crash_point
 from .drain import Drained, drain
 from .inline import inline
 from .runner import Ran
-from .temporary import on_temporary_database
+from .temporary import on_connection, on_temporary_database
 
 __all__ = [
     "FakeClock",
@@ -18,6 +18,7 @@ __all__ = [
     "refute_enqueued",
     "enqueued",
     "on_temporary_database",
+    "on_connection",
     "crash_at_every_point",
     "crash_point",
     "CrashPoint",

@@ -58,7 +58,7 @@ class _Crasher:
 
     def before_statement(self, connection: Any, statement: str, kind: StatementKind) -> None:  # noqa: ARG002
         if kind != "setting" or self.crashed is not None:
-            self.pass_point(f"before {_shorten(statement)}", is_write=kind == "write")
+            self.pass_point(f"before {_shorten(statement.partition(' -- ')[0])}", is_write=kind == "write")
 
     def after_commit(self, connection: Any) -> None:  # noqa: ARG002
         self.pass_point("after the commit")

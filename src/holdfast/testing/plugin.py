@@ -6,7 +6,8 @@ pytest loads it in every environment with Holdfast installed, so it imports Hold
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,36 +17,49 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("holdfast_app", "the app that the fixture `app` returns, such as myproject.tasks:app", default="")
+    parser.addini(
+        "holdfast_app", "the app that the fixture `holdfast_app` returns, such as myproject.tasks:app", default=""
+    )
 
 
 @pytest.fixture
 def holdfast_clock() -> FakeClock:
-    """The clock of the fixture `app`. It moves only when the test, or `drain`, moves it."""
+    """The clock of the fixture `holdfast_app`. It moves only when the test, or `drain`, moves it."""
     from .clock import FakeClock
 
     return FakeClock()
 
 
 @pytest.fixture
-def holdfast_app(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, holdfast_clock: FakeClock
-) -> Iterator[Holdfast]:
-    """The app that the setting `holdfast_app` names, or a new one, on a temporary database of this test."""
-    from ..supervisor import Holdfast
-    from ..supervisor.load import load_app
-    from .temporary import on_temporary_database
+def holdfast_database(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Where the fixture `holdfast_app` keeps its jobs: a path, or the connection or session of the test.
 
-    database = tmp_path_factory.mktemp("holdfast") / "test.db"
-    if named := request.config.getini("holdfast_app"):
-        with on_temporary_database(load_app(named), database, holdfast_clock) as app:
-            yield app
-        return
-    with Holdfast(database, clock=holdfast_clock, durability="normal") as app:
-        yield app
+    Define a fixture of this name to put the jobs into the test's own database.
+    """
+    return tmp_path_factory.mktemp("holdfast") / "test.db"
 
 
 @pytest.fixture
-def app(holdfast_app: Holdfast) -> Holdfast:
-    """The same as `holdfast_app`, for projects that have no fixture `app` of their own."""
-    return holdfast_app
+def holdfast_app(
+    request: pytest.FixtureRequest, holdfast_database: Any, holdfast_clock: FakeClock
+) -> Iterator[Holdfast]:
+    """The app that the setting `holdfast_app` names, or a new one, on the database of this test."""
+    from ..supervisor import Holdfast
+    from ..supervisor.load import load_app
+    from .temporary import on_connection, on_temporary_database
+
+    named = request.config.getini("holdfast_app")
+    if isinstance(holdfast_database, (str, Path)):
+        if named:
+            with on_temporary_database(load_app(named), holdfast_database, holdfast_clock) as app:
+                yield app
+            return
+        with Holdfast(holdfast_database, clock=holdfast_clock, durability="normal") as app:
+            yield app
+        return
+    if not named:
+        raise pytest.UsageError(
+            "holdfast_database is a connection, so pytest's setting holdfast_app must name the app"
+        )
+    with on_connection(load_app(named), holdfast_database, holdfast_clock) as app:
+        yield app

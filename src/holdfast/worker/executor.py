@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -118,7 +118,7 @@ class Executor:
             return settlement
 
     @contextmanager
-    def _complete(self, attempt: Attempt, result: Any) -> Iterator[Completion]:
+    def _complete(self, attempt: Attempt, result: Any, conn: Any) -> Iterator[Completion]:
         """Open the transaction of ctx.complete(). The lease is checked at the start and when the job is settled."""
         if attempt.completed is not None:
             raise TransactionError(
@@ -128,10 +128,10 @@ class Executor:
         lost = f"attempt {claimed.attempt} of job {claimed.id} has lost its lease: nothing was stored"
         attempt.set_completing(True)
         try:
-            with self._backing.completion(result) as transaction:
+            with self._backing.completion(result, conn) as transaction:
                 if not self._store.jobs.renew([LeaseRenewal(claimed.lease)], None, transaction):
                     raise LeaseLost(lost)
-                with _forbid_await():
+                with _forbid_await() if conn is None else nullcontext():
                     try:
                         yield transaction
                     except Then as then:  # a handler may raise Then instead of returning it

@@ -15,17 +15,20 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ...clock import Clock
-from ...errors import StoreClosed, UsedAfterFork
+from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
+from ..connections import caller_connection
 from ..statements import Statements
+from .engine.borrowed import BorrowedEngine
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS
 from .engine.fork import register_forkable
-from .engine.transaction import CompletingTransaction, Transaction, caller_transaction, run_in_caller_transaction
+from .engine.transaction import CompletingTransaction, Transaction
 from .engine.worker_locks import lock_path
 from .engine.writer import EngineClosedForFork, Work, Writer
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
+AnyEngine = Engine | BorrowedEngine
 FORK_TIMEOUT_SECONDS = 1.0
 CHANGES_PER_FOLD = 8_000  # in a process without a worker
 
@@ -39,8 +42,9 @@ class _ThisThread(threading.local):
 
 
 class Database:
-    def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
-        self.options, self.clock, self._random, self._token = options, clock, random, token
+    def __init__(self, options: Options, clock: Clock, random: Random, token: str, conn: Any = None) -> None:
+        """conn: use only this connection of the caller, inside its transaction."""
+        self.options, self.clock, self._random, self._token, self._conn = options, clock, random, token, conn
         self.actor = f"{os.getpid()}-{token}"
         """The name of this process in the history. It changes after a fork."""
         self.sql = Statements(Path(__file__).parent / "sql", options.prefix)
@@ -48,11 +52,12 @@ class Database:
         self.after_fork: Callable[[], None] = lambda: None
         self.has_workers = False
         """Whether this process has a worker on this database."""
+        self._runs_jobs = False
         self._this_thread = _ThisThread()
         self._opening = threading.Lock()
         self._closed = self._stranded = False
         self._is_new = True
-        self._engine: Engine | None = self._open_engine()
+        self._engine: AnyEngine | None = self._open_engine()
         register_forkable(self)
 
     # --- writing ---
@@ -72,7 +77,7 @@ class Database:
                 self._fold_once(writer)
             return result
 
-    def _fold_once(self, writer: Writer) -> None:
+    def _fold_once(self, writer: Writer | BorrowedEngine) -> None:
         """Fold, unless this thread is folding already: a fold may itself make as many changes."""
         thread = self._this_thread
         if self.has_workers or thread.is_folding:  # a worker folds as housekeeping
@@ -99,18 +104,13 @@ class Database:
             return self.run(work, durable=True, wakes=True)
         if isinstance(conn, Transaction):
             return self.run_in_transaction(conn, work)
-        engine, options = self.engine(), self.options
+        engine = self.engine()
         engine.writer.forbid_nested_write()
-        if engine.writer.failed_flush.is_open:
-            raise engine.writer.failed_flush.refuse()
-        if options.guard_connections:
-            engine.checkpoint_in_background()
-        return run_in_caller_transaction(conn, options.path, engine.busy_retry, options.guard_connections, work)
+        return engine.run_for_caller(caller_connection(conn), work)
 
     def run_in_transaction(self, transaction: Transaction, work: Work[T]) -> T:
         """Run the work inside an open transaction of `transaction()`."""
-        connection, busy_retry = transaction.connection, self.engine().busy_retry
-        return run_in_caller_transaction(connection, self.options.path, busy_retry, False, work)
+        return self.engine().run_for_caller(transaction._open_caller(), work)
 
     def in_batches(self, work: Work[int], limit: int | None = None) -> int:
         """Run the work in short transactions until it returns 0, or the sum has reached the limit. Return the sum."""
@@ -153,27 +153,56 @@ class Database:
             yield
             return
         with ExitStack() as stack:
-            connection = self.with_engine(lambda engine: stack.enter_context(engine.reader()))
-            self._this_thread.reader = connection
+            self._this_thread.reader = self.with_engine(lambda engine: stack.enter_context(engine.snapshot()))
             try:
-                self.read(lambda reader: reader.execute("BEGIN"))
                 yield
             finally:
                 self._this_thread.reader = None
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
 
     # --- transactions for the caller ---
 
-    def transaction(self, *, completes: bool = False) -> AbstractContextManager[Transaction]:
-        """Open a write transaction. completes: the success of a job commits with it."""
-        return self._begin(CompletingTransaction if completes else Transaction)
+    def transaction(self, *, completes: bool = False, conn: Any = None) -> AbstractContextManager[Transaction]:
+        """Open a write transaction, on the caller's connection if conn is given.
+
+        completes: the success of a job commits with it.
+        """
+        kind = CompletingTransaction if completes else Transaction
+        return self._begin(kind) if conn is None else self._begin_on(conn, kind)
 
     @contextmanager
     def _begin(self, kind: type[K]) -> Iterator[K]:
         with ExitStack() as stack:
-            connection = self.with_engine(lambda engine: stack.enter_context(engine.transaction()))
-            yield stack.enter_context(caller_transaction(connection, kind))
+            yield self.with_engine(lambda engine: stack.enter_context(engine.transaction(kind)))
+
+    @contextmanager
+    def _begin_on(self, conn: Any, kind: type[K]) -> Iterator[K]:
+        caller, engine = caller_connection(conn), self.engine()
+        engine.writer.forbid_nested_write()
+        transaction = kind(caller)
+        with caller.ending():
+            engine.begin_for_caller(caller)
+            try:
+                yield transaction
+            finally:
+                transaction._end()
+        engine.watcher.notify()
+
+    def guard(self, conn: Any) -> bool:
+        """Turn off automatic checkpoints on the caller's connection. Return False if it is to another database."""
+        try:
+            self.engine().guard_caller(caller_connection(conn))
+        except ForeignConnection:
+            return False
+        return True
+
+    def wait_as_worker(self) -> None:
+        """Wait longer for the write lock from now on: no user waits for a process that runs jobs."""
+        if self._conn is not None:
+            raise TransactionError(
+                "the app is on a connection of a test: run its jobs with drain or inline, not a worker"
+            )
+        self._runs_jobs = True
+        self.engine().busy_retry.timeout = self.options.worker_busy_timeout
 
     @contextmanager
     def hurried(self, seconds: float) -> Iterator[None]:
@@ -187,7 +216,7 @@ class Database:
 
     # --- the engine ---
 
-    def engine(self) -> Engine:
+    def engine(self) -> AnyEngine:
         """Return the engine. Open one if there is none."""
         engine = self._engine
         if engine is not None:
@@ -204,7 +233,7 @@ class Database:
                 self._engine = self._open_engine()
             return self._engine
 
-    def with_engine(self, use: Callable[[Engine], T]) -> T:
+    def with_engine(self, use: Callable[[AnyEngine], T]) -> T:
         """Call `use` with the engine. If a fork has closed it before anything was done, try again with a new one."""
         while True:
             try:
@@ -240,11 +269,15 @@ class Database:
             engine.abandon()
             self._stranded = True
 
-    def _open_engine(self) -> Engine:
+    def _open_engine(self) -> AnyEngine:
+        if self._conn is not None:
+            return BorrowedEngine(self.options, caller_connection(self._conn), self.clock, self._random)
         # Only the first engine creates the file: it may have been moved away before one is opened after a fork.
         options = self.options if self._is_new else replace(self.options, migrate=False)
         engine = Engine(options, self.clock, self._random, self.sql)
         self._is_new = False
+        if self._runs_jobs:
+            engine.busy_retry.timeout = self.options.worker_busy_timeout
         if self.has_workers:  # after a fork
             engine.watcher.watch_lock_file(lock_path(self.options.path))
         return engine

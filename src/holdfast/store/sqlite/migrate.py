@@ -76,6 +76,21 @@ class Migrations:
                     self._connection.execute("ROLLBACK")
         return done
 
+    def apply_here(self, now: int) -> list[str]:
+        """Apply pending migrations in the open transaction. Returns the statements that drop what they created."""
+        before = set(self._drop_statements())
+        for name in self.pending():
+            self._apply_one(name, now)
+        return [statement for statement in self._drop_statements() if statement not in before]
+
+    def _drop_statements(self) -> list[str]:
+        """Return a statement for each table and view, those that were created last first."""
+        rows = self._connection.execute(
+            "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' "
+            "ORDER BY rowid DESC"
+        ).fetchall()
+        return [f'DROP {kind} "{name}"' for kind, name in rows]
+
     def _apply_one(self, name: str, now: int) -> None:
         try:
             for statement in _statements(self._known[name].read_text(encoding="utf-8")):

@@ -63,9 +63,9 @@ class PruneRunLock:
 class SqliteStore:
     """Implements Store."""
 
-    def __init__(self, options: Options, clock: Clock, random: Random, token: str) -> None:
+    def __init__(self, options: Options, clock: Clock, random: Random, token: str, conn: Any = None) -> None:
         self.clock = clock
-        self.database = db = Database(options, clock, random, token)
+        self.database = db = Database(options, clock, random, token, conn)
         checked_blobs = CheckedBlobs(
             options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
         )
@@ -107,8 +107,9 @@ class SqliteStore:
                 self.statistics.fold()
 
         db.fold, db.after_fork = fold, forget_workers
-        self.transaction, self.snapshot = db.transaction, db.reading
+        self.transaction, self.snapshot, self.guard = db.transaction, db.reading, db.guard
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for
+        self.wait_as_worker = db.wait_as_worker
         self.commits_seen, self.wait_for_commit = reading.commits_seen, reading.wait_for_commit
         self.wake_waiters = reading.wake_waiters
 
@@ -189,6 +190,7 @@ def open_store(
     durable_level: str,
     migrate: bool,
     busy_timeout: float,
+    worker_busy_timeout: float,
     min_free_bytes: int,
     guard_connections: bool,
     blobs: BlobStore | None,
@@ -196,18 +198,21 @@ def open_store(
     clock: Clock,
     random: Random,
     token: str,
+    conn: Any = None,
     observer: StatementObserver | None = None,
 ) -> SqliteStore:
+    """Open the database. conn: use only this connection, for tests; the URL then names a place for blobs."""
     options = Options(
         path=database_path(url),
         prefix=prefix,
         durable_level=durable_level,
         migrate=migrate,
         busy_timeout=busy_timeout,
+        worker_busy_timeout=worker_busy_timeout,
         min_free_bytes=min_free_bytes,
         guard_connections=guard_connections,
         blobs=blobs,
         blob_bytes=blob_bytes,
         observer=observer,
     )
-    return SqliteStore(options, clock, random, token)
+    return SqliteStore(options, clock, random, token, conn)

@@ -78,6 +78,7 @@ class Workers:
 
     def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
         """Register a worker. Other processes see it as alive while this process lives."""
+        self._db.wait_as_worker()
         slot = self.lock_file().acquire()
 
         def work(connection: sqlite3.Connection) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ....errors import CannotOpen, UnsupportedSQLite
 from ...protocol import StatementKind, StatementObserver
@@ -18,6 +18,7 @@ READER_CACHE_KIB = 1_024  # reads are small, and there can be several readers
 
 # Text that is not UTF-8, inserted by plain SQL, must not make other rows unreadable.
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 
 class ObservedConnection(sqlite3.Connection):
@@ -27,10 +28,10 @@ class ObservedConnection(sqlite3.Connection):
     _committed_changes = 0
 
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
-        return self.cursor(_ObservedCursor).execute(sql, values)
+        return self.cursor(ObservedCursor).execute(sql, values)
 
     def executemany(self, sql: str, values: Any, /) -> sqlite3.Cursor:
-        return self.cursor(_ObservedCursor).executemany(sql, values)
+        return self.cursor(ObservedCursor).executemany(sql, values)
 
     def report_commit(self) -> None:
         """Tell the observer if there was a commit since the last call."""
@@ -39,7 +40,7 @@ class ObservedConnection(sqlite3.Connection):
             self.observer.after_commit(self)
 
 
-class _ObservedCursor(sqlite3.Cursor):
+class ObservedCursor(sqlite3.Cursor):
     connection: ObservedConnection
 
     def execute(self, sql: str, values: Any = (), /) -> Self:
@@ -76,14 +77,22 @@ def connect(
     path: Path, synchronous: str, cache_kib: int = READER_CACHE_KIB, observer: StatementObserver | None = None
 ) -> sqlite3.Connection:
     """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
-    connection = sqlite3.connect(
+    return connect_as(
+        sqlite3.Connection if observer is None else ObservedConnection, path, synchronous, cache_kib, observer
+    )
+
+
+def connect_as(
+    kind: type[C], path: Path, synchronous: str, cache_kib: int, observer: StatementObserver | None = None
+) -> C:
+    connection: C = sqlite3.connect(
         f"{path.as_uri()}?mode=rw",  # never creates a file: the database may have been moved away
         uri=True,
         timeout=0,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
-        factory=sqlite3.Connection if observer is None else ObservedConnection,
+        factory=kind,
     )
     if isinstance(connection, ObservedConnection) and observer is not None:
         connection.observer = observer

@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -14,16 +14,38 @@ from msgspec import Struct
 from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
+from ...connections import CallerConnection
 from ...protocol import StatementObserver
 from ...statements import Statements
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
-from .connection import CACHE_KIB, READER_CACHE_KIB, connect, require_usable_sqlite, use_wal
+from .connection import (
+    CACHE_KIB,
+    READER_CACHE_KIB,
+    C,
+    ObservedConnection,
+    connect,
+    connect_as,
+    require_usable_sqlite,
+    use_wal,
+)
 from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
 from .file_users import LogAlarm
 from .files import FreeSpace, OpenFiles, prepare_file
 from .fork import leak
+from .self_wait import is_held_by_this_process, self_wait
+from .transaction import (
+    K,
+    LentConnection,
+    begin,
+    guard,
+    lend,
+    require_connection,
+    require_same_file,
+    require_transaction,
+    run_in_caller_transaction,
+)
 from .watcher import CommitWatcher
 from .writer import FLUSHED, EngineClosedForFork, Writer
 
@@ -40,6 +62,7 @@ class Options(Struct, frozen=True):
     durable_level: str  # PRAGMA synchronous of enqueues: FULL or NORMAL
     migrate: bool
     busy_timeout: float
+    worker_busy_timeout: float  # the same in a process that runs jobs
     min_free_bytes: int
     guard_connections: bool
     blobs: BlobStore | None = None  # None: files beside the database
@@ -51,13 +74,20 @@ class Engine:
     """The writer, a pool of reading connections, the checkpointer and the commit watcher."""
 
     def __init__(self, options: Options, clock: Clock, random: Random, sql: Statements) -> None:
-        self.options, self.busy_retry = options, BusyRetry(random, options.busy_timeout)
+        self.options = options
+        self.busy_retry = BusyRetry(
+            random,
+            options.busy_timeout,
+            lambda: self_wait(options.path),
+            lambda: is_held_by_this_process(options.path),
+        )
         require_usable_sqlite()
         prepare_file(options.path, create=options.migrate)
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
+        self._idle_lent: list[LentConnection] = []  # for transactions of the caller
         self._in_use: set[sqlite3.Connection] = set()
-        self._dirty: set[sqlite3.Connection] = set()  # a caller's transaction has left state on them
+        self._dirty: set[sqlite3.Connection] = set()  # closed instead of used again
         self._closed = False
         self._pool = threading.Condition(threading.Lock())
         self._abandoned = self._closing = self._closed_for_fork = self._damaged = False
@@ -156,25 +186,40 @@ class Engine:
         return self.read(in_one_transaction)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction for the caller's own statements. Other threads wait until it ends."""
-        with self.writer.reserve(), self.reader() as connection:
-            before = connection.total_changes
-            self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
-            self._execute(connection, "BEGIN IMMEDIATE")
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Borrow a connection on which all reads see the same snapshot."""
+        with self.reader() as connection:
+            try:
+                self.busy_retry.run(lambda: connection.execute("BEGIN"))
+            except SQLITE_ERRORS as error:
+                self.writer.raise_for(error)
             try:
                 yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def transaction(self, kind: type[K]) -> Iterator[K]:
+        """Open a write transaction for the caller's own statements. Other threads wait until it ends."""
+        with self.writer.reserve(), self._borrow(LentConnection, self._idle_lent) as connection:
+            before = connection.total_changes
+            self._execute(connection, f"PRAGMA synchronous = {self.options.durable_level}")
+            self._execute(connection, connection.BEGIN)
+            try:
+                with lend(connection, kind) as transaction:
+                    yield transaction
                 if self._abandoned:  # the parent entered the block, so the parent ends the transaction
                     return
                 if not connection.in_transaction:
                     raise TransactionError("SQLite rolled this transaction back after an error: nothing was stored")
-                self._execute(connection, "COMMIT")
+                self._execute(connection, connection.COMMIT)
             except sqlite3.Error as error:  # of the caller's own statements
                 if is_of_the_disk(error):
                     self.writer.raise_for_leader(error)
                 raise
             finally:
-                if not self._abandoned and not _is_clean(connection):
+                if not self._abandoned and not (_roll_back(connection) and not connection.was_changed):
                     self._dirty.add(connection)
             self.writer.count_changes(connection.total_changes - before, self.options.durable_level == FLUSHED)
         self.watcher.notify()
@@ -197,9 +242,57 @@ class Engine:
         except SQLITE_ERRORS as error:
             self.writer.raise_for_leader(error)
 
-    @contextmanager
-    def reader(self) -> Iterator[sqlite3.Connection]:
+    # --- on connections of the caller ---
+
+    def run_for_caller(self, caller: CallerConnection, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run the work in the transaction of the caller. Begin one if none is open."""
+
+        def run(connection: sqlite3.Connection) -> T:
+            if self._guard(connection):
+                require_transaction(connection, self.busy_retry, caller.how_to_begin)
+            return run_in_caller_transaction(connection, self.options.path, self.busy_retry, work)
+
+        return self._on_caller(caller, run)
+
+    def begin_for_caller(self, caller: CallerConnection) -> None:
+        """Begin a write transaction on the connection of the caller, unless one is open there."""
+
+        def run(connection: sqlite3.Connection) -> None:
+            self._guard(connection)
+            begin(connection, self.busy_retry)
+
+        self._on_caller(caller, run)
+
+    def guard_caller(self, caller: CallerConnection) -> None:
+        self._on_caller(caller, self._guard)
+
+    def _on_caller(self, caller: CallerConnection, run: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return caller.run(run)
+        except sqlite3.Error as error:
+            raise translate(error, self.options.path) from error
+
+    def _guard(self, connection: sqlite3.Connection) -> bool:
+        """Turn off automatic checkpoints. Return False if the connection is the engine's own."""
+        require_connection(connection)
+        require_same_file(connection, self.options.path)
+        if isinstance(connection, LentConnection):
+            return False
+        if self.writer.failed_flush.is_open:
+            raise self.writer.failed_flush.refuse()
+        if self.options.guard_connections:
+            guard(connection)
+            self.checkpoint_in_background()
+        return True
+
+    # --- the pool ---
+
+    def reader(self) -> AbstractContextManager[sqlite3.Connection]:
         """Borrow a connection from the pool."""
+        return self._borrow(sqlite3.Connection if self.options.observer is None else ObservedConnection, self._idle)
+
+    @contextmanager
+    def _borrow(self, kind: type[C], idle: list[C]) -> Iterator[C]:
         with self._pool:
             self._pool.wait_for(lambda: not self._closing)
             if self._closed_for_fork:
@@ -207,26 +300,26 @@ class Engine:
             if self._closed:
                 raise StoreClosed("this Holdfast was closed: make a new one")
             # A new connection would create a new log: look right before.
-            if not (self._files.are_in_place() if self._idle else self._files.check()):
+            if not (self._files.are_in_place() if idle else self._files.check()):
                 raise self.writer.file_replaced()
-            connection = self._idle.pop() if self._idle else self._connect_typed()
+            connection = idle.pop() if idle else self._connect_typed(kind)
             self._in_use.add(connection)
         try:
             yield connection
         finally:
             if not self._abandoned:
-                self._return(connection)
+                self._return(connection, idle)
 
-    def _return(self, connection: sqlite3.Connection) -> None:
+    def _return(self, connection: C, idle: list[C]) -> None:
         with self._pool:
             self._in_use.remove(connection)
             self._pool.notify_all()
-            if self._closed or connection in self._dirty or len(self._idle) >= MAX_IDLE_READERS:
+            if self._closed or connection in self._dirty or len(idle) >= MAX_IDLE_READERS:
                 self._connections.remove(connection)
                 self._dirty.discard(connection)
                 connection.close()
             else:
-                self._idle.append(connection)
+                idle.append(connection)
 
     def close(self) -> None:
         self.writer.close(self._close_connections)
@@ -286,9 +379,14 @@ class Engine:
         self._connections.append(connection)
         return connection
 
-    def _connect_typed(self) -> sqlite3.Connection:
+    def _connect_typed(self, kind: type[C]) -> C:
+        def connect() -> C:
+            return connect_as(kind, self.options.path, "NORMAL", READER_CACHE_KIB, self.options.observer)
+
         try:
-            return self._connect()
+            connection = self.busy_retry.run(connect)
+            self._connections.append(connection)
+            return connection
         except SQLITE_ERRORS as error:
             self.writer.raise_for(error)
 
@@ -326,16 +424,14 @@ class Engine:
         return self.writer.damage is not None or self.writer.failed_flush.is_open
 
 
-def _is_clean(connection: sqlite3.Connection) -> bool:
-    """Roll back what is open. Return whether no state is left: no temporary table, no other isolation level."""
+def _roll_back(connection: LentConnection) -> bool:
+    """Roll back what is open. Return False if the disk fails: the connection is closed then."""
     try:
         if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        if connection.isolation_level is not None:
-            return False
-        return connection.execute("SELECT 1 FROM sqlite_temp_master LIMIT 1").fetchone() is None
-    except sqlite3.Error:  # the disk: the connection is closed
+            connection.execute(connection.ROLLBACK)
+    except sqlite3.Error:
         return False
+    return True
 
 
 def _boot_id(connection: sqlite3.Connection, sql: Statements) -> str | None:

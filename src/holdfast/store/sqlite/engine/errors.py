@@ -19,8 +19,10 @@ from ....errors import (
     ReadOnlyDatabase,
     StoreBusy,
     StoreError,
+    TransactionError,
 )
 
+SELF_WAIT_SECONDS = 0.05  # other processes hold the lock for less, most often
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DISK_CODES = {
     sqlite3.SQLITE_CANTOPEN,
@@ -138,8 +140,18 @@ T = TypeVar("T")
 class BusyRetry:
     """Runs an action again after a random pause, while SQLite reports BUSY, until a timeout."""
 
-    def __init__(self, random: Random, timeout: float) -> None:
-        self._random, self.timeout = random, timeout
+    def __init__(
+        self,
+        random: Random,
+        timeout: float,
+        self_wait: Callable[[], TransactionError | None] = lambda: None,
+        is_held_here: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """self_wait: called once per wait; returns an error if this thread holds the lock itself.
+
+        is_held_here: tells whether a connection of this process holds the lock, for the error message.
+        """
+        self._random, self.timeout, self.self_wait, self._is_held_here = random, timeout, self_wait, is_held_here
 
     def run(self, action: Callable[[], T], timeout: float | None = None) -> T:
         """Run the action until it succeeds. `timeout` overrides the default, in seconds."""
@@ -151,7 +163,8 @@ class BusyRetry:
         return self._retry(action, self.timeout if timeout is None else timeout)
 
     def _retry(self, action: Callable[[], T], timeout: float) -> T:
-        deadline = time.monotonic() + timeout
+        start = time.monotonic()
+        checked = False
         while True:
             # SQLite's own busy handler sleeps longer each time, so the longest waiter starves. A short random pause
             # gives every waiter the same chance.
@@ -161,9 +174,23 @@ class BusyRetry:
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                if time.monotonic() > deadline:
-                    raise StoreBusy(
-                        f"another connection has held the write lock for {timeout:g} seconds. If it belongs to this "
-                        "program and has a transaction open, pass it as conn=. Otherwise find the program with a "
-                        "long write transaction on this database, or raise busy_timeout"
-                    ) from error
+                waited = time.monotonic() - start
+                if waited > timeout:
+                    raise self._busy(timeout) from error
+                if waited > SELF_WAIT_SECONDS and not checked:
+                    checked = True
+                    if (problem := self.self_wait()) is not None:
+                        raise problem from error
+
+    def _busy(self, timeout: float) -> StoreBusy:
+        if self._is_held_here():
+            return StoreBusy(
+                f"a connection of this program has held the write lock for {timeout:g} seconds, in a long write "
+                "transaction. If this call belongs to it, pass that connection, or its session, as conn=. Otherwise "
+                "commit it sooner, or raise busy_timeout"
+            )
+        return StoreBusy(
+            f"another connection has held the write lock for {timeout:g} seconds. If it belongs to this program and "
+            "has a transaction open, pass it as conn=. Otherwise find the program with a long write transaction on "
+            "this database, or raise busy_timeout"
+        )

@@ -6,11 +6,12 @@ leader has done its work or it is made the leader itself. The transaction of the
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Generic, TypeVar
 
 ARRIVAL_SECONDS = 0.00005
+LONG_WAIT_SECONDS = 0.05
 
 
 class QueueEntry:
@@ -36,7 +37,9 @@ E = TypeVar("E", bound=QueueEntry)
 
 
 class CommitQueue(Generic[E]):
-    def __init__(self) -> None:
+    def __init__(self, before_long_wait: Callable[[], Exception | None] = lambda: None) -> None:
+        """before_long_wait: called in a thread that has waited for a while; returns an error if that is in vain."""
+        self._before_long_wait = before_long_wait
         self.pending: deque[E] = deque()
         self.exclusive: deque[QueueEntry] = deque()  # threads that want to lead and bring no work
         self._lock = threading.Lock()
@@ -143,12 +146,24 @@ class CommitQueue(Generic[E]):
     def _wait(self, entry: QueueEntry, timeout: float) -> None:
         woken = False
         try:
-            woken = entry.wakeup.acquire(timeout=timeout) or (self._must_wait(entry) and entry.wakeup.acquire())
+            woken = self._is_woken_soon(entry, timeout) or entry.wakeup.acquire(timeout=timeout)
+            woken = woken or (self._must_wait(entry) and entry.wakeup.acquire())
         finally:
             if not woken:
                 self._withdraw(entry)
             for follower in entry.wakes_next:
                 follower.wakeup.release()
+
+    def _is_woken_soon(self, entry: QueueEntry, timeout: float) -> bool:
+        """Wait for a while. If it is in vain, raise, unless a leader has begun the work of this thread by now."""
+        if 0 <= timeout <= LONG_WAIT_SECONDS:
+            return False
+        if entry.wakeup.acquire(timeout=LONG_WAIT_SECONDS):
+            return True
+        problem = self._before_long_wait()
+        if problem is not None and not self._must_wait(entry):
+            raise problem
+        return False
 
     def _must_wait(self, entry: QueueEntry) -> bool:
         """Return whether a thread whose timeout has ended leads by now, or has its work done. Otherwise withdraw."""

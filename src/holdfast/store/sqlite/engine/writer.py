@@ -104,7 +104,7 @@ class Writer:
         self._path, self._connection, self._checkpointer = path, connection, checkpointer
         self._busy_retry, self._on_commit = busy_retry, on_commit
         self._durable_level, self._level = durable_level, ""
-        self._queue = CommitQueue[_Request[Any]]()
+        self._queue = CommitQueue[_Request[Any]](busy_retry.self_wait)
         self._last_group = 1
         self._owner: Owner | None = None  # of the transaction inside reserve()
         self._reserved_at = 0.0
@@ -300,10 +300,7 @@ class Writer:
         """Raise if the caller has a transaction open and would wait for its end."""
         owner = self._owner
         if owner is not None and owner.thread == get_ident() and _current_task() is owner.task:
-            raise TransactionError(
-                "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to "
-                "take part in it, or call it after the block"
-            )
+            raise would_wait_for_itself()
 
     def abandon(self) -> None:
         """In a forked child: leave the queue and its leader alone, they belong to the parent."""
@@ -509,6 +506,13 @@ class Writer:
             raise self.file_replaced()
         if self._checkpointer.count(changes, is_flushed):
             self._checkpoint_if_possible()
+
+
+def would_wait_for_itself() -> TransactionError:
+    return TransactionError(
+        "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to take part "
+        "in it, or call it after the block"
+    )
 
 
 def _run_once(action: Callable[[], T]) -> T:

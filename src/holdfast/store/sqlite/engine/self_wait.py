@@ -1,0 +1,101 @@
+"""Find out whether a thread waits for a write lock that it holds itself, on a connection that is not Holdfast's.
+
+SQLite does not tell which connection holds the lock. On Linux /proc/locks tells which process does. If it is this
+one, and one connection of the program is in a transaction on this file, that connection holds it. What remains is to
+know whose it is: most connections may be used only by the thread that opened them, Django keeps one per thread, and a
+session of SQLAlchemy is a local variable of the function that uses it. Otherwise the thread has to wait.
+"""
+
+import gc
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ....errors import TransactionError
+from .file_users import WRITE_LOCK, locks_on
+from .transaction import is_same_file, main_file
+
+
+def self_wait(path: Path) -> TransactionError | None:
+    """Return an error if this thread would wait for itself."""
+    if not is_held_by_this_process(path):
+        return None
+    candidates = [one for one in _in_transaction() if _is_on(one, path)]
+    if len(candidates) != 1 or not _is_of_this_thread(candidates[0]):
+        return None
+    return TransactionError(
+        f"this thread has a transaction open on another connection to {path}, and this call would wait for its end: "
+        "pass that connection, or its session, as conn= to take part in it, or call this after its commit"
+    )
+
+
+def is_held_by_this_process(path: Path) -> bool:
+    return WRITE_LOCK in locks_on(path).get(os.getpid(), ())
+
+
+def _in_transaction() -> Iterator[sqlite3.Connection]:
+    for thing in gc.get_objects():
+        # Not isinstance(), which would evaluate lazy objects.
+        if issubclass(type(thing), sqlite3.Connection):
+            try:
+                if thing.in_transaction:
+                    yield thing
+            except sqlite3.ProgrammingError:  # it is closed
+                continue
+
+
+def _is_on(connection: sqlite3.Connection, path: Path) -> bool:
+    try:
+        return is_same_file(main_file(connection), path)
+    except sqlite3.Error:  # it belongs to another thread, so its file is unknown
+        return True
+
+
+def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
+    if not _can_use(connection):
+        return False
+    elsewhere = threading.Thread(target=lambda: found.append(_can_use(connection)), daemon=True)
+    found: list[bool] = []
+    elsewhere.start()
+    elsewhere.join()
+    if found == [False]:
+        return True
+    django = sys.modules.get("django.db")
+    if django is not None and any(one.connection is connection for one in django.connections.all(True)):
+        return True
+    users = {ident for ident, frame in sys._current_frames().items() if _is_local(connection, frame)}
+    return users == {threading.get_ident()}
+
+
+def _can_use(connection: sqlite3.Connection) -> bool:
+    """Return whether the calling thread may use the connection."""
+    try:
+        connection.cursor().close()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _is_local(connection: sqlite3.Connection, top: FrameType | None) -> bool:
+    """Return whether a running function has a session on the connection as a local variable."""
+    while top is not None:
+        if any(connection in _behind(one) for one in list(top.f_locals.values())):
+            return True
+        top = top.f_back
+    return False
+
+
+def _behind(value: Any) -> list[Any]:
+    """Return the driver's connections that a session or connection of SQLAlchemy uses, which threads never share."""
+    if not type(value).__module__.startswith(("sqlalchemy.", "sqlmodel.")):
+        return []
+    try:
+        used = getattr(value.get_transaction(), "_connections", [value])  # of a session: also its engines
+        return [one.connection.driver_connection for one in used if hasattr(one, "exec_driver_sql")]
+    except Exception:  # noqa: BLE001  another class of SQLAlchemy, or another version of it
+        return []
