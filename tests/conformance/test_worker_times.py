@@ -66,10 +66,10 @@ def count_sweeps(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Return a list that grows with each sweep for dead workers and expired leases."""
     looks, sweep = list[None](), app.store.jobs.sweep
 
-    def look(what: Sweep = Sweep.ALL) -> int:
+    def look(what: Sweep = Sweep.ALL, *limit: int) -> int:
         if Sweep.WORKERS in what:
             looks.append(None)
-        return sweep(what)
+        return sweep(what, *limit)
 
     monkeypatch.setattr(app.store.jobs, "sweep", look)
     return looks
