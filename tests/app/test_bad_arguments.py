@@ -208,11 +208,12 @@ def _two_of_a_name() -> tuple[Callable[[], None], Callable[[], None]]:
 
     first = work
 
-    class Elsewhere:
-        @staticmethod
+    def elsewhere() -> Callable[[], None]:
         def work() -> None: ...
 
-    return first, Elsewhere.work
+        return work
+
+    return first, elsewhere()
 
 
 def test_two_tasks_of_one_name_are_refused(app: Holdfast) -> None:

@@ -53,7 +53,17 @@ TWINLESS = {
     Message: {"ack_with"},
     Job: {"failure"},
     Batch: {"seal"},
-    Task: {"s", "using", "bind", "continuation", "check_early", "check_result", "go_on_with", "enqueue_encoded"},
+    Task: {
+        "s",
+        "using",
+        "bind",
+        "continuation",
+        "check_early",
+        "check_result",
+        "go_on_with",
+        "enqueue_encoded",
+        "retries",
+    },
     BoundTask: {"s", "using", "encode", "enqueue_encoded", "behind", "continuation", "new_job"},
     Schedules: {"timing", "declare", "forget"},
 }

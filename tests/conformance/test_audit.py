@@ -89,14 +89,14 @@ def test_dead_letters_that_are_delivered_again_are_in_the_log(app: Holdfast) -> 
 
 # They look, or are the work of the program itself.
 UNSIGNED = {
-    Jobs: {"get", "list", "count", "explain", "history", "traceback"},
+    Jobs: {"enqueue", "get", "list", "count", "explain", "history", "traceback"},
     Chains: {"get", "list"},
     Schedules: {"get", "list", "timing", "declare", "forget"},
     Queue: {
         *("send", "send_many", "receive", "receive_many", "ack", "extend", "release", "fail"),
         *("stats", "dead_letters"),
     },
-    Holdfast: {"worker"},
+    Holdfast: {"web", "worker"},
 }
 
 

