@@ -30,7 +30,10 @@ export async function call(path, { method = "GET", body, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "The server cannot be reached.", code: "Unreachable" });
   }
-  const data = await response.json().catch(() => ({}));
+  const data = await response.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return {};
+  });
   if (response.status === 401 && path !== "/login" && path !== "/me") window.dispatchEvent(new Event("login-needed"));
   if (!response.ok) throw new Problem(response.status, data);
   return data;
@@ -52,7 +55,7 @@ export function useData(path, again = 0) {
     if (!path) return undefined;
     const stop = new AbortController();
     call(path, { signal: stop.signal })
-      .then((data) => setState({ data, error: null, path }))
+      .then((data) => stop.signal.aborted || setState({ data, error: null, path }))
       .catch((error) => {
         if (error.name !== "AbortError") setState((old) => ({ ...old, error }));
       });
