@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Protocol
 
 from holdfast.store.sqlite.engine.connection import ObservedConnection
+from holdfast.store.sqlite.engine.transaction import LentConnection
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_000 * SECOND_NS
@@ -156,7 +157,7 @@ class Machine:
         for connection in process.connections:
             if connection.in_transaction and not quietly:
                 self.counts["killed inside a transaction"] += 1
-            connection.set_authorizer(None)
+            sqlite3.Connection.set_authorizer(connection, None)
             end = sqlite3.Connection.commit if self.commits_at_kill else sqlite3.Connection.rollback
             end(connection)  # here, since closing it would wait for cursors that the threads still have
             sqlite3.Connection.close(connection)
@@ -301,7 +302,7 @@ class Machine:
         self.log(self.current.full_name, self.names.get(statement) or " ".join(statement.split()[:4]))
         if not connection.in_transaction:
             connection.began = self.now
-        if statement == "COMMIT":
+        if statement.startswith("COMMIT"):
             self.before_commit(connection)
 
     def after_commit(self, connection: SimulatedConnection) -> None:
@@ -353,7 +354,7 @@ class SimulatedConnection(ObservedConnection):
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
         if sql == "PRAGMA trusted_schema = OFF":
             sql = "PRAGMA trusted_schema = ON"  # for julianday
-        elif sql == "COMMIT" and self.machine.random.random() < self.machine.forgets:
+        elif sql.startswith("COMMIT") and self.machine.random.random() < self.machine.forgets:
             sql = "ROLLBACK"
         try:
             return super().execute(sql, values)
@@ -364,5 +365,9 @@ class SimulatedConnection(ObservedConnection):
 
     def close(self) -> None:
         if self in self.process.connections:
-            self.process.connections.remove(self)
             super().close()
+            self.process.connections.remove(self)
+
+
+class SimulatedLentConnection(SimulatedConnection, LentConnection):
+    """The connection of `app.transaction()`."""

@@ -19,10 +19,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import holdfast
-from holdfast.store.sqlite.engine import watcher, worker_locks
+from holdfast.store.sqlite.engine import self_wait, watcher, worker_locks
+from holdfast.store.sqlite.engine.transaction import LentConnection
 from holdfast.worker import signals
 
-from .simulation_machine import SECOND_NS, Killed, Machine, Process, SimulatedConnection, SimulatedThread
+from .simulation_machine import (
+    SECOND_NS,
+    Killed,
+    Machine,
+    Process,
+    SimulatedConnection,
+    SimulatedLentConnection,
+    SimulatedThread,
+)
 
 
 @contextmanager
@@ -178,9 +187,9 @@ class Thread:
         self._thread = self._machine.spawn(self._machine.current.process, self._name, self._run)
         self._machine.pause()
 
-    def join(self, timeout: float) -> None:
-        deadline = self._machine.now + round(timeout * SECOND_NS)
-        while not self._thread.is_done and self._machine.now < deadline:
+    def join(self, timeout: float | None = None) -> None:
+        deadline = None if timeout is None else self._machine.now + round(timeout * SECOND_NS)
+        while not self._thread.is_done and (deadline is None or self._machine.now < deadline):
             self._machine.sleep(0.01)
 
 
@@ -376,7 +385,8 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         if database == ":memory:":
             return sqlite3.connect(database, *args, **kwargs)
         machine.pause()
-        return sqlite3.connect(database, *args, **kwargs | {"factory": SimulatedConnection})
+        factory = SimulatedLentConnection if kwargs.get("factory") is LentConnection else SimulatedConnection
+        return sqlite3.connect(database, *args, **kwargs | {"factory": factory})
 
     def lock_file(database: Path) -> LockFile:
         return LockFile(machine, machine.current.process)
@@ -429,6 +439,9 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         (watcher.FileMonitor, lambda: FileMonitor(machine)),
         (worker_locks.lock_file, lock_file),
         (worker_locks.is_stopped, is_stopped),
+        # These read /proc/locks, where all simulated processes are one.
+        (self_wait.self_wait, lambda path: None),
+        (self_wait.is_held_by_this_process, lambda path: False),
     ]
 
 
