@@ -11,6 +11,8 @@ from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
+from holdfast.store.sqlite.constraints import broken_rows
+from holdfast.store.sqlite.diagnose import WINDOW
 from support.sqlite_steps import machine_steps
 
 FOLDER = Path(holdfast.store.sqlite.__file__).parent / "sql"
@@ -41,6 +43,18 @@ def test_no_query_scans_the_jobs_without_an_index(app: Holdfast, conn: sqlite3.C
     newest = {"created_in_future", "times_in_wrong_unit", "finished_without_time"}
     assert {name for name, lines in scans.items() if lines} == newest
     assert all(":newest" in statement_of(app, name) for name in newest)
+
+
+def test_the_constraints_of_no_more_than_the_newest_rows_are_checked(app: Holdfast, conn: sqlite3.Connection) -> None:
+    statements: list[str] = []
+    conn.set_trace_callback(statements.append)
+    broken_rows(conn, app.store.database.sql, "holdfast_", WINDOW)  # type: ignore[attr-defined]
+    conn.set_trace_callback(None)
+    assert any("FROM holdfast_jobs ORDER BY" in one for one in statements)
+    for one in statements:
+        assert one.endswith(f" LIMIT {WINDOW})")
+        lines = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {one}").fetchall()]
+        assert not [line for line in lines if "TEMP B-TREE" in line], one  # a sort would read all rows
 
 
 def steps(app: Holdfast, name: str) -> int:
