@@ -201,8 +201,10 @@ HIT = (
     "busy",
     "folds",
     "event unblocked",
+    "abandoned after a death",
 )
 RARE = (
+    "abandoned by its own block",
     "event interrupted",
     "event requeued",
     "event returned",

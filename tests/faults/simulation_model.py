@@ -79,6 +79,7 @@ class Knowledge:
     acking: set[tuple[int, int]] = field(default_factory=set)  # (message, attempt): its consumer acknowledges it
     asked: set[tuple[str, int]] = field(default_factory=set)  # (operation, job id)
     purging: set[str] = field(default_factory=set)  # queues
+    left: set[int] = field(default_factory=set)  # batches whose block has ended
 
 
 class Model:
@@ -151,6 +152,8 @@ class Model:
         if job_id is None:
             if event in ("paused", "resumed"):  # in the order of the log: a claim may come before, in the same commit
                 (self._paused.add if event == "paused" else self._paused.discard)(json.loads(detail or "{}")["queue"])
+            elif event == "batch_abandoned":
+                self._check_abandonment(json.loads(detail or "{}")["batch"], actor, connection)
             return
         entry = self.entries.get(job_id)
         if event == "enqueued":
@@ -252,6 +255,17 @@ class Model:
             "SELECT chain_id, outcome FROM holdfast_blockers WHERE job_id = ?", (entry.id,)
         ).fetchall():
             _require(outcome is not None, f"job {entry.id} was released while chain {chain} holds it")
+
+    def _check_abandonment(self, batch: int, actor: str | None, connection: SimulatedConnection) -> None:
+        """A process abandons its own batch if the block raises, and that of another only after its death."""
+        creator = self._raw.execute("SELECT creator FROM holdfast_batches WHERE id = ?", (batch,)).fetchone()[0]
+        owner = self._machine.process_of(creator)
+        own = owner is connection.process
+        _require(
+            own or owner is None or owner.is_dead or batch in self._known.left,
+            f"batch {batch} was abandoned by {connection.process.name}, and {creator} is in its block",
+        )
+        self._machine.counts["abandoned by its own block" if own else "abandoned after a death"] += 1
 
     def _check_removal(self, entry: Entry) -> None:
         allowed = ("delete", entry.id) in self._known.asked or (
@@ -365,16 +379,17 @@ class Model:
                 "SELECT 1 FROM holdfast_blockers WHERE job_id = ? AND outcome IS NULL", (id,)
             ).fetchone()
             _require(status == "blocked" and held, f"job {id} of {task or queue} has not ended: it is {status}")
-        for id, sealed, done, job_id in raw.execute(
-            "SELECT id, sealed_at, done_at, done_job_id FROM holdfast_batches"
+        for id, on_done, done, job_id in raw.execute(
+            "SELECT id, on_done, done_at, done_job_id FROM holdfast_batches"
         ):
             open_members = raw.execute(
                 "SELECT count(*) FROM holdfast_jobs WHERE batch_id = ? AND status NOT IN"
                 " ('succeeded', 'failed', 'cancelled')",
                 (id,),
             ).fetchone()[0]
-            if sealed is not None and not open_members:
-                _require(done is not None and job_id is not None, f"batch {id} has ended without its callback")
+            if not open_members:
+                _require(done is not None, f"batch {id} has no unfinished member, and is not done")
+                _require(on_done is None or job_id is not None, f"batch {id} has ended without its callback")
         stored: Counter[tuple[str, str, str]] = Counter(self._counts)
         for _, key, change in self._deltas:
             stored[key] += change
@@ -402,7 +417,10 @@ class Model:
         endings = self._raw.execute(
             "SELECT 'ending of', chain_id, 'in batch', batch_id FROM holdfast_endings"
         ).fetchall()
-        return [" ".join(map(str, row)) for row in rows + endings]
+        batches = self._raw.execute(
+            "SELECT 'open batch', id FROM holdfast_batches WHERE sealed_at IS NULL"
+        ).fetchall()
+        return [" ".join(map(str, row)) for row in rows + endings + batches]
 
 
 def _require(holds: Any, what: str) -> None:

@@ -397,13 +397,19 @@ class World:
             self.stored(label, job.id)
 
     def _in_batch(self, app: Holdfast) -> None:
-        label = self.label(1)
-        with app.batch(on_done=app.tasks["done"].s(label)) as batch:
-            for _ in range(self.random.randrange(1, 4)):
-                member = self.label(1)
-                self.stored(
-                    member, app.tasks[self.random.choice(["plain", "pay"])].using(batch=batch).enqueue(member).id
-                )
+        label, batch = self.label(1), None
+        try:
+            with app.batch(on_done=app.tasks["done"].s(label)) as batch:
+                for _ in range(self.random.randrange(1, 4)):
+                    member = self.label(1)
+                    task = app.tasks[self.random.choice(["plain", "pay"])]
+                    self.stored(member, task.using(batch=batch).enqueue(member).id)
+                if self.random.random() < 0.1:
+                    raise StoreError("the block has failed")
+                self.work()
+        finally:
+            if batch is not None:
+                self.known.left.add(batch.id)
 
     def _by_plain_sql(self, app: Holdfast) -> None:
         label = self.label(1)
