@@ -1,9 +1,10 @@
 """The lease storm: workers are killed and stopped at random, and a checker that knows only their own logs looks
 whether two attempts of one job ever held it at once.
 
-Each handler writes when it begins and ends, by the boot clock, which all processes share. The storm writes when it
-kills and stops a process. An attempt holds its job from the begin of its handler until the handler ends, or its
-worker is killed or stopped. No other attempt of the job may begin in between. What Holdfast stores is not asked.
+Each worker writes when it claims, and each handler when it begins and ends, by the boot clock, which all processes
+share. The storm writes when it kills and stops a process. An attempt holds its job until its handler ends, or until
+its worker is killed or stopped after the claim. No later attempt of the job may begin before. What Holdfast stores is
+not asked.
 """
 
 import os
@@ -39,6 +40,7 @@ class Attempt:
     job: int
     number: int
     worker: int
+    claimed: int  # before the claim, so that it may be too early
     begun: int
     ended: int = NEVER
 
@@ -52,7 +54,7 @@ class Logs:
 
     def holds_until(self, one: Attempt) -> int:
         """Return until when the attempt has certainly held its job."""
-        return min([one.ended, *(at for at in self.hits[one.worker] if at >= one.begun)])
+        return min([one.ended, *(at for at in self.hits[one.worker] if at >= one.claimed)])
 
     def violations(self) -> list[str]:
         by_job: dict[int, list[Attempt]] = defaultdict(list)
@@ -60,30 +62,33 @@ class Logs:
             by_job[one.job].append(one)
         found = []
         for job, attempts in by_job.items():
-            attempts.sort(key=lambda one: one.begun)
-            numbers = [one.number for one in attempts]
-            if numbers != sorted(set(numbers)):
-                found.append(f"the attempts of job {job} began in the order {numbers}")
+            numbers = sorted(one.number for one in attempts)
+            if len(numbers) != len(set(numbers)):
+                found.append(f"job {job} has the attempts {numbers}")
             for one in attempts:
-                for other in attempts:
-                    if other is not one and one.begun <= other.begun < self.holds_until(one):
-                        found.append(f"attempt {other.number} of job {job} began while attempt {one.number} held it")
+                for later in attempts:
+                    if one.number < later.number and later.begun < self.holds_until(one):
+                        found.append(f"attempt {later.number} of job {job} began while attempt {one.number} held it")
         return found
 
 
 def read_logs(folder: Path, hits: dict[int, list[int]]) -> Logs:
     logs = Logs(hits=hits)
     for file in folder.glob("worker-*.log"):
+        claimed: dict[tuple[int, int], int] = {}
         begun: dict[tuple[int, int], Attempt] = {}
         for line in file.read_text().splitlines(keepends=True):
             if line.endswith("\n"):  # else it was killed in the middle of it
-                verb, job, number, at = line.split()
-                if verb == "begin":
-                    one = Attempt(int(job), int(number), int(file.stem.split("-")[1]), int(at))
-                    begun[one.job, one.number] = one
+                verb, *numbers = line.split()
+                job, number, at = map(int, numbers)
+                if verb == "claim":
+                    claimed[job, number] = at
+                elif verb == "begin":
+                    one = Attempt(job, number, int(file.stem.split("-")[1]), claimed[job, number], at)
+                    begun[job, number] = one
                     logs.attempts.append(one)
                 else:
-                    begun[int(job), int(number)].ended = int(at)
+                    begun[job, number].ended = at
     return logs
 
 

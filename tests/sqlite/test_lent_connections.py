@@ -3,6 +3,7 @@
 import gc
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from holdfast import Context, Holdfast
-from holdfast.errors import TransactionError
+from holdfast.errors import StoreBusy, TransactionError
 from support.running_worker import drain
 
 Sql = Callable[..., list[Any]]
@@ -267,3 +268,18 @@ def test_a_pool_of_sqlalchemy_on_the_connection_fails_only_its_own_block(app: Ho
     drain(app)
     assert following.refresh().result == "done"
     all_is_well(app)
+
+
+def test_a_transaction_that_could_not_begin_does_not_keep_the_file_open(tmp_path: Path) -> None:
+    """The last connection deletes the log. The traceback of the error must not count as one."""
+    path = tmp_path / "own.db"
+    app = Holdfast(path, busy_timeout=0.01)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy) as kept, app.transaction():
+        pass
+    other.execute("ROLLBACK")
+    app.close()
+    other.close()
+    assert not Path(f"{path}-wal").exists()
+    assert kept.value.__traceback__ is not None

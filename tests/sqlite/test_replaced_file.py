@@ -104,8 +104,8 @@ def test_a_receiver_that_polls_gets_a_typed_error(app: Holdfast, path: Path, rep
 
 
 def test_an_idle_worker_ends_with_a_typed_error(app: Holdfast, path: Path, replace: Replace) -> None:
-    started, caught = threading.Event(), list[BaseException]()
-    app.task(name="known")(started.set)
+    caught = list[BaseException]()
+    job = app.task(name="known")(lambda: None).enqueue()
 
     def run() -> None:
         try:
@@ -115,7 +115,7 @@ def test_an_idle_worker_ends_with_a_typed_error(app: Holdfast, path: Path, repla
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(PATIENCE_SECONDS)
+    job.wait(timeout=PATIENCE_SECONDS)
     replace(path)
     thread.join(PATIENCE_SECONDS)
     assert len(caught) == 1

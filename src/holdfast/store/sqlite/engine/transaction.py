@@ -193,13 +193,16 @@ class LentConnection(ObservedConnection):
         return cursor
 
     def execute(self, *arguments: Any) -> Any:
-        return self._run(self.cursor().execute, arguments)
+        cursor = self.cursor()
+        return self._run(cursor, cursor.execute, arguments)
 
     def executemany(self, *arguments: Any) -> Any:
-        return self._run(self.cursor().executemany, arguments)
+        cursor = self.cursor()
+        return self._run(cursor, cursor.executemany, arguments)
 
     def executescript(self, *arguments: Any) -> Any:
-        return self._run(self.cursor().executescript, arguments)
+        cursor = self.cursor()
+        return self._run(cursor, cursor.executescript, arguments)
 
     def blobopen(self, *arguments: Any, **options: Any) -> Any:
         blob = super().blobopen(*arguments, **options)
@@ -207,10 +210,11 @@ class LentConnection(ObservedConnection):
             self._open_cursors.add(blob)
         return blob
 
-    def _run(self, method: Callable[..., Any], arguments: Any) -> Any:
+    def _run(self, cursor: Any, method: Callable[..., Any], arguments: Any) -> Any:
         try:
             return method(*arguments)
         except sqlite3.DatabaseError as error:
+            cursor.close()  # the traceback keeps it, and a statement keeps a closed connection open
             if self.is_lent and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_AUTH:
                 _refuse("BEGIN, COMMIT, ROLLBACK, ATTACH and DETACH are", error)
             raise
