@@ -75,7 +75,7 @@ def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
 def _can_use(connection: sqlite3.Connection) -> bool:
     """Return whether the calling thread may use the connection."""
     try:
-        connection.cursor().close()
+        sqlite3.Connection.cursor(connection).close()
     except sqlite3.Error:
         return False
     return True
