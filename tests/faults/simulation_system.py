@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import holdfast
-from holdfast.store.sqlite.engine import self_wait, watcher, worker_locks
+from holdfast.store.sqlite.engine import fork, self_wait, watcher, worker_locks
 from holdfast.store.sqlite.engine.transaction import LentConnection
 from holdfast.worker import signals
 
@@ -40,9 +40,13 @@ def running(machine: Machine) -> Iterator[None]:
     Machine.now_running = machine
     _load_all()
     replaced = list(_replace(_replacements(machine)))
+    registered = set(fork._owners)
     try:
         yield
     finally:
+        # Killed processes leave their databases in use for ever: a real fork would wait for each of them.
+        for owner in set(fork._owners) - registered:
+            fork._owners.discard(owner)
         try:
             machine.end()
         finally:
