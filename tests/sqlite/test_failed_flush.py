@@ -126,7 +126,7 @@ refused(lambda: inbox.send("x"))
 os._exit(0)
 """)
     mark = failed_flush.mark_path(database)
-    assert finding(database, "FLUSH_FAILED", "error").mend == "dmesg | tail"
+    assert finding(database, "FLUSH_FAILED", "error").fix == "dmesg | tail"
     assert mark.exists() and mark.stat().st_mode & 0o777 == 0o600
     with Holdfast(database) as app:
         assert not mark.exists()
