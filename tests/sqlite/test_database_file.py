@@ -109,7 +109,7 @@ def test_damage_near_the_beginning_is_told_when_the_database_is_opened(tmp_path:
 
 def test_nothing_more_is_written_to_a_database_once_it_is_known_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    damaged(path, first_page=100)
+    damaged(path, first_page=200)
     with Holdfast(path) as app:
         with pytest.raises(CorruptDatabase):
             app.jobs.list(limit=1000)

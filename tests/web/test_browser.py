@@ -236,6 +236,7 @@ def test_search_by_qualifiers_and_keys(
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Job ")
     page.go_back()
+    expect(page.locator(".chip")).to_have_count(1)
     field.fill("colour:red")
     field.press("Enter")
     expect(page.locator(".note")).to_contain_text("colour: is no qualifier")

@@ -508,8 +508,7 @@ CREATE TABLE {p}unused_blobs (
     noted_at INTEGER,
     gone_at  INTEGER,                                -- when the blob was deleted; NULL: not yet
     CONSTRAINT unused_blobs_have_their_types
-        CHECK (typeof(name) = 'text' AND (noted_at IS NULL OR typeof(noted_at) = 'integer')
-               AND (gone_at IS NULL OR typeof(gone_at) = 'integer'))
+        CHECK ((noted_at IS NULL OR typeof(noted_at) = 'integer') AND (gone_at IS NULL OR typeof(gone_at) = 'integer'))
 ) WITHOUT ROWID;
 CREATE INDEX {p}unused_blobs_there ON {p}unused_blobs (gone_at, noted_at);
 

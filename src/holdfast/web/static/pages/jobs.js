@@ -42,7 +42,8 @@ export default function Jobs({ parameters }) {
   const [selected, setSelected] = useState(-1);
   const field = useRef(null);
   const { filters, wrong } = parse(text);
-  useEffect(() => setDraft(text), [text]);
+  const searched = useRef(text);
+  useEffect(() => { if (searched.current !== text) { searched.current = text; setDraft(text); } }, [text]);
   useEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
   useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id) || 0}`, { replace: true }); }, [filters.id]);
   const tick = useTick(2);
