@@ -17,9 +17,8 @@ from sqlalchemy.orm import Session
 from holdfast import Context, Holdfast
 from holdfast.errors import StoreBusy, TransactionError
 from holdfast.store.sqlite.engine.self_wait import is_held_by_this_process
-from holdfast.store.sqlite.engine.transaction import main_file
 from support.backend import NEVER_SECONDS
-from support.running_worker import PATIENCE_SECONDS, comes_true, drain, outcomes
+from support.running_worker import PATIENCE_SECONDS, drain, outcomes
 
 Sql = Callable[..., list[Any]]
 TOLD = r"this thread has a transaction open on another connection.*as conn="
@@ -265,23 +264,11 @@ def test_a_call_waits_for_five_seconds_and_a_worker_for_sixty(tmp_path: Path) ->
     chosen.close()
 
 
-def test_looking_for_the_holder_of_the_lock_does_not_disturb_its_transaction(app: Holdfast) -> None:
-    """A thread that waits asks each open connection for its file, also the one of another thread's block."""
-    looking, go_on = threading.Event(), threading.Event()
-
-    def read_slowly(raw: bytes) -> str:
-        looking.set()
-        comes_true(go_on)
-        return raw.decode()
-
-    with app.transaction() as tx:
-        lent = tx._own()
-        lent.text_factory = read_slowly
-        thread = threading.Thread(target=main_file, args=(lent,))
-        thread.start()
-        comes_true(looking)
-        lent.text_factory = str
-        app.queue("seen").send("x", conn=tx)
-    go_on.set()
-    thread.join(PATIENCE_SECONDS)
-    assert app.queue("seen").stats().ready == 1
+def test_a_thread_that_waits_never_uses_the_connection_of_another_thread(app: Holdfast, url: str) -> None:
+    """It could hold the interpreter and wait for the connection's mutex, while the other thread does the opposite."""
+    theirs, used = sqlite3.connect(url, check_same_thread=False), list[str]()
+    theirs.execute("INSERT INTO orders VALUES (1)")
+    theirs.set_trace_callback(used.append)
+    assert waits_until(theirs.commit, lambda: app.queue("inbox").send("x"))
+    assert used == ["COMMIT"]
+    theirs.close()

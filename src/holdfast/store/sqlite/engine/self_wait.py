@@ -1,9 +1,13 @@
 """Find out whether a thread waits for a write lock that it holds itself, on a connection that is not Holdfast's.
 
 SQLite does not tell which connection holds the lock. On Linux /proc/locks tells which process does. If it is this
-one, and one connection of the program is in a transaction on this file, that connection holds it. What remains is to
-know whose it is: most connections may be used only by the thread that opened them, Django keeps one per thread, and a
-session of SQLAlchemy is a local variable of the function that uses it. Otherwise the thread has to wait.
+one, and only one connection that may be on this file is in a transaction, that connection holds it. What remains is
+to know whose it is: most connections may be used only by the thread that opened them, Django keeps one per thread,
+and a session of SQLAlchemy is a local variable of the function that uses it. Otherwise the thread has to wait.
+
+A connection that another thread may be using is never used here. That thread may hold the connection's mutex and wait
+for the interpreter, in an authorizer or a function written in Python, while this one holds the interpreter and waits
+for the mutex: neither would ever go on.
 """
 
 import gc
@@ -25,8 +29,10 @@ def self_wait(path: Path) -> TransactionError | None:
     """Return an error if this thread would wait for itself."""
     if not is_held_by_this_process(path):
         return None
-    candidates = [one for one in _in_transaction() if _is_on(one, path)]
-    if len(candidates) != 1 or not _is_of_this_thread(candidates[0]):
+    mine, others = list[sqlite3.Connection](), list[sqlite3.Connection]()
+    for connection in _in_transaction():
+        (mine if _is_of_this_thread(connection) else others).append(connection)
+    if others or [is_same_file(main_file(connection), path) for connection in mine].count(True) != 1:
         return None
     return TransactionError(
         f"this thread has a transaction open on another connection to {path}, and this call would wait for its end: "
@@ -49,13 +55,6 @@ def _in_transaction() -> Iterator[sqlite3.Connection]:
                 continue
 
 
-def _is_on(connection: sqlite3.Connection, path: Path) -> bool:
-    try:
-        return is_same_file(main_file(connection), path)
-    except sqlite3.Error:  # it belongs to another thread, so its file is unknown
-        return True
-
-
 def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
     if not _can_use(connection):
         return False
@@ -68,8 +67,7 @@ def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
     django = sys.modules.get("django.db")
     if django is not None and any(one.connection is connection for one in django.connections.all(True)):
         return True
-    users = {ident for ident, frame in sys._current_frames().items() if _is_local(connection, frame)}
-    return users == {threading.get_ident()}
+    return _is_local(connection, sys._getframe())
 
 
 def _can_use(connection: sqlite3.Connection) -> bool:
@@ -82,7 +80,7 @@ def _can_use(connection: sqlite3.Connection) -> bool:
 
 
 def _is_local(connection: sqlite3.Connection, top: FrameType | None) -> bool:
-    """Return whether a running function has a session on the connection as a local variable."""
+    """Return whether a running function of this thread has a session on the connection as a local variable."""
     while top is not None:
         if any(connection in _behind(one) for one in list(top.f_locals.values())):
             return True

@@ -80,8 +80,6 @@ def require_same_file(connection: sqlite3.Connection, path: Path) -> None:
 
 def main_file(connection: sqlite3.Connection) -> str:
     """Return the file of the connection, or "" for a database in memory."""
-    # Not connection.cursor(): at the end of its block a lent connection closes its cursors, also those that another
-    # thread uses to find out which connection holds the write lock.
     cursor = sqlite3.Connection.cursor(connection)
     cursor.row_factory = None
     files = cursor.execute("PRAGMA database_list").fetchall()
