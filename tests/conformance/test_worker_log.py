@@ -178,7 +178,7 @@ def test_many_jobs_that_one_action_cancels_are_one_line(app: Holdfast, records: 
     claimed = claim_tasks(app.store, None, ["work"], 118, 30 * SECOND, "worker-1")
     for one in claimed:
         app.jobs.cancel(one.id, actor="joe")
-    log = job_log.JobLog(last_transitions=app.store.jobs.last_transitions)
+    log = job_log.JobLog(last_events=lambda job_id: app.store.statistics.events(1, job_id=job_id))
     handler = app.tasks["work"]
     batch = [(Attempt(one, handler, 0), Settlement(one.lease, "succeed", 1, 2)) for one in claimed]
     log.settled(batch, {id(settlement) for _, settlement in batch})

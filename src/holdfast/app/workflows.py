@@ -367,7 +367,10 @@ class Batch:
 
         The end of the block does this. If its process dies before that, a worker does: see `BatchProgress.abandoned`.
         """
-        self._app.store.workflows.close_batch(self.id, self._conn)
+        self._seal(ends_block=False)
+
+    def _seal(self, *, ends_block: bool) -> None:
+        self._app.store.workflows.close_batch(self.id, self._conn, ends_block=ends_block)
         self._tell_inline()
 
     def __enter__(self) -> Self:
@@ -379,18 +382,16 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                self.seal()
-            else:
-                self._abandon(error)
-        finally:
-            self._app.store.workflows.leave_block()
+        if error is None:
+            self._seal(ends_block=True)
+        else:
+            self._abandon(error)
 
     def _abandon(self, error: BaseException) -> None:
         reason = shorten(f"{type(error).__name__} in the block that made it")
         try:
-            self._app.store.workflows.close_batch(self.id, self._conn, abandoned=reason, cancel=True)
+            close = self._app.store.workflows.close_batch
+            close(self.id, self._conn, abandoned=reason, cancel=True, ends_block=True)
         except HoldfastError as second:  # the program must see the first error
             error.add_note(f"The members of batch {self.id} could not be cancelled: {second}")
 

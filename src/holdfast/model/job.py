@@ -275,15 +275,6 @@ class SettledAndClaimed(Struct, frozen=True):
         return next((recorded for one, recorded in self.otherwise if one is requested), requested)
 
 
-class LastTransition(Struct, frozen=True):
-    """The last transition of a job: why an attempt that ran meanwhile does not hold it any more."""
-
-    name: str  # of the event
-    attempt: int
-    actor: str | None
-    reason: str | None
-
-
 class LeaseRenewal(Struct, frozen=True):
     """A heartbeat of a running attempt."""
 

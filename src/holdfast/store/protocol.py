@@ -10,7 +10,7 @@ transaction.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         Cursor,
         Inserted,
         JobRecord,
-        LastTransition,
         Lease,
         LeaseRenewal,
         Listed,
@@ -40,17 +39,6 @@ if TYPE_CHECKING:
         Settlement,
         TimelineEntry,
         UnreportedFailures,
-    )
-    from ..model.pruning import (
-        Deleted,
-        Dependents,
-        ExpiredChain,
-        FinishedJob,
-        Initiator,
-        JobFootprint,
-        PruneState,
-        PruneStep,
-        RowScan,
     )
     from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
     from ..model.stats import (
@@ -64,7 +52,7 @@ if TYPE_CHECKING:
     )
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, BatchState, Deletion
-    from ..retention import Expiry, Position
+    from .prune import Prune
     from .waiters import Waiters
 
 
@@ -223,10 +211,6 @@ class JobStore(Protocol):
         """Store what an attempt saves for the next one, durably. Returns False if its lease was lost."""
         ...
 
-    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
-        """Return the last transition of each of these jobs, by id. Jobs that were deleted are missing."""
-        ...
-
     def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
         """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many.
 
@@ -349,11 +333,10 @@ class WorkflowStore(Protocol):
         ...
 
     def add_batch(self, on_success: NewJob | None, on_done: NewJob | None, conn: Any = None) -> int:
-        """Add an open batch. If this process dies before `leave_block`, a sweep of workers seals it as abandoned."""
-        ...
+        """Add an open batch, and begin its block.
 
-    def leave_block(self) -> None:
-        """Tell that a block of this process, which `add_batch` began, is over."""
+        If this process dies before `close_batch` ends the block, a sweep of workers seals the batch as abandoned.
+        """
         ...
 
     def close_batch(
@@ -365,21 +348,21 @@ class WorkflowStore(Protocol):
         cancel: bool = False,
         actor: str | None = None,
         reason: str = "",
+        ends_block: bool = False,
     ) -> bool:
         """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
 
+        ends_block: the block that `add_batch` began in this process is over, even if this raises.
         abandoned: why its block did not end; `on_success` will not run.
         actor, reason: of an operator, for the event log.
         cancel: cancel the members, and run no callback.
         """
         ...
 
-    def batches(self, state: BatchState | None, limit: int, cursor: Cursor | None) -> builtins.list[BatchRecord]:
-        """Return batches, newest first. Members are counted up to a bound."""
-        ...
-
-    def count_undone(self, bound: int) -> int:
-        """Count the batches that are not done, up to a bound."""
+    def batches(
+        self, state: BatchState | None, limit: int, cursor: Cursor | None = None, *, counted: bool = True
+    ) -> builtins.list[BatchRecord]:
+        """Return batches, newest first. counted: with their members, counted up to a bound."""
         ...
 
     def batch(
@@ -437,15 +420,11 @@ class ScheduleStore(Protocol):
         """
         ...
 
-    def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
-        """Enqueue the occurrences that have not fired yet, and advance the schedule. Returns the ids of the jobs.
+    def fire(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+        """Enqueue the occurrences that have not fired yet, and advance the schedules, in one transaction.
 
-        Does nothing if the schedule has changed since it was read (optimistic lock).
+        Returns the ids of the jobs. Skips a schedule that has changed since it was read (optimistic lock).
         """
-        ...
-
-    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
-        """Do the same for several schedules in one transaction."""
         ...
 
 
@@ -492,55 +471,6 @@ class StatisticsStore(Protocol):
     def size(self) -> Storage: ...
 
 
-class PruningStore(Protocol):
-    """Finds and deletes what has expired. One process prunes at a time: it holds the token of the run."""
-
-    def begin(self, kind: Initiator, actor: str, note: dict[str, Any]) -> str | None:
-        """Return a token for a run; None while another run is active. An operator takes over from a worker."""
-        ...
-
-    def end(self, token: str, interrupted: bool) -> None:
-        """End the run. Log it if it deleted something, or if an operator started it."""
-        ...
-
-    def state(self) -> PruneState:
-        """Return the active run, the result of the last one, and the policy of the last worker that had one."""
-        ...
-
-    def finished_after(self, status: str, after: Position, until: Position, limit: int) -> builtins.list[FinishedJob]:
-        """Return jobs of one status between two positions, in the order in which they finished."""
-        ...
-
-    def expired_chains(
-        self, chains: Collection[int], expiry: Expiry, hidden: Collection[int] = ()
-    ) -> builtins.list[ExpiredChain]:
-        """Return those of these chains that have expired. hidden: jobs that count as deleted."""
-        ...
-
-    def expired_rows(self, scan: RowScan) -> tuple[tuple[int | str, ...], RowScan | None]:
-        """Return the keys of expired rows that belong to no job, and where to continue."""
-        ...
-
-    def delete(self, token: str | None, step: PruneStep, counts: dict[str, int]) -> Deleted | None:
-        """Delete what is still as it was found. None: another run has taken over, and nothing was deleted.
-
-        token: only CollectBlobs needs none. counts: what the run has deleted before.
-        """
-        ...
-
-    def export(self, ids: Collection[int]) -> Iterator[bytes]:
-        """Return each job as a line of JSON, with its attempts, events and blockers."""
-        ...
-
-    def footprints(self, ids: Collection[int]) -> builtins.list[JobFootprint]:
-        """Return what would be deleted with each of these jobs."""
-        ...
-
-    def count_dependents(self, dependents: Dependents) -> dict[str, int]:
-        """Count what would be deleted besides jobs."""
-        ...
-
-
 class Store(Protocol):
     """A database with Holdfast's tables."""
 
@@ -573,7 +503,9 @@ class Store(Protocol):
     def statistics(self) -> StatisticsStore: ...
 
     @property
-    def pruning(self) -> PruningStore: ...
+    def pruning(self) -> Prune:
+        """Pruning. One class serves all databases: it needs only statements."""
+        ...
 
     @property
     def file(self) -> StoreFile:

@@ -55,6 +55,7 @@ class PruneReader:
         self._db, self._sql, self._fetch = db, sql, fetch
 
     def export(self, ids: Collection[int]) -> Iterator[bytes]:
+        """Return each job as a line of JSON, with its attempts, events and blockers."""
         values, sql = {"batch": as_json(sorted(ids))}, self._sql
         statements = {"attempts": sql.export_attempts, "events": sql.export_events, "blockers": sql.export_blockers}
 
@@ -77,6 +78,7 @@ class PruneReader:
             yield msgspec.json.encode(job | {name: rows.get(job["id"], []) for name, rows in by_job.items()})
 
     def footprints(self, ids: Collection[int]) -> list[JobFootprint]:
+        """Return what would be deleted with each of these jobs."""
         values = {"batch": as_json(sorted(ids))}
 
         def work(connection: Any) -> tuple[list[Any], ...]:
@@ -94,6 +96,7 @@ class PruneReader:
         return found
 
     def count_dependents(self, dependents: Dependents) -> dict[str, int]:
+        """Count what would be deleted besides jobs."""
         counts = {"batches": self._count_batches(dependents), "blobs": self._count_blobs(dependents.references)}
         for scan in dependents.scans:
             if scan.kind not in counts:
@@ -223,6 +226,8 @@ class _Run(NamedTuple):
 
 
 class Prune:
+    """Finds and deletes what has expired. One process prunes at a time: it holds the token of the run."""
+
     def __init__(
         self,
         db: SharedDatabase,
@@ -249,6 +254,7 @@ class Prune:
     # --- the run ---
 
     def begin(self, kind: Initiator, actor: str, note: dict[str, Any]) -> str | None:
+        """Return a token for a run; None while another run is active. An operator takes over from a worker."""
         token = secrets.token_hex(8)
         lock = self._lock.take(token)
 
@@ -271,6 +277,8 @@ class Prune:
         return token if taken else None
 
     def end(self, token: str, interrupted: bool) -> None:
+        """End the run. Log it if it deleted something, or if an operator started it."""
+
         def work(connection: Any) -> bool:
             run = self._current(connection)
             if run is None or run.token != token:
@@ -289,6 +297,8 @@ class Prune:
             self._fold_deleted()
 
     def state(self) -> PruneState:
+        """Return the active run, the result of the last one, and the policy of the last worker that had one."""
+
         def work(connection: Any) -> tuple[_Run | None, Any]:
             return self._current(connection), connection.execute(self._sql.get_meta, ("retention",)).fetchone()
 
@@ -317,6 +327,7 @@ class Prune:
     # --- finding candidates ---
 
     def finished_after(self, status: str, after: Position, until: Position, limit: int) -> list[FinishedJob]:
+        """Return jobs of one status between two positions, in the order in which they finished."""
         values = {"status": status, "limit": limit}
         values |= {"after": after[0], "after_id": after[1], "until": until[0], "until_id": until[1]}
         return [record(FinishedJob, row) for row in self._rows(self._sql.finished_after, values)]
@@ -324,6 +335,7 @@ class Prune:
     def expired_chains(
         self, chains: Collection[int], expiry: Expiry, hidden: Collection[int] = ()
     ) -> list[ExpiredChain]:
+        """Return those of these chains that have expired. hidden: jobs that count as deleted."""
         return self._db.read(lambda connection: self._expired_chains(connection, chains, expiry, hidden))
 
     def _expired_chains(
@@ -367,6 +379,7 @@ class Prune:
                 kept += blockers.get(chain, [])
 
     def expired_rows(self, scan: RowScan) -> tuple[tuple[int | str, ...], RowScan | None]:
+        """Return the keys of expired rows that belong to no job, and where to continue."""
         found = self._rows(getattr(self._sql, f"expired_{scan.kind}"), scan.parameters)
         keys = tuple(sorted({key for key, has_expired in found if has_expired}))
         if scan.kind in FULL_SCANS:
@@ -376,6 +389,10 @@ class Prune:
     # --- deleting ---
 
     def delete(self, token: str | None, step: PruneStep, counts: dict[str, int]) -> Deleted | None:
+        """Delete what is still as it was found. None: another run has taken over, and nothing was deleted.
+
+        token: only CollectBlobs needs none. counts: what the run has deleted before.
+        """
         if isinstance(step, CollectBlobs):
             return self._collect_blobs(token, step, counts)
         if isinstance(step, TrimHistory):

@@ -6,14 +6,15 @@ second is summed up in one line per task.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
 
 from ..clock import SECOND
 from ..failure import describe
-from ..model.job import LastTransition, Settlement, Transition
+from ..model.job import Settlement, Transition
+from ..model.stats import EventRecord
 from ..text import span
 from .attempt import Attempt
 
@@ -53,10 +54,10 @@ class JobLog:
     def __init__(
         self,
         clock: Callable[[], float] = monotonic,
-        last_transitions: Callable[[Sequence[int]], Mapping[int, LastTransition]] = lambda _: {},
+        last_events: Callable[[int], Sequence[EventRecord]] = lambda _: (),
     ) -> None:
-        """clock: returns monotonic seconds. last_transitions: reads those of the jobs with these ids."""
-        self._last_transitions = last_transitions
+        """clock: returns monotonic seconds. last_events: reads the last event of a job, by its id."""
+        self._last_events = last_events
         self.counts: Counter[str] = Counter()
         self._clock = clock
         self._lock = Lock()  # a pool thread settles while housekeeping flushes
@@ -93,12 +94,12 @@ class JobLog:
 
         Returns them. The others have lost their lease.
         """
-        last = self._last_transitions([attempt.claimed.id for attempt in attempts])
         actions: dict[tuple[str, str | None, str | None, str], list[Attempt]] = {}
         for attempt in attempts:
-            one = last.get(attempt.claimed.id)
-            if one is not None and one.name in ENDED_FROM_OUTSIDE and one.attempt == attempt.claimed.attempt:
-                actions.setdefault((one.name, one.actor, one.reason, attempt.handler.name), []).append(attempt)
+            for one in self._last_events(attempt.claimed.id):
+                if one.event in ENDED_FROM_OUTSIDE and one.attempt == attempt.claimed.attempt:
+                    action = (one.event, one.actor, one.detail.get("reason"), attempt.handler.name)
+                    actions.setdefault(action, []).append(attempt)
         for (event, actor, reason, task), ended in actions.items():
             self.counts["lost"] += len(ended)
             _write_ended(event, actor, reason, task, sorted(attempt.claimed.id for attempt in ended))

@@ -101,7 +101,7 @@ class Scheduler:
         if not due:
             return
         try:
-            ids = self._store.schedules.fire_all(due)
+            ids = self._store.schedules.fire(due)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001  the same, noticed only when its job was inserted

@@ -122,7 +122,7 @@ class WorkerRun:
         self.id = _new_id()
         self._parts, self._store = parts, parts.store
         self._wake_up = WakeUp()
-        self._job_log = JobLog(last_transitions=parts.store.jobs.last_transitions)
+        self._job_log = JobLog(last_events=lambda job_id: parts.store.statistics.events(1, job_id=job_id))
         self._run_times, skipped = RunTimes(), SkippedJobs()
         self.outcome_mapper = outcome_mapper = OutcomeMapper(parts.errors, parts.random, parts.payload_timeout)
         executor = Executor(outcome_mapper, parts.clock, parts.middleware, parts.store, parts.backing)

@@ -269,9 +269,9 @@ def test_a_pause_between_the_look_and_the_fire_wins(app: Holdfast, work: Task[..
     seen = next(iter(app.store.schedules.list(name="each")), None)
     assert seen is not None
     app.schedules.pause("each")
-    assert app.store.schedules.fire(seen, plan(seen, clock.now())) == []
+    assert app.store.schedules.fire([(seen, plan(seen, clock.now()))]) == []
     app.schedules.resume("each")
-    assert app.store.schedules.fire(seen, plan(seen, clock.now())) == []
+    assert app.store.schedules.fire([(seen, plan(seen, clock.now()))]) == []
     assert fired(app) == []
 
 
@@ -281,7 +281,7 @@ def test_a_pause_by_hand_counts_too(app: Holdfast, work: Task[..., None], clock:
     seen = next(iter(app.store.schedules.list(name="each")), None)
     assert seen is not None
     sql("UPDATE holdfast_schedules SET paused_at = 1")
-    assert app.store.schedules.fire(seen, plan(seen, clock.now())) == []
+    assert app.store.schedules.fire([(seen, plan(seen, clock.now()))]) == []
 
 
 def test_a_change_between_the_look_and_the_fire_wins(app: Holdfast, work: Task[..., None], clock: FakeClock) -> None:
@@ -290,9 +290,9 @@ def test_a_change_between_the_look_and_the_fire_wins(app: Holdfast, work: Task[.
     seen = next(iter(app.store.schedules.list(name="each")), None)
     assert seen is not None
     app.schedules.add("each", "* * * * *", work, {"n": 2})
-    assert app.store.schedules.fire(seen, plan(seen, clock.now())) == []
+    assert app.store.schedules.fire([(seen, plan(seen, clock.now()))]) == []
     app.schedules.remove("each")
-    assert app.store.schedules.fire(seen, plan(seen, clock.now())) == []
+    assert app.store.schedules.fire([(seen, plan(seen, clock.now()))]) == []
     assert fired(app) == []
 
 
@@ -305,7 +305,7 @@ def test_a_clock_set_back_between_the_plan_and_the_fire_enqueues_nothing_from_th
     assert seen is not None
     made = plan(seen, clock.now())
     clock.step(-10 * YEAR)
-    assert app.store.schedules.fire(seen, made) == []
+    assert app.store.schedules.fire([(seen, made)]) == []
     assert fired(app) == []
 
 

@@ -87,8 +87,13 @@ def read_data(app: Holdfast, pattern: str = "") -> TopData:
         running=_running(app, pattern),
         failures=_failures(app, pattern),
         workers=[one for one in app.observe.workers() if one.ended_at is None],
-        batches=app.store.workflows.count_undone(MAX_BATCHES),
+        batches=_count_unfinished_batches(app),
     )
+
+
+def _count_unfinished_batches(app: Holdfast) -> int:
+    batches = app.store.workflows.batches
+    return len(batches("open", MAX_BATCHES, counted=False)) + len(batches("running", MAX_BATCHES, counted=False))
 
 
 def _sum(items: Iterable[Count]) -> dict[str, int]:

@@ -2,13 +2,12 @@
 
 import math
 import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from ...clock import SECOND
-from ...model.job import JobRecord, LastTransition, TimelineEntry
+from ...model.job import JobRecord, TimelineEntry
 from ...model.stats import EventRecord
 from ..rows import record
 from ..statements import Statements, as_json
@@ -101,10 +100,6 @@ class ReadJobs:
 
     def get(self, job_id: int) -> JobRecord | None:
         return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
-
-    def last_transitions(self, ids: Sequence[int]) -> dict[int, LastTransition]:
-        rows = self._db.rows(self._sql.last_transitions, (as_json(ids),))
-        return {row[0]: record(LastTransition, row[1:]) for row in rows}
 
     def history(self, job_id: int) -> list[TimelineEntry]:
         def work(connection: sqlite3.Connection) -> list[TimelineEntry]:

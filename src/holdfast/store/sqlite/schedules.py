@@ -31,7 +31,7 @@ class SqliteSchedules:
     def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs, random: Random) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
         self._random = random
-        self._fire_due = damaged.guarded(self._fire_each)
+        self.fire = damaged.guarded(self._fire)
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
         def work(connection: sqlite3.Connection) -> bool:
@@ -106,13 +106,7 @@ class SqliteSchedules:
 
         return self._db.read(work)
 
-    def fire(self, schedule: ScheduleRecord, plan: DueOccurrences) -> builtins.list[int]:
-        return self.fire_all([(schedule, plan)])
-
-    def fire_all(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
-        return self._fire_due(due)
-
-    def _fire_each(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
+    def _fire(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
         def work(connection: sqlite3.Connection) -> builtins.list[int]:
             ids: builtins.list[int] = []
             for (schedule, plan), blob in zip(due, blobs, strict=True):

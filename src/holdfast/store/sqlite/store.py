@@ -155,7 +155,6 @@ class _Jobs:
         self.save_state = settle.save_state
         self.get, self.list, self.count = reading.get, listing.list, listing.count
         self.history, self.traceback = reading.history, reading.traceback
-        self.last_transitions = reading.last_transitions
         self.offload, self.read_blob = blobs.offload, blobs.read_blob
         self.unreported_failures, self.report_failures = failures.unreported_failures, failures.report_failures
 
@@ -175,12 +174,7 @@ class _Workflows:
         self.chain, self.delete_chain = workflows.chain, workflows.delete_chain
         self.blockers, self.waiting_for = workflows.blockers, workflows.waiting_for
         self.add_batch, self.close_batch, self.batch = workflows.add_batch, workflows.close_batch, workflows.batch
-        self.leave_block, self.batches, self.count_undone = (
-            workflows.leave_block,
-            workflows.batches,
-            workflows.count_undone,
-        )
-        self.job_details, self.count_ahead = explain.job_details, explain.count_ahead
+        self.batches, self.job_details, self.count_ahead = workflows.batches, explain.job_details, explain.count_ahead
 
 
 def open_store(

@@ -186,9 +186,6 @@ class Workflows:
             self.block_lock.leave()
             raise
 
-    def leave_block(self) -> None:
-        self.block_lock.leave()
-
     def close_batch(
         self,
         batch_id: int,
@@ -198,13 +195,11 @@ class Workflows:
         cancel: bool = False,
         actor: str | None = None,
         reason: str = "",
+        ends_block: bool = False,
     ) -> bool:
-        """Stop accepting members. Only unfinished members may then add more. Returns False if it was sealed already.
+        """Stop accepting members.
 
-        abandoned: why its block did not end; `on_success` will not run.
-        actor, reason: of an operator, for the event log.
-        cancel: cancel the members, and run no callback. Does nothing if the batch was rolled back with the
-            transaction of `conn`.
+        cancel: does nothing if the batch was rolled back with the transaction of `conn`.
         """
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -224,9 +219,13 @@ class Workflows:
             self.resolve_here(connection)
             return is_changed
 
-        if cancel and conn is not None and not is_open(conn):
-            return False
-        is_changed = self._db.run_in(conn, work)
+        try:
+            if cancel and conn is not None and not is_open(conn):
+                return False
+            is_changed = self._db.run_in(conn, work)
+        finally:
+            if ends_block:
+                self.block_lock.leave()
         if is_changed and abandoned is not None:
             log.warning("batch %d was abandoned: %s", batch_id, abandoned)
         return is_changed
@@ -244,8 +243,9 @@ class Workflows:
         """Let batches with retried members be done again when those have finished."""
         connection.execute(self._sql.reopen_batches, {"retried": as_json(retried)})
 
-    def batches(self, state: BatchState | None, limit: int, cursor: Cursor | None) -> list[BatchRecord]:
-        """Return batches, newest first. Members are counted up to a bound."""
+    def batches(
+        self, state: BatchState | None, limit: int, cursor: Cursor | None = None, *, counted: bool = True
+    ) -> list[BatchRecord]:
         newer = cursor is not None and cursor.newer
         span = {"low": cursor.id if newer and cursor else 0, "high": LAST_INDEX if newer or not cursor else cursor.id}
         statement: str = getattr(self._sql, BATCHES_BY_STATE[state]).replace("{columns}", BATCH_COLUMNS)
@@ -253,19 +253,19 @@ class Workflows:
 
         def work(connection: sqlite3.Connection) -> list[BatchRecord]:
             rows = connection.execute(statement, span | {"limit": limit}).fetchall()
-            wanted = {"batches": as_json([row[0] for row in rows]), "statuses": as_json(sorted(STATUSES))}
+            wanted: dict[str, Any] = {
+                "batches": as_json([row[0] for row in rows]),
+                "statuses": as_json(sorted(STATUSES)),
+            }
             counts: dict[int, dict[str, int]] = {row[0]: {} for row in rows}
-            bound = {"bound": MAX_COUNTED + 1}
-            for batch, status, count in connection.execute(self._sql.bounded_batch_counts, wanted | bound).fetchall():
-                counts[batch][status] = count
+            if counted:
+                wanted["bound"] = MAX_COUNTED + 1
+                for batch, status, count in connection.execute(self._sql.bounded_batch_counts, wanted).fetchall():
+                    counts[batch][status] = count
             return [_bounded(record(BatchRecord, (*row, counts[row[0]]))) for row in rows]
 
         found = self._db.read_snapshot(work)
         return found[::-1] if newer else found
-
-    def count_undone(self, bound: int) -> int:
-        """Count the batches that are not done, up to a bound."""
-        return int(self._db.rows(self._sql.count_undone_batches, {"bound": bound})[0][0])
 
     def batch(
         self, batch_id: int | None = None, *, callback: int | None = None, counted: bool = True

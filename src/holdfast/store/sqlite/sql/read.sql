@@ -39,6 +39,3 @@ UPDATE {p}workers SET slot = -1 WHERE ended_at IS NULL
 -- name: end_blocks_of_another_boot
 -- after a reboot no process is in the block of a batch
 UPDATE {p}batches SET slot = -1 WHERE sealed_at IS NULL AND done_at IS NULL AND slot IS NOT NULL
-
--- name: last_transitions
-SELECT id, transition, attempt, actor, reason FROM {p}jobs WHERE id IN (SELECT value FROM json_each(?))

@@ -288,9 +288,6 @@ WHERE done_at IS NOT NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT
 SELECT {columns} FROM {p}batches INDEXED BY {p}batches_abandoned
 WHERE abandoned_at IS NOT NULL AND id > :low AND id < :high ORDER BY id {order} LIMIT :limit
 
--- name: count_undone_batches
-SELECT count(*) FROM (SELECT 1 FROM {p}batches INDEXED BY {p}batches_undone WHERE done_at IS NULL LIMIT :bound)
-
 -- name: ended_batches
 -- The batches among these that are sealed and have no unfinished member, with their callbacks.
 SELECT id, on_success, on_done, done_job_id, success_job_id,
