@@ -37,6 +37,19 @@ class InvalidContinuation(InvalidInput):
     """
 
 
+class InvalidResult(InvalidInput):
+    """`ctx.complete()` was given a result that cannot be stored: not JSON, too large, not of the annotated type, or
+    None although the annotation requires a result. Nothing of its block is stored. The job fails with `code`, such as
+    RESULT:WRONG_TYPE, and is not retried.
+
+    To do: Pass `ctx.complete(result=…)`, or set `tx.result`, to a value of the annotated type.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class CircularWait(InvalidInput):
     """A job would wait for itself, by way of others: `Then(task.using(after=…))` names a job that waits for this
     chain. A plain enqueue cannot do that.

@@ -89,6 +89,22 @@ def test_a_result_of_another_type_than_the_annotated_one_fails_the_job_at_once(a
     assert "RESULT:WRONG_TYPE" in str(waits.refresh().result)
 
 
+def test_a_missing_result_fails_the_job_if_the_annotation_does_not_allow_none(app: Holdfast) -> None:
+    @app.task
+    def count() -> int:  # type: ignore[return]
+        pass
+
+    @app.task
+    def maybe() -> int | None:
+        return None
+
+    job, other = count.enqueue(), maybe.enqueue()
+    drain(app)
+    assert (job.refresh().status, job.attempt, job.error_code) == ("failed", 1, "RESULT:WRONG_TYPE")
+    assert "Expected `int`, got `null`" in (job.error_detail or "")
+    assert other.refresh().status == "succeeded"
+
+
 NO_RESULTS = [
     ("x" * 70_000_000, "RESULT:TOO_LARGE"),
     (object(), "RESULT:NOT_JSON"),

@@ -92,6 +92,10 @@ class Task(Generic[P, R]):
         with suppress(UndefinedAnnotation):
             self.signature  # noqa: B018  a cached property
 
+    @functools.cached_property
+    def allows_none(self) -> bool:
+        return self.signature.allows_none
+
     def check_result(self, data: bytes) -> None:
         """Raise InvalidInput if the result does not have the annotated type."""
         self.signature.check_result(data)

@@ -38,6 +38,11 @@ class Handler(Protocol):
     @property
     def wants_context(self) -> bool: ...
 
+    @property
+    def allows_none(self) -> bool:
+        """Whether the task may return None by its annotation."""
+        ...
+
     def retries(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this is retried, as far as its type decides about it."""
         ...

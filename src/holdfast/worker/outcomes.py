@@ -4,7 +4,8 @@
   of the retry policy. The task's `retry_on` and `give_up_on` name exceptions that fail the job at once.
 - `Retry`, `Snooze`, `Cancel`, `Fail` and `Then` do what they say.
 - A payload that does not fit the function is given back for workers with newer code, and fails after a time. One that
-  is not JSON, and a result that is too large, not JSON or not of the annotated type, fail the job at once.
+  is not JSON, and a result that is too large, not JSON or not of the annotated type, fail the job at once. None is
+  such a result, too, if the annotation does not allow it.
 
 A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
 `attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry_policies.py`) computes the delay.
@@ -22,13 +23,14 @@ from ..errors import (
     InvalidContinuation,
     InvalidInput,
     InvalidPayload,
+    InvalidResult,
     PayloadTooLarge,
 )
 from ..failure import ErrorTable, Failure, check_code, shorten
 from ..model.job import Settlement
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..retry_policies import MAX_DELAY_SECONDS, backoff
-from .attempt import Attempt
+from .attempt import Attempt, Handler
 
 log = logging.getLogger("holdfast.worker")
 RETRY_REQUESTED = Failure("RETRY:REQUESTED", "the task requested a retry")
@@ -49,21 +51,14 @@ class OutcomeMapper:
 
     def for_value(self, attempt: Attempt, value: Any) -> Settlement:
         """Return the settlement for a value that the handler returned: an outcome, or the result."""
-        if value is None:
+        if value is None and attempt.handler.allows_none:
             return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at())
         if isinstance(value, Outcome):
             return self.for_outcome(attempt, value)
         try:
-            data = encode_result(value)
-        except PayloadTooLarge as error:
-            return self._failed(attempt, Failure("RESULT:TOO_LARGE", shorten(str(error))))
-        except InvalidPayload as error:
-            return self._failed(attempt, Failure("RESULT:NOT_JSON", shorten(str(error))))
-        try:
-            attempt.handler.check_result(data)
-        except InvalidInput as error:
-            return self._failed(attempt, Failure("RESULT:WRONG_TYPE", shorten(str(error))))
-        result = data.decode()
+            result = _encode(attempt.handler, value)
+        except InvalidResult as error:
+            return self._failed(attempt, Failure(error.code, shorten(str(error))))
         return Settlement(attempt.claimed.lease, "succeed", attempt.started_at, attempt.finished_at(), result=result)
 
     def for_completion(self, attempt: Attempt, value: Any) -> Settlement:
@@ -75,11 +70,15 @@ class OutcomeMapper:
                 f"ctx.complete() must be given a result or Then, got {type(value).__name__}: raise it in the block "
                 "instead, which rolls back the transaction"
             )
-        if value is None:
+        if value is None and attempt.handler.allows_none:
             return self._settled(attempt, "succeed")
-        data = encode_result(value)
-        attempt.handler.check_result(data)
-        return self._settled(attempt, "succeed", result=data.decode())
+        if value is None:
+            raise InvalidResult(
+                f"{attempt.handler.name} is annotated to return a result, and ctx.complete() was given none: pass it "
+                "as ctx.complete(result=…), or set tx.result in the block",
+                "RESULT:WRONG_TYPE",
+            )
+        return self._settled(attempt, "succeed", result=_encode(attempt.handler, value))
 
     def for_outcome(self, attempt: Attempt, outcome: Outcome) -> Settlement:
         """Return the settlement for an outcome that the handler returned or raised."""
@@ -108,6 +107,8 @@ class OutcomeMapper:
                 return self.for_outcome(attempt, error)
             if isinstance(error, InvalidContinuation):
                 return self._failed(attempt, Failure("RESULT:BAD_CONTINUATION", shorten(str(error))))
+            if isinstance(error, InvalidResult):
+                return self._failed(attempt, Failure(error.code, shorten(str(error))))
             failure = self._errors.failure(error)
             return self.retry(attempt, failure) if attempt.handler.retries(error) else self._failed(attempt, failure)
         except BaseException:  # noqa: BLE001  user code: __str__ or a property of the exception may raise
@@ -165,6 +166,20 @@ class OutcomeMapper:
 
     def _settled(self, attempt: Attempt, transition: Any, **how: Any) -> Settlement:
         return Settlement(attempt.claimed.lease, transition, attempt.started_at, attempt.finished_at(), **how)
+
+
+def _encode(handler: Handler, result: Any) -> str:
+    """Return the result as JSON. Raises InvalidResult if it cannot be stored, or could not be read afterwards."""
+    try:
+        data = encode_result(result)
+        handler.check_result(data)
+    except PayloadTooLarge as error:
+        raise InvalidResult(str(error), "RESULT:TOO_LARGE") from None
+    except InvalidPayload as error:
+        raise InvalidResult(str(error), "RESULT:NOT_JSON") from None
+    except InvalidInput as error:
+        raise InvalidResult(str(error), "RESULT:WRONG_TYPE") from None
+    return data.decode()
 
 
 def _microseconds(seconds: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze, Then, codec
-from holdfast.errors import InvalidInput, InvalidPayload, PayloadTooLarge, TransactionError
+from holdfast.errors import InvalidInput, InvalidResult, TransactionError
 from support.backend import Backend
 from support.flow import Events, Flow, Sql
 from support.plain import filled
@@ -222,13 +222,13 @@ def test_an_outcome_that_is_raised_in_the_block_undoes_it_and_counts(
 
 
 @pytest.mark.parametrize(
-    ("result", "error"),
+    ("result", "error", "code"),
     [
-        (Retry(), InvalidInput),
-        (Fail("A:B"), InvalidInput),
-        (object(), InvalidPayload),
-        (float("nan"), InvalidPayload),
-        ("x" * 2_000_000, PayloadTooLarge),
+        (Retry(), InvalidInput, "INVALID_INPUT:VALUE"),
+        (Fail("A:B"), InvalidInput, "INVALID_INPUT:VALUE"),
+        (object(), InvalidResult, "RESULT:NOT_JSON"),
+        (float("nan"), InvalidResult, "RESULT:NOT_JSON"),
+        ("x" * 2_000_000, InvalidResult, "RESULT:TOO_LARGE"),
     ],
 )
 @pytest.mark.parametrize("where", ["before", "in the block"])
@@ -238,6 +238,7 @@ def test_what_is_no_success_is_told_to_the_handler_and_undoes_the_block(
     sql: Sql,
     result: Any,
     error: type[Exception],
+    code: str,
     where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -254,9 +255,29 @@ def test_what_is_no_success_is_told_to_the_handler_and_undoes_the_block(
             caught.append(type(problem))
             raise
 
-    job = define(body, max_attempts=1).enqueue()
+    attempts = 2 if error is InvalidResult else 1  # a result that cannot be stored is not retried
+    job = define(body, max_attempts=attempts).enqueue()
     drain(app)
-    assert (job.refresh().status, ledger(sql), caught) == ("failed", [], [error])
+    assert (job.refresh().status, job.error_code, job.attempt) == ("failed", code, 1)
+    assert (ledger(sql), caught) == ([], [error])
+
+
+@pytest.mark.parametrize(
+    ("result", "detail"), [("twelve", "Expected `int`, got `str`"), (None, "set tx.result in the block")]
+)
+def test_a_result_of_another_type_than_the_annotated_one_undoes_the_block_and_fails_the_job(
+    app: Holdfast, sql: Sql, result: Any, detail: str
+) -> None:
+    @app.task
+    def count(ctx: Context) -> int:  # type: ignore[return]
+        with ctx.complete(result) as tx:
+            write(ctx, tx)
+
+    job = count.enqueue()
+    drain(app)
+    assert (job.refresh().status, job.attempt, job.error_code) == ("failed", 1, "RESULT:WRONG_TYPE")
+    assert detail in (job.error_detail or "")
+    assert ledger(sql) == []
 
 
 def test_an_error_of_the_users_statement_undoes_it_unless_it_is_dealt_with(
