@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 # pyright: it is the same checker, and its wheel brings its own node, so that it needs no network.
 SNIPPET = """
 from collections.abc import Generator, Iterator
-from typing import Any, Coroutine, NoReturn, assert_type
+from typing import Any, Coroutine, Literal, NoReturn, Optional, Union, assert_type
 from holdfast import Batch, Context, Fail, FailedJob, Holdfast, Job, Message, Queue, Retry, Snooze, Then
 from holdfast.app.schedules import Schedule
 import msgspec
@@ -325,12 +325,22 @@ class Refund(msgspec.Struct, tag=True):
 class Sale(msgspec.Struct, tag=True):
     id: int
 
-either: Queue[Refund | Sale] = app.queue("either", type=Refund | Sale)
+either = app.queue("either", type=Refund | Sale)
+assert_type(either, Queue[Refund | Sale])
 either.send(Refund(1))
 either.send("text")  # refused
-maybe: Queue[Order | None] = app.queue("maybe", type=Order | None, visibility=5)
+maybe = app.queue("maybe", type=Order | None, visibility=5)
+assert_type(maybe, Queue[Order | None])
 maybe.send(None)
-app.queue("lists", type=list[int]).send([1])
+assert_type(app.queue("optional", type=Optional[Order]), Queue[Order | None])
+assert_type(app.queue("union", type=Union[Refund, Sale]), Queue[Refund | Sale])
+Event = Refund | Sale
+assert_type(app.queue("events", type=Event), Queue[Refund | Sale])
+assert_type(app.queue("verbs", type=Literal["start", "stop"]), Queue[Literal["start", "stop"]])
+lists = app.queue("lists", type=list[int])
+assert_type(lists, Queue[list[int]])
+lists.send(["text"])  # refused
+app.queue("nested", type=dict[str, Refund | Sale]).send({"a": Sale(1)})
 app.queue("five", type=5)  # refused
 
 async def messages() -> None:

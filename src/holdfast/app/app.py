@@ -39,7 +39,8 @@ from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, 
 
 if TYPE_CHECKING:
     from random import Random
-    from types import UnionType
+
+    from typing_extensions import TypeForm  # type checkers have it without an installed package
 
     from ..store.sqlite.engine.transaction import Transaction
     from .hooks import Inline, Process, Tracing
@@ -394,11 +395,11 @@ class App:
         self,
         name: str,
         *,
-        type: UnionType,  # of `A | B`; only pyright knows that this is a type[A] | type[B]
+        type: TypeForm[T],  # such as `A | B`, which is no `type[T]`
         visibility: Seconds = 30,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         history: bool = True,
-    ) -> Queue[Any]: ...
+    ) -> Queue[T]: ...
     @overload
     def queue(
         self, name: str, *, visibility: Seconds = 30, max_attempts: int = DEFAULT_MAX_ATTEMPTS, history: bool = True
