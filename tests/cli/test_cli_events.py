@@ -14,7 +14,7 @@ from click.testing import Result
 from holdfast import Holdfast
 from holdfast.observe import Observe
 from holdfast.observe.results import Event
-from holdfast.store.sqlite.read import ReadJobs
+from holdfast.store.read import ReadJobs
 from support.launching import command
 from support.running_worker import PATIENCE_SECONDS, eventually
 

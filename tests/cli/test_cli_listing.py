@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
-from holdfast.store.sqlite import listing, listing_plan
+from holdfast.store import listing, listing_plan
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

@@ -8,7 +8,7 @@ from click.testing import Result
 
 from holdfast import Holdfast
 from holdfast.cli import bulk
-from holdfast.store.sqlite import listing
+from holdfast.store import listing
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

@@ -25,8 +25,8 @@ from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
 from holdfast.observe import Observe, results
 from holdfast.retention import Retention, Rule
+from holdfast.store.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
-from holdfast.store.sqlite.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.testing import Drained, FakeClock, Ran
 from holdfast.upkeep.doctor.check import Checkup, Finding
 from holdfast.upkeep.prune import PruneReport
@@ -159,8 +159,8 @@ def test_the_list_of_endpoints_is_generated() -> None:
 
 def events_in_source() -> set[str]:
     statements = "\n".join(file.read_text(encoding="utf-8") for file in SQL.rglob("*.sql"))
-    code = (SQL / "operate.py").read_text(encoding="utf-8")
-    schedules = (SQL / "schedules.py").read_text(encoding="utf-8")
+    code = (SQL.parent / "operate.py").read_text(encoding="utf-8")
+    schedules = (SQL.parent / "schedules.py").read_text(encoding="utf-8")
     return {
         *re.findall(r"transition = '(\w+)'", statements),
         *re.findall(r"SELECT NEW\.id, \{now\}, '(\w+)'", statements),

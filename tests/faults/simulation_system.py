@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import holdfast
+from holdfast.store import process_locks
 from holdfast.store.sqlite.engine import fork, self_wait, watcher, worker_locks
 from holdfast.store.sqlite.engine.transaction import LentConnection
 from holdfast.worker import signals
@@ -338,24 +339,24 @@ class LockFile:
     def __init__(self, machine: Machine, process: Process) -> None:
         self._machine, self._process = machine, process
 
-    def acquire(self) -> worker_locks.Slot:
+    def acquire(self) -> process_locks.Slot:
         self._machine.pause()
         slot = self._machine.random.getrandbits(60)
         self._process.slots.add(slot)
-        return worker_locks.Slot(slot, 1)
+        return process_locks.Slot(slot, 1)
 
-    def release(self, slot: worker_locks.Slot) -> None:
+    def release(self, slot: process_locks.Slot) -> None:
         self._process.slots.discard(slot.number)
         self._machine.report_change(lock_file_closed=True)
 
-    def is_free(self, slot: worker_locks.Slot) -> bool:
+    def is_free(self, slot: process_locks.Slot) -> bool:
         self._machine.pause()
         return slot.number < 0 or not self._machine.holds(slot.number)
 
-    def is_current(self, slot: worker_locks.Slot) -> bool:
+    def is_current(self, slot: process_locks.Slot) -> bool:
         return True
 
-    def move_to_current_file(self, slot: worker_locks.Slot) -> worker_locks.Slot:
+    def move_to_current_file(self, slot: process_locks.Slot) -> process_locks.Slot:
         return slot
 
 
@@ -442,7 +443,7 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         (signals.WakeUp, lambda: WakeUp(machine)),
         (watcher.FileMonitor, lambda: FileMonitor(machine)),
         (worker_locks.lock_file, lock_file),
-        (worker_locks.is_stopped, is_stopped),
+        (process_locks.is_stopped, is_stopped),
         # These read /proc/locks, where all simulated processes are one.
         (self_wait.self_wait, lambda path: None),
         (self_wait.is_held_by_this_process, lambda path: False),

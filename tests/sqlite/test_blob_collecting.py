@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.store import blobs
 from holdfast.store.blob_store import CheckedBlobs, FileBlobs
-from holdfast.store.sqlite import blobs
 from support.blob_stores import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from support.running_worker import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks

@@ -12,9 +12,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.app.jobs import page_of
 from holdfast.model.job import Counted, Criteria
-from holdfast.store import statistics
-from holdfast.store.sqlite import listing, listing_plan
-from holdfast.store.sqlite.listing_plan import AccessPath, UnionScan
+from holdfast.store import listing, listing_plan, statistics
+from holdfast.store.listing_plan import AccessPath, UnionScan
 from support.crowd import deletable, fill, fitting, read, some_criteria
 from support.effort import a_part
 

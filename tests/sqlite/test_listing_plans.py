@@ -15,10 +15,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.model.job import Criteria, Cursor, Status
 from holdfast.model.workflow import BatchState
-from holdfast.store import statistics
-from holdfast.store.sqlite import listing, listing_plan, workflow
-from holdfast.store.sqlite.listing import where
-from holdfast.store.sqlite.listing_plan import IdRange, JobIndexes, OrderedIndex, SortedScan
+from holdfast.store import listing, listing_plan, statistics, workflow
+from holdfast.store.listing import where
+from holdfast.store.listing_plan import IdRange, JobIndexes, OrderedIndex, SortedScan
 
 JOBS = 40_000
 START, SECOND = 1_700_000_000_000_000, 1_000_000
@@ -242,7 +241,7 @@ SPANS = [IdRange(), IdRange(ascending=True)]
 
 @pytest.fixture
 def indexes(app: Holdfast) -> JobIndexes:
-    return JobIndexes(app.store.database.sql, "holdfast_")
+    return JobIndexes(app.store.database)
 
 
 @pytest.mark.parametrize("span", SPANS)
@@ -302,7 +301,7 @@ def test_jobs_are_scanned_by_id(app: Holdfast, conn: sqlite3.Connection, name: s
 
 def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection) -> None:
     """A list of all jobs with that tag would be made first, however many there are."""
-    clause, _ = where(Criteria(tag=("t",)), "holdfast_")
+    clause, _ = where(Criteria(tag=("t",)), app.store.database)
     lines = explain(conn, app.store.database.sql.matching.replace("{where}", clause))
     (line,) = [line for line in on_tables(lines) if "tags" in line]
     assert re.search(r"^SEARCH .*(job_id=\? AND tag=\?|tag=\? AND job_id=\?)", line)
@@ -310,5 +309,5 @@ def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection
 
 def test_every_index_of_an_access_path_is_tested() -> None:
     text = Path(listing.__file__).with_name("listing_plan.py").read_text(encoding="utf-8")
-    named = set(re.findall(r'\{self\._jobs\}(\w+)"', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
+    named = set(re.findall(r'self\._jobs\("(\w+)"\)', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
     assert named <= {*ORDERS, *PARTS, "place"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store.sqlite.listing import Listing
+from holdfast.store.listing import Listing
 
 
 @pytest.fixture

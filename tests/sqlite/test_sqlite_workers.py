@@ -33,10 +33,10 @@ def test_a_worker_that_holds_its_lock_is_alive_however_long_ago_it_was_heard_of(
 @pytest.fixture
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction moves two jobs, and four are moved before a claim."""
-    monkeypatch.setattr("holdfast.store.sqlite.claim.SWEEP_ROWS", 2)
-    monkeypatch.setattr("holdfast.store.sqlite.workers.RECOVERY_ROWS", 2)
+    monkeypatch.setattr("holdfast.store.claim.SWEEP_ROWS", 2)
+    monkeypatch.setattr("holdfast.store.workers.RECOVERY_ROWS", 2)
     for module in ("claim", "settle_and_claim"):
-        monkeypatch.setattr(f"holdfast.store.sqlite.{module}.SWEPT_BEFORE_CLAIM", 4)
+        monkeypatch.setattr(f"holdfast.store.{module}.SWEPT_BEFORE_CLAIM", 4)
 
 
 def test_many_due_jobs_are_moved_some_at_a_time_and_jobs_run_in_between(

@@ -181,7 +181,7 @@ class SqliteBackend(Backend):
 
     def stop_polling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.store.sqlite.engine.watcher.MAX_SLEEP_SECONDS", NEVER_SECONDS)
-        monkeypatch.setattr("holdfast.store.sqlite.read.MAX_WAIT_SECONDS", NEVER_SECONDS)
+        monkeypatch.setattr("holdfast.store.read.MAX_WAIT_SECONDS", NEVER_SECONDS)
 
     def hold_write_lock(self) -> WriteLock:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)

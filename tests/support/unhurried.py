@@ -2,7 +2,7 @@
 
 from types import ModuleType
 
-from holdfast.store.sqlite import read
+from holdfast.store import read
 from holdfast.store.sqlite.engine import watcher
 from holdfast.worker import housekeeping, thread_pool
 

@@ -41,8 +41,9 @@ from ..model.pruning import (
     estimated_rows,
 )
 from ..retention import FINISHED, Expiry, Position
+from .database import SharedDatabase
 from .rows import record
-from .statements import SharedDatabase, Statements, as_json
+from .statements import Statements, as_json
 
 T = TypeVar("T")
 CHUNK_ROWS = 1000

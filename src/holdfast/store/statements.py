@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -45,20 +44,3 @@ def with_prefix(text: str, prefix: str) -> str:
 def as_json(values: Any) -> str:
     """Encode a bound value that a statement reads with json_each."""
     return msgspec.json.encode(values).decode()
-
-
-T = TypeVar("T")
-
-
-class SharedDatabase(Protocol):
-    """A database of either kind, as the parts that both stores share see it: it runs work on a connection."""
-
-    def read(self, work: Callable[[Any], T]) -> T: ...
-
-    def read_snapshot(self, work: Callable[[Any], T]) -> T:
-        """Run reads that all see the same snapshot."""
-        ...
-
-    def run(self, work: Callable[[Any], T], *, durable: bool = False) -> T:
-        """Run the work in a transaction, committed when this returns. durable: and flushed to disk."""
-        ...

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from ..clock import Clock
 from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
 from ..model.stats import Count, FailureRecord, MinuteRecord, Totals
+from .database import SharedDatabase
 from .rows import integer, record
-from .statements import SharedDatabase, Statements, as_json
+from .statements import Statements, as_json
 
 T = TypeVar("T")
 FOLD_EVENTS = 20_000  # per step

@@ -317,7 +317,7 @@ class Housekeeping:
     # --- other workers ---
 
     def _recover_dead_workers(self, now: int) -> float:
-        """Look for dead workers (engine/worker_locks.py) and recover some of their jobs (store/sqlite/workers.py).
+        """Look for dead workers (engine/worker_locks.py) and recover some of their jobs (store/workers.py).
 
         Returns 0 if there are more.
         """

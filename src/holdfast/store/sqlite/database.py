@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,8 +22,8 @@ from .engine.borrowed import BorrowedEngine
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS
 from .engine.fork import register_forkable
-from .engine.transaction import CompletingTransaction, Transaction
-from .engine.worker_locks import lock_path
+from .engine.transaction import CompletingTransaction, Transaction, is_open
+from .engine.worker_locks import FileLocks, lock_path
 from .engine.writer import EngineClosedForFork, Work, Writer
 
 T = TypeVar("T")
@@ -41,12 +41,42 @@ class _ThisThread(threading.local):
     is_folding: bool = False
 
 
+class SqliteDialect:
+    """Implements Dialect."""
+
+    is_same = "IS"
+
+    def listed(self, name: str, kind: Literal["text", "integer"]) -> str:
+        del kind
+        return f"SELECT value FROM json_each(:{name})"  # noqa: S608
+
+    def element(self, row: str, index: int) -> str:
+        return f"json_extract({row}, '$[{index}]')"
+
+    def using(self, table: str, index: str) -> str:
+        return f"{table} INDEXED BY {index}"
+
+    def encoded(self, column: str) -> str:
+        return f"CAST({column} AS BLOB)"
+
+    def inserted_id(self, cursor: sqlite3.Cursor) -> int:
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def is_constraint_error(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError)
+
+
 class Database:
+    dialect = SqliteDialect()
+
     def __init__(self, options: Options, clock: Clock, random: Random, token: str, conn: Any = None) -> None:
         """conn: use only this connection of the caller, inside its transaction."""
         self.options, self.clock, self._random, self._token, self._conn = options, clock, random, token, conn
         self.actor = f"{os.getpid()}-{token}"
         """The name of this process in the history. It changes after a fork."""
+        self.tables = options.prefix
+        self.locks = FileLocks(options.path, lambda file: self.engine().watcher.watch_lock_file(file))
         self.sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self.fold: Callable[[], None] = lambda: None
         self.after_fork: Callable[[], None] = lambda: None
@@ -126,6 +156,9 @@ class Database:
     def require_space(self, size: int) -> None:
         (self._engine or self.engine()).space.require(size)
 
+    def require_blob_space(self, size: int) -> None:
+        self.engine().space.require(size, written_per_byte=1)
+
     # --- reading ---
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -187,6 +220,9 @@ class Database:
                 transaction._end()
         engine.watcher.notify()
 
+    def is_open(self, conn: Any) -> bool:
+        return is_open(conn)
+
     def guard(self, conn: Any) -> bool:
         """Turn off automatic checkpoints on the caller's connection. Return False if it is to another database."""
         try:
@@ -213,6 +249,20 @@ class Database:
             yield
         finally:
             this_thread.write_timeout = before
+
+    # --- waiting ---
+
+    def commits_seen(self) -> int:
+        return self.engine().watcher.count()
+
+    def wait(self, seen: int, timeout: float) -> None:
+        self.engine().watcher.wait(seen, timeout)
+
+    def wake(self) -> None:
+        self.engine().watcher.wake()
+
+    def deaths_seen(self) -> int:
+        return self.engine().watcher.closed_lock_files
 
     # --- the engine ---
 

@@ -32,19 +32,20 @@ from ...model.diagnosis import (
 )
 from ...model.stats import WaitingJob
 from ..blob_store import CheckedBlobs
+from ..process_locks import Slot
 from ..rows import record
 from ..statements import Statements, as_json
 from ..statistics import Statistics, StatisticsReader
+from ..stats import LONGEST_READY, NO_LIMIT
+from ..workers import present_workers
 from .constraints import broken_rows
 from .database import Database
 from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
 from .engine.errors import SQLITE_ERRORS, code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
 from .engine.files import blob_folder, database_path, require_file
-from .engine.worker_locks import Slot, state_of_worker
+from .engine.worker_locks import FileLocks
 from .migrate import Migrations, compare, expected
-from .stats import LONGEST_READY, NO_LIMIT
-from .workers import present_workers
 
 T = TypeVar("T")
 SQL = Path(__file__).parent / "sql"
@@ -81,7 +82,8 @@ class DiagnosisReader:
         blobs: ListableBlobStore | None = None,
     ) -> None:
         """blobs: what stores large payloads, if it can list them."""
-        self._connection, self._sql, self._path, self._clock, self._blobs = connection, sql, path, clock, blobs
+        self._connection, self._sql, self._clock, self._blobs = connection, sql, clock, blobs
+        self._locks = FileLocks(path)
         self._statistics = StatisticsReader(sql)
         self._deadline = float("inf")
 
@@ -107,7 +109,7 @@ class DiagnosisReader:
             window = -1 if diagnosis.deep else WINDOW
             diagnosis.broken_rows = broken_rows(self._connection, self._sql, diagnosis.prefix, window)
         with part("workers"):
-            diagnosis.workers = present_workers(self._connection, self._sql, self._path)
+            diagnosis.workers = present_workers(self._connection, self._sql, self._locks)
         values = self._parameters(diagnosis)
         for name in SAMPLES:
             with part(name):
@@ -121,8 +123,8 @@ class DiagnosisReader:
         with part("open_batches"):
             rows = self._rows("open_blocks", {"limit": LIMIT})
             diagnosis.open_batches = {
-                id: state_of_worker(self._path, record(Slot, (number, inode)), 0, "")
-                for number, inode, found in rows
+                id: self._locks.state(record(Slot, (number, place)), 0, "")
+                for number, place, found in rows
                 for id in msgspec.json.decode(found)
             }
         with part("endings"):
@@ -169,7 +171,7 @@ class DiagnosisReader:
         for minute in minutes:
             if queues is None or minute.queue in queues:
                 attempts[minute.measure] += minute.count
-        workers = present_workers(self._connection, self._sql, self._path)
+        workers = present_workers(self._connection, self._sql, self._locks)
         since, id = (None, None) if oldest is None else (oldest.since, oldest.id)
         return HealthMetrics(now, since, id, attempts, workers)
 
@@ -209,7 +211,7 @@ class DiagnosisReader:
         )
 
     def _blob_references(self, deep: bool) -> BlobReferences:
-        from .blobs import check_blobs
+        from ..blobs import check_blobs
 
         store = self._meta("blob_store")
         if store is None:
@@ -394,8 +396,9 @@ RECOUNT = "recount"  # in the table `meta`: the token of the process that recoun
 
 
 class Repairs:
-    def __init__(self, db: Database, statistics: Statistics) -> None:
-        self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
+    def __init__(self, db: Database) -> None:
+        self._db, self._sql, self._clock = db, db.sql, db.clock
+        self._statistics = Statistics(db, db.sql, db.clock)
 
     def restore_schema(self) -> list[str]:
         """Create missing indexes and triggers and return their names. Changed ones are left as they are."""

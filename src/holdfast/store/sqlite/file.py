@@ -2,9 +2,11 @@
 
 import sqlite3
 from collections.abc import Callable
+from shutil import disk_usage
 from time import perf_counter
 from typing import Any
 
+from ...model.stats import Storage
 from ..protocol import Pages
 from ..statements import as_json
 from .database import Database
@@ -28,6 +30,20 @@ class File:
 
     def checkpoint(self) -> tuple[int, int]:
         return self._db.with_engine(lambda engine: engine.writer.checkpoint())
+
+    def size(self) -> Storage:
+        """Return how much space the database takes, for the statistics."""
+        path = self._db.options.path
+
+        def work(connection: sqlite3.Connection) -> Storage:
+            pages, free, size = (
+                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            log = file_size(path.with_name(f"{path.name}-wal"))
+            return Storage(pages * size, log, free * size, size, disk_usage(path.parent).free)
+
+        return self._db.read(work)
 
     def pages(self) -> Pages:
         (counts,) = self._db.rows(self._sql.page_counts)

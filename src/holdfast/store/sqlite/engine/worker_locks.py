@@ -8,26 +8,17 @@ descriptor of the file. So a process has one descriptor per lock file, shared by
 import contextlib
 import fcntl
 import os
-import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from msgspec import Struct
 
 from ....errors import CannotOpen
 from ....model.worker import WorkerState
 from ...private_files import as_store_error, open_or_create
+from ...process_locks import Slot, state_of_process
 
 HIGHEST_SLOT = 2**62
-
-
-class Slot(Struct, frozen=True):
-    """A byte of the lock file. The inode tells whether the file was replaced."""
-
-    number: int
-    inode: int
 
 
 class LockFile:
@@ -68,7 +59,7 @@ class LockFile:
                 descriptor = self._open_current()
             except OSError:
                 return False
-            if os.fstat(descriptor).st_ino != slot.inode:
+            if os.fstat(descriptor).st_ino != slot.place:
                 return False
             try:
                 # Shared, so that two processes that check at the same time do not see each other as the owner.
@@ -80,7 +71,7 @@ class LockFile:
 
     def is_current(self, slot: Slot) -> bool:
         """Return whether the slot belongs to the file that exists now."""
-        return self._current_inode() == slot.inode
+        return self._current_inode() == slot.place
 
     def move_to_current_file(self, slot: Slot) -> Slot:
         """Lock the slot again in the file that exists now, if the old file was removed or replaced."""
@@ -131,34 +122,6 @@ class LockFile:
         return None
 
 
-class BlockLock:
-    """The lock of a process that is in the block of a batch, or in several. When the process dies, others see it."""
-
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self._lock = threading.Lock()
-        self._slot: Slot | None = None
-        self._blocks = 0
-
-    def enter(self) -> Slot:
-        with self._lock:
-            if self._slot is None:
-                self._slot = lock_file(self._database).acquire()
-            self._blocks += 1
-            return self._slot
-
-    def leave(self) -> None:
-        with self._lock:
-            self._blocks = max(0, self._blocks - 1)  # a forked child has not entered the blocks of its parent
-            if not self._blocks and self._slot is not None:
-                lock_file(self._database).release(self._slot)
-                self._slot = None
-
-    def forget(self) -> None:
-        """Start without a lock, as in a forked child."""
-        self._lock, self._slot, self._blocks = threading.Lock(), None, 0
-
-
 _files: dict[Path, LockFile] = {}
 _opening = threading.Lock()
 
@@ -174,26 +137,48 @@ def lock_file(database: Path) -> LockFile:
         return _files.setdefault(path, LockFile(path))
 
 
-def state_of_worker(database: Path, slot: Slot, pid: int, host: str) -> WorkerState:
-    """Return whether the process of a worker lives, by its lock. Never creates the lock file."""
-    if slot.number >= 0 and not lock_path(database.resolve()).exists():
-        return "unknown"
-    file = lock_file(database)
-    if file.is_free(slot):
-        return "lost"
-    if not file.is_current(slot):
-        return "unknown"
-    # A process id is valid only on its own host.
-    return "suspended" if host == socket.gethostname() and is_stopped(pid) else "alive"
+class FileLocks:
+    """Implements ProcessLocks for one database."""
 
+    def __init__(self, database: Path, watch: Callable[[Path], None] = lambda _: None) -> None:
+        """watch: notices when a process closes this file."""
+        self._database, self._watch = database, watch
 
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal. False if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib is slower
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
+    def acquire(self) -> Slot:
+        return self._file().acquire()
+
+    def release(self, slot: Slot) -> None:
+        self._file().release(slot)
+
+    def is_free(self, slot: Slot) -> bool:
+        return self._file().is_free(slot)
+
+    def is_held(self, slot: Slot) -> bool:
+        file = self._file()
+        return not file.is_free(slot) and file.is_current(slot)
+
+    def renewed(self, slot: Slot) -> Slot:
+        file = self._file()
+        if file.is_current(slot):
+            return slot
+        slot = file.move_to_current_file(slot)  # it was deleted, so other processes could not see the lock
+        self.watch()
+        return slot
+
+    def state(self, slot: Slot, pid: int, host: str) -> WorkerState:
+        """Return whether the process of a worker lives, by its lock. Never creates the lock file."""
+        if slot.number >= 0 and not lock_path(self._database.resolve()).exists():
+            return "unknown"
+        file = self._file()
+        if file.is_free(slot):
+            return "lost"
+        return state_of_process(pid, host) if file.is_current(slot) else "unknown"
+
+    def watch(self) -> None:
+        self._watch(lock_path(self._database))
+
+    def _file(self) -> LockFile:
+        return lock_file(self._database)
 
 
 def _after_fork_in_child() -> None:

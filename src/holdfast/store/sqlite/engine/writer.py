@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
+from ...database import Combinable
 from .checkpoint import Checkpointer
 from .errors import SQLITE_ERRORS, BusyRetry, file_replaced, is_busy, is_failed_flush, translate
 from .failed_flush import FailedFlush
@@ -31,19 +32,6 @@ MAX_GROUP = 500
 
 class EngineClosedForFork(Exception):
     """Raised before anything was done: a fork has closed this engine. Try again with the new one."""
-
-
-class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each member of a group
-    """Work that one statement can do for several requests."""
-
-    max_combined: int
-
-    def __call__(self, connection: sqlite3.Connection, /) -> T:
-        raise NotImplementedError
-
-    def run_combined(self, connection: sqlite3.Connection, works: list[Any], /) -> list[T]:
-        """Run all works, which are of this class, or none. Return their results in the same order."""
-        raise NotImplementedError
 
 
 class Owner:

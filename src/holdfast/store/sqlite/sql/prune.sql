@@ -129,7 +129,7 @@ SELECT token, actor, kind, pid, begun_at, counts, note, last_at, last_counts, sl
 
 -- name: begin_prune_run
 INSERT INTO {p}upkeep (name, token, actor, kind, pid, slot, inode, begun_at, counts, note)
-VALUES ('prune', :token, :actor, :kind, :pid, :slot, :inode, :now, '{}', :note)
+VALUES ('prune', :token, :actor, :kind, :pid, :slot, :place, :now, '{}', :note)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, actor = excluded.actor, kind = excluded.kind,
     pid = excluded.pid, slot = excluded.slot, inode = excluded.inode, begun_at = excluded.begun_at,
     counts = excluded.counts, note = excluded.note

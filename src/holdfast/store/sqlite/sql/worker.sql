@@ -2,7 +2,7 @@
 
 -- name: register_worker
 INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, limits, concurrency, lease, started_at, heartbeat_at)
-VALUES (:id, :slot, :inode, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at)
+VALUES (:id, :slot, :place, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at)
 
 -- name: delete_ended_workers
 -- all but the newest ones
@@ -11,7 +11,7 @@ DELETE FROM {p}workers WHERE id IN (
 )
 
 -- name: heartbeat
-UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :inode WHERE id = :id AND ended_at IS NULL
+UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :place WHERE id = :id AND ended_at IS NULL
 
 -- name: end_worker
 UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended_at IS NULL

@@ -218,7 +218,7 @@ FROM {p}blockers WHERE job_id = ?
 
 -- name: add_batch
 INSERT INTO {p}batches (created_at, on_success, on_done, creator, slot, inode)
-VALUES (:now, :on_success, :on_done, :creator, :slot, :inode)
+VALUES (:now, :on_success, :on_done, :creator, :slot, :place)
 
 -- name: seal_batch
 UPDATE {p}batches SET sealed_at = :now WHERE id = :batch AND sealed_at IS NULL

@@ -3,7 +3,7 @@
 from operator import attrgetter
 from typing import Any
 
-from ...model.job import NewJob
+from ..model.job import NewJob
 
 # Fields of NewJob that are not stored as they are. Every other field is a column of the same name.
 _OTHER_FIELDS = (

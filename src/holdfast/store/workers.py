@@ -2,22 +2,20 @@
 
 import builtins
 import logging
-import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...model.job import Lease
-from ...model.worker import WorkerLimits, WorkerRecord, WorkerStatus
-from ...retention import from_json as retention_from_json
-from ...text import plural
-from ..rows import integer, record, text
-from ..statements import Statements, as_json
-from .database import Database
-from .engine.worker_locks import LockFile, Slot, lock_file, lock_path, state_of_worker
+from ..model.job import Lease
+from ..model.worker import WorkerLimits, WorkerRecord, WorkerStatus
+from ..retention import from_json as retention_from_json
+from ..text import plural
+from .database import Connection, SharedDatabase
+from .process_locks import ProcessLocks, Slot
+from .rows import integer, record, text
+from .statements import Statements, as_json
 from .workflow import Workflows
 
 log = logging.getLogger("holdfast.worker")
@@ -27,28 +25,28 @@ MAX_RUNNING_READ = 5_000
 ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
 
 
-def all_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
+def all_workers(connection: Connection, sql: Statements, locks: ProcessLocks) -> list[WorkerStatus]:
     """Return the running workers and the last ones that ended, newest first, with how many jobs each has claimed."""
     claimed = defaultdict[str, list[Any]](list)
     for worker, *count in connection.execute(sql.claimed_by_workers, {"bound": MAX_RUNNING_READ}).fetchall():
         claimed[worker].append(tuple(count))
-    return _attendance(connection, sql, path, claimed)
+    return _attendance(connection, sql, locks, claimed)
 
 
-def present_workers(connection: sqlite3.Connection, sql: Statements, path: Path) -> list[WorkerStatus]:
+def present_workers(connection: Connection, sql: Statements, locks: ProcessLocks) -> list[WorkerStatus]:
     """Return the workers that have not ended, without the jobs that they have claimed."""
-    return [one for one in _attendance(connection, sql, path, {}) if one.record.ended_at is None]
+    return [one for one in _attendance(connection, sql, locks, {}) if one.record.ended_at is None]
 
 
 def _attendance(
-    connection: sqlite3.Connection, sql: Statements, path: Path, claimed: ClaimedCounts
+    connection: Connection, sql: Statements, locks: ProcessLocks, claimed: ClaimedCounts
 ) -> list[WorkerStatus]:
     found = []
-    for number, inode, id, pid, host, queues, tasks, *plain, limits in connection.execute(sql.workers).fetchall():
+    for number, place, id, pid, host, queues, tasks, *plain, limits in connection.execute(sql.workers).fetchall():
         row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits))
-        worker, slot = record(WorkerRecord, row), record(Slot, (number, inode))
+        worker, slot = record(WorkerRecord, row), record(Slot, (number, place))
         if worker.ended_at is None:
-            state = state_of_worker(path, slot, worker.pid, worker.host)
+            state = locks.state(slot, worker.pid, worker.host)
         else:
             state = "lost" if worker.ending == "lost" else "stopped"
         found.append(WorkerStatus(worker, state, claimed.get(worker.id, [])))
@@ -69,19 +67,42 @@ def _texts(stored: Any) -> tuple[str, ...] | None:
         return ()
 
 
+class PruneRunLock:
+    """Proves to other processes that a pruning run is alive: by a worker's lock, or one of the run's own."""
+
+    def __init__(self, locks: ProcessLocks, workers: "Workers") -> None:
+        self._locks, self._workers = locks, workers
+        self.slots: dict[str, Slot] = {}  # of runs in a process without workers
+
+    def take(self, token: str) -> dict[str, Any]:
+        slot = next(iter(self._workers.slots.values()), None)
+        if slot is None:
+            slot = self.slots[token] = self._locks.acquire()
+        return slot.columns
+
+    def is_held(self, number: int, place: int) -> bool:
+        return self._locks.is_held(Slot(number, place))
+
+    def release(self, token: str) -> None:
+        slot = self.slots.pop(token, None)
+        if slot is not None:
+            self._locks.release(slot)
+
+
 class Workers:
     """The workers of this process, and the recovery of dead ones."""
 
-    def __init__(self, db: Database, workflows: Workflows) -> None:
+    def __init__(self, db: SharedDatabase, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
+        self._locks = db.locks
         self.slots: dict[str, Slot] = {}  # of the workers of this process
 
     def register(self, worker: WorkerRecord, retention: str | None = None) -> None:
         """Register a worker. Other processes see it as alive while this process lives."""
         self._db.wait_as_worker()
-        slot = self.lock_file().acquire()
+        slot = self._locks.acquire()
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.execute(self._sql.register_worker, _as_row(worker, slot))
             connection.execute(self._sql.delete_ended_workers, {"keep": ENDED_WORKERS_KEPT})
             if retention is not None:
@@ -90,13 +111,13 @@ class Workers:
         try:
             self._db.run(work, durable=retention is not None)
         except BaseException:
-            self.lock_file().release(slot)
+            self._locks.release(slot)
             raise
         self.slots[worker.id] = slot
         self._db.has_workers = True
-        self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
+        self._locks.watch()
 
-    def _put_retention(self, connection: sqlite3.Connection, text: str) -> None:
+    def _put_retention(self, connection: Connection, text: str) -> None:
         """Store the policy, and log an event if it has changed."""
         if connection.execute(self._sql.get_meta, ("retention",)).fetchone() == (text,):
             return
@@ -109,7 +130,7 @@ class Workers:
     def unregister(self, worker_id: str) -> None:
         """Record that the worker has stopped. Jobs that it still holds are returned; the attempt does not count."""
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.execute(self._sql.return_all, {"worker": worker_id, "now": self._clock.now()})
             self._end(connection, worker_id, "stopped")
 
@@ -119,20 +140,17 @@ class Workers:
             self._db.run(work, wakes=True)
         finally:
             if slot is not None:
-                self.lock_file().release(slot)
+                self._locks.release(slot)
 
     def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
         """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
 
         Then the worker needs a new id.
         """
-        slot = self.slots[worker_id]
-        if not self.lock_file().is_current(slot):  # the file was deleted, so other processes cannot see the lock
-            slot = self.slots[worker_id] = self.lock_file().move_to_current_file(slot)
-            self._db.engine().watcher.watch_lock_file(lock_path(self._db.options.path))
+        slot = self.slots[worker_id] = self._locks.renewed(self.slots[worker_id])
 
-        def work(connection: sqlite3.Connection) -> bool:
-            values = {"id": worker_id, "slot": slot.number, "inode": slot.inode, "now": self._clock.now()}
+        def work(connection: Connection) -> bool:
+            values = {"id": worker_id, "now": self._clock.now()} | slot.columns
             return connection.execute(self._sql.heartbeat, values).rowcount == 1
 
         if not self._db.run(work, atomic=True):
@@ -141,7 +159,7 @@ class Workers:
 
     def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""
-        return self._db.read(lambda connection: all_workers(connection, self._sql, self._db.options.path))
+        return self._db.read(lambda connection: all_workers(connection, self._sql, self._locks))
 
     def recover_lost(self, limit: int | None = None) -> int:
         """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many.
@@ -152,11 +170,11 @@ class Workers:
         for worker_id, *slot, _pid, _host, _lease in self._db.rows(self._sql.present_workers):
             if limit is not None and recovered >= limit:
                 break
-            if self.lock_file().is_free(record(Slot, slot)):
+            if self._locks.is_free(record(Slot, slot)):
                 recovered += self._recover_from(worker_id, None if limit is None else limit - recovered)
         return recovered + self._workflows.seal_abandoned()
 
-    def renew_for_live_workers(self, connection: sqlite3.Connection, times: dict[str, Any]) -> None:
+    def renew_for_live_workers(self, connection: Connection, times: dict[str, Any]) -> None:
         """Renew expired leases of workers that are alive but slow, for example because a handler holds the GIL.
 
         Runs in the transaction that recovers expired leases, with the same time: a worker that is late only because
@@ -170,10 +188,10 @@ class Workers:
                 connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": integer(lease)})
 
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
-        return state_of_worker(self._db.options.path, slot, pid, host) == "alive"
+        return self._locks.state(slot, pid, host) == "alive"
 
     def _recover_from(self, worker_id: str, limit: int | None) -> int:
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             values = {"worker": worker_id, "actor": self._db.actor, "now": self._clock.now(), "limit": RECOVERY_ROWS}
             # Both select the same rows, so each batch moves all of them: to failed or to ready.
             both = (self._sql.recover_lost_spent, self._sql.recover_lost)
@@ -190,18 +208,13 @@ class Workers:
             log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))
         return recovered
 
-    def _end(self, connection: sqlite3.Connection, worker_id: str, ending: str) -> None:
+    def _end(self, connection: Connection, worker_id: str, ending: str) -> None:
         connection.execute(self._sql.end_worker, {"id": worker_id, "ending": ending, "now": self._clock.now()})
-
-    def lock_file(self) -> LockFile:
-        return lock_file(self._db.options.path)
 
 
 def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
     return {
         "id": worker.id,
-        "slot": slot.number,
-        "inode": slot.inode,
         "pid": worker.pid,
         "host": worker.host,
         "queues": None if worker.queues is None else as_json(worker.queues),
@@ -210,4 +223,4 @@ def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
         "concurrency": worker.concurrency,
         "lease": worker.lease,
         "started_at": worker.started_at,
-    }
+    } | slot.columns

@@ -1,23 +1,20 @@
 """Read jobs and their history, and wait for commits."""
 
 import math
-import sqlite3
+from functools import cache
 from typing import Any
 
 import msgspec
 
-from ...clock import SECOND
-from ...model.job import JobRecord, TimelineEntry
-from ...model.stats import EventRecord
-from ..rows import record
-from ..statements import Statements, as_json
-from ..waiters import Awaited, Happened
-from .database import Database
+from ..clock import SECOND
+from ..model.job import JobRecord, TimelineEntry
+from ..model.stats import EventRecord
+from .database import Connection, Dialect, SharedDatabase
+from .rows import record
+from .statements import as_json
+from .waiters import Awaited, Happened
 
 MAX_WAIT_SECONDS = 1.0
-COLUMNS = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("args", "result", "state") else name for name in JobRecord.__struct_fields__
-)
 EVENT_COLUMNS = (
     "id, job_id, at, event, attempt, actor, queue, task, old_status, new_status, run_at, error_code, reason, detail"
 )
@@ -87,22 +84,29 @@ def read_detail(text: str) -> dict[str, Any]:
         return {"text": text}
 
 
-def get_record(connection: sqlite3.Connection, sql: Statements, job_id: int) -> JobRecord | None:
-    row = connection.execute(sql.get.replace("{columns}", COLUMNS), (job_id,)).fetchone()
+@cache
+def job_columns(dialect: Dialect) -> str:
+    """Return the columns of a JobRecord."""
+    names = JobRecord.__struct_fields__
+    return ", ".join(dialect.encoded(name) if name in ("args", "result", "state") else name for name in names)
+
+
+def get_record(connection: Connection, db: SharedDatabase, job_id: int) -> JobRecord | None:
+    row = connection.execute(db.sql.get.replace("{columns}", job_columns(db.dialect)), (job_id,)).fetchone()
     return None if row is None else record(JobRecord, row)
 
 
 class ReadJobs:
     """Reads single jobs, and waits for commits."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SharedDatabase) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
 
     def get(self, job_id: int) -> JobRecord | None:
-        return self._db.read(lambda connection: get_record(connection, self._sql, job_id))
+        return self._db.read(lambda connection: get_record(connection, self._db, job_id))
 
     def history(self, job_id: int) -> list[TimelineEntry]:
-        def work(connection: sqlite3.Connection) -> list[TimelineEntry]:
+        def work(connection: Connection) -> list[TimelineEntry]:
             events = connection.execute(self._sql.events_of.replace("{columns}", EVENT_COLUMNS), (job_id,)).fetchall()
             attempts = connection.execute(self._sql.attempts_of, (job_id,)).fetchall()
             return timeline([event_record(*row) for row in events], attempts)
@@ -116,18 +120,17 @@ class ReadJobs:
     # --- waiting ---
 
     def commits_seen(self) -> int:
-        return self._db.engine().watcher.count()
+        return self._db.commits_seen()
 
     def wait_for_commit(self, seen: int, timeout: float, *, until_due: bool = False) -> int:
-        watcher = self._db.engine().watcher
         if until_due:
             timeout = min(timeout, self._seconds_until_due())
         if timeout > 0:
-            watcher.wait(seen, min(timeout, MAX_WAIT_SECONDS))
-        return watcher.closed_lock_files
+            self._db.wait(seen, min(timeout, MAX_WAIT_SECONDS))
+        return self._db.deaths_seen()
 
     def wake_waiters(self) -> None:
-        self._db.engine().watcher.wake()
+        self._db.wake()
 
     def find_awaited(self, awaited: Awaited) -> Happened:
         values = {

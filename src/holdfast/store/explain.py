@@ -1,16 +1,15 @@
 """Read what explains the state of a job, and count the jobs ahead of it. Each read is bounded."""
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...model.blocker import Blocker, JobDetails
-from ...model.job import JobRecord
-from ..rows import integer, record
-from ..statements import as_json
+from ..model.blocker import Blocker, JobDetails
+from ..model.job import JobRecord
 from .claim import START, WINDOW_STEPS
-from .database import Database
+from .database import Connection, SharedDatabase
 from .read import get_record
+from .rows import integer, record
+from .statements import as_json
 from .workflow import MAX_SCANNED
 
 MAX_INDIRECT_BLOCKERS = 10
@@ -19,12 +18,12 @@ MAX_INDIRECT_BLOCKERS = 10
 class Explain:
     """Explains why a job waits."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SharedDatabase) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
 
     def job_details(self, job_id: int) -> JobDetails | None:
-        def work(connection: sqlite3.Connection) -> JobDetails | None:
-            record = get_record(connection, self._sql, job_id)
+        def work(connection: Connection) -> JobDetails | None:
+            record = get_record(connection, self._db, job_id)
             row = connection.execute(self._sql.job_details, (job_id,)).fetchone()
             if record is None or row is None:
                 return None
@@ -35,7 +34,7 @@ class Explain:
 
         return self._db.read_snapshot(work)
 
-    def _indirect_blockers(self, connection: sqlite3.Connection, job: JobRecord) -> list[Blocker]:
+    def _indirect_blockers(self, connection: Connection, job: JobRecord) -> list[Blocker]:
         if job.status != "blocked" or job.external:
             return []
         wanted = {"job": job.id, "limit": MAX_INDIRECT_BLOCKERS, "bound": MAX_SCANNED}
@@ -47,7 +46,7 @@ class Explain:
         For a message, count the messages of its queue that are ahead of it.
         """
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             count = 0
             for queue, task in self._pairs_ahead(connection, job, queues, tasks):
                 same_rank = queues is None or queue == job.queue  # otherwise the whole queue comes first
@@ -61,7 +60,7 @@ class Explain:
         return self._db.read(work)
 
     def _pairs_ahead(
-        self, connection: sqlite3.Connection, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str]
+        self, connection: Connection, job: JobRecord, queues: Sequence[str] | None, tasks: Collection[str]
     ) -> Sequence[tuple[str, str | None]]:
         """Return the queues and tasks that a worker claims from together with the job's own, or before it."""
         if job.task is None:

@@ -5,15 +5,15 @@ the counts of the statistics tell which queues and tasks have jobs in the wanted
 """
 
 import heapq
-import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-from ...model.job import STATUSES, Criteria, Status
-from ...model.stats import Count
-from ..statements import Statements, as_json
-from ..statistics import StatisticsReader
+from ..model.job import STATUSES, Criteria, Status
+from ..model.stats import Count
+from .database import Connection, SharedDatabase
+from .statements import Statements, as_json
+from .statistics import StatisticsReader
 
 SMALL = 5_000  # a path of at most this many jobs is taken without further search
 MAX_SORTED = 50_000  # entries of an index that is not in the order of ids, for one page
@@ -85,11 +85,11 @@ class IdRange(NamedTuple):
 class AccessPath(Protocol):
     """A way to the ids of jobs that may match."""
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         """Count the ids, in any range of ids. Stops at `bound`."""
         ...
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         """Yield the ids in the span, in its direction. at_once: how many the caller probably needs."""
         ...
 
@@ -100,11 +100,11 @@ class GivenIds:
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         del connection
         return min(len(self._ids), bound)
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         del connection, at_once
         yield from span.sort({id for id in self._ids if span.low < id < span.high})
 
@@ -117,11 +117,11 @@ class SortedScan(NamedTuple):
     range: str
     values: dict[str, Any]
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         statement = self._fill(self.sql.size_of_part)
         return int(connection.execute(statement, self.values | {"bound": bound}).fetchone()[0])
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         statement = span.fill(self._fill(self.sql.sorted_ids))
         at_once = max(at_once, MAX_CHUNK)  # sorting again costs more than reading too many
         while True:
@@ -153,21 +153,21 @@ class OrderedIndex(NamedTuple):
 class RangeScan:
     """RangeScan of an ordered index, merged by id."""
 
-    def __init__(self, sql: Statements, index: OrderedIndex, ranges: Sequence[Sequence[Any]]) -> None:
-        self._sql, self._index, self._ranges = sql, index, ranges
-        self._extracted = [f"json_extract(range.value, '$[{n}]')" for n, _ in enumerate(index.columns)]
+    def __init__(self, db: SharedDatabase, index: OrderedIndex, ranges: Sequence[Sequence[Any]]) -> None:
+        self._sql, self._index, self._ranges = db.sql, index, ranges
+        self._extracted = [db.dialect.element("range.value", n) for n, _ in enumerate(index.columns)]
         self._bound = [f":value_{n}" for n, _ in enumerate(index.columns)]
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         statement = self._index.fill(self._sql.size_of_ranges, self._extracted)
         return int(connection.execute(statement, {"ranges": as_json(self._ranges), "bound": bound}).fetchone()[0])
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         if len(self._ranges) == 1:
             return self._range_ids(connection, self._ranges[0], span, at_once)
         return self._merged(connection, span)
 
-    def _merged(self, connection: sqlite3.Connection, span: IdRange) -> Iterator[int]:
+    def _merged(self, connection: Connection, span: IdRange) -> Iterator[int]:
         """Merge with a heap: a range is read further only when its next id is due."""
         sign = 1 if span.ascending else -1
         heads = span.fill(self._index.fill(self._sql.heads, self._extracted))
@@ -190,9 +190,7 @@ class RangeScan:
             else:
                 heapq.heapreplace(heap, (sign * following, index))
 
-    def _range_ids(
-        self, connection: sqlite3.Connection, range: Sequence[Any], span: IdRange, chunk: int
-    ) -> Iterator[int]:
+    def _range_ids(self, connection: Connection, range: Sequence[Any], span: IdRange, chunk: int) -> Iterator[int]:
         values = {f"value_{n}": value for n, value in enumerate(range)}
         statement = span.fill(self._index.fill(self._sql.range_ids, self._bound))
         while True:
@@ -209,10 +207,10 @@ class ChainRootScan:
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         return int(connection.execute(self._sql.size_of_chains, {"bound": bound}).fetchone()[0])
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         while True:
             bounds = ("found.chain", ":high") if span.ascending else (":low", "found.chain")
             statement = self._sql.continued_chains.replace("{low}", bounds[0]).replace("{high}", bounds[1])
@@ -230,14 +228,14 @@ class UnionScan:
     def __init__(self, paths: Sequence[AccessPath]) -> None:
         self._paths = paths
 
-    def size(self, connection: sqlite3.Connection, bound: int) -> int:
+    def size(self, connection: Connection, bound: int) -> int:
         count = 0
         for path in self._paths:
             if count < bound:
                 count += path.size(connection, bound - count)
         return count
 
-    def ids(self, connection: sqlite3.Connection, span: IdRange, at_once: int) -> Iterator[int]:
+    def ids(self, connection: Connection, span: IdRange, at_once: int) -> Iterator[int]:
         last = None
         all_ids = [path.ids(connection, span, at_once) for path in self._paths]
         for id in heapq.merge(*all_ids, reverse=not span.ascending):
@@ -249,20 +247,21 @@ class UnionScan:
 class JobIndexes:
     """The indexes of jobs and tags, as access paths use them."""
 
-    def __init__(self, sql: Statements, prefix: str) -> None:
-        self._sql = sql
-        self._jobs = f"{prefix}jobs INDEXED BY {prefix}jobs_"
-        queue_task = ("queue = {}", "task IS {}")
-        self.queue_task = OrderedIndex(f"{self._jobs}place", "true", queue_task)
-        self.error_code = OrderedIndex(f"{self._jobs}error", "true", ("error_code = {}",))
-        in_batch = ("batch_id = {}", "continued = {}", "status = {}")
-        self.batch = OrderedIndex(f"{self._jobs}batch", "batch_id IS NOT NULL", in_batch)
-        self.tag = OrderedIndex(f"{prefix}tags INDEXED BY {prefix}tags_tag", "true", ("tag = {}",), "job_id")
-        self.without_history = SortedScan(sql, f"{self._jobs}unlogged", "history = 0", {})
+    def __init__(self, db: SharedDatabase) -> None:
+        self._db, self._sql, using = db, db.sql, db.dialect.using
+        queue_task = ("queue = {}", f"task {db.dialect.is_same} {{}}")
+        self.queue_task = OrderedIndex(self._jobs("place"), "true", queue_task)
+        self.error_code = OrderedIndex(self._jobs("error"), "true", ("error_code = {}",))
+        in_batch = ("batch_id = CAST({} AS BIGINT)", "continued = CAST({} AS BIGINT)", "status = {}")
+        self.batch = OrderedIndex(self._jobs("batch"), "batch_id IS NOT NULL", in_batch)
+        self.tag = OrderedIndex(using(f"{db.tables}tags", f"{db.tables}tags_tag"), "true", ("tag = {}",), "job_id")
+        self.without_history = SortedScan(db.sql, self._jobs("unlogged"), "history = 0", {})
         self.by_status = {
-            Status.READY: OrderedIndex(f"{self._jobs}ready", _is(Status.READY), (*queue_task, "priority = {}")),
-            Status.BLOCKED: OrderedIndex(f"{self._jobs}blocked", _is(Status.BLOCKED), queue_task),
-            Status.FAILED: OrderedIndex(f"{self._jobs}failed", _is(Status.FAILED), queue_task),
+            Status.READY: OrderedIndex(
+                self._jobs("ready"), _is(Status.READY), (*queue_task, "priority = CAST({} AS BIGINT)")
+            ),
+            Status.BLOCKED: OrderedIndex(self._jobs("blocked"), _is(Status.BLOCKED), queue_task),
+            Status.FAILED: OrderedIndex(self._jobs("failed"), _is(Status.FAILED), queue_task),
         }
         """The statuses whose index has ranges in the order of ids."""
         self._unordered = {
@@ -272,10 +271,13 @@ class JobIndexes:
             Status.CANCELLED: "finished",
         }
 
+    def _jobs(self, index: str) -> str:
+        return self._db.dialect.using(f"{self._db.tables}jobs", f"{self._db.tables}jobs_{index}")
+
     def all_of(self, status: Status) -> SortedScan:
         """All jobs with this status."""
         index = self.by_status.get(status)
-        source = index.source if index is not None else f"{self._jobs}{self._unordered[status]}"
+        source = index.source if index is not None else self._jobs(self._unordered[status])
         return SortedScan(self._sql, source, _is(status), {})
 
     def finished(self, status: Status, since: int | None, before: int | None) -> SortedScan:
@@ -287,10 +289,10 @@ class JobIndexes:
         if before is not None:
             clauses.append("finished_at < :before")
             values["before"] = before
-        return SortedScan(self._sql, f"{self._jobs}finished", " AND ".join(clauses), values)
+        return SortedScan(self._sql, self._jobs("finished"), " AND ".join(clauses), values)
 
     def with_key(self, key: str) -> SortedScan:
-        return SortedScan(self._sql, f"{self._jobs}key", "key = :wanted", {"wanted": key})
+        return SortedScan(self._sql, self._jobs("key"), "key = :wanted", {"wanted": key})
 
 
 def _is(status: Status) -> str:
@@ -303,13 +305,14 @@ class ListPlanner:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
-        sql: Statements,
+        connection: Connection,
+        db: SharedDatabase,
         indexes: JobIndexes,
         criteria: Criteria,
         max_sorted: int,
     ) -> None:
-        self._connection, self._sql, self._indexes, self._wanted = connection, sql, indexes, criteria
+        self._connection, self._indexes, self._wanted = connection, indexes, criteria
+        self._db, self._sql = db, db.sql
         self._max_sorted = max_sorted
         self._statuses = [Status(one) for one in dict.fromkeys(criteria.status or criteria.chain_status)]
         self._names_queue_or_task = bool(criteria.queue or criteria.task or criteria.messages)
@@ -362,12 +365,12 @@ class ListPlanner:
             (self._indexes.tag, self._wanted.tag),
         ):
             if values:
-                found.append(RangeScan(self._sql, index, [[value] for value in dict.fromkeys(values)]))
+                found.append(RangeScan(self._db, index, [[value] for value in dict.fromkeys(values)]))
         if self._wanted.batch_id:
             statuses = [] if self._wanted.chain_status else [status.value for status in self._statuses]
             statuses = statuses or sorted(STATUSES)
             ranges = [*product(dict.fromkeys(self._wanted.batch_id), (0, 1), statuses)]
-            found.append(RangeScan(self._sql, self._indexes.batch, ranges))
+            found.append(RangeScan(self._db, self._indexes.batch, ranges))
         return found
 
     def _sorted_paths(self) -> list[AccessPath]:
@@ -411,7 +414,7 @@ class ListPlanner:
         ranges: Sequence[Sequence[Any]] | None = self._pairs(index)
         if ranges is not None and index is self._indexes.by_status[Status.READY]:
             ranges = self._skip_scan(index.fill(self._sql.priorities_in), {"pairs": as_json(ranges)})
-        return None if ranges is None or len(ranges) > MAX_RANGES else RangeScan(self._sql, index, ranges)
+        return None if ranges is None or len(ranges) > MAX_RANGES else RangeScan(self._db, index, ranges)
 
     def _pairs(self, index: OrderedIndex) -> list[QueueTask] | None:
         """Return the wanted queues and tasks that the index may have jobs of. None: too many, or a damaged name."""
@@ -461,7 +464,7 @@ class ListPlanner:
         indexes = {by_status.get(status, self._indexes.queue_task) for status in self._statuses}
         if not indexes or not indexes <= {by_status[Status.FAILED], by_status[Status.BLOCKED]}:
             indexes = {self._indexes.queue_task}
-        return UnionScan([RangeScan(self._sql, index, [*pairs]) for index in indexes])
+        return UnionScan([RangeScan(self._db, index, [*pairs]) for index in indexes])
 
 
 def matches(criteria: Criteria, count: Count) -> bool:

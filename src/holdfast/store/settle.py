@@ -1,18 +1,17 @@
 """Settle attempts: the transitions out of running. Every statement is fenced by the attempt number."""
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...errors import HoldfastError
-from ...failure import Failure, shorten
-from ...model.job import Lease, NewJob, Settlement, Transition
-from ..statements import Statements, as_json
+from ..errors import HoldfastError
+from ..failure import Failure, shorten
+from ..model.job import Lease, NewJob, Settlement, Transition
 from .blobs import Blobs
-from .database import Database
+from .database import Connection, SharedDatabase
 from .job_columns import statement, values
+from .statements import Statements, as_json
 from .workflow import Workflows
 
 NO_FAILURE = Failure("")
@@ -32,7 +31,7 @@ TRANSITIONS: dict[Transition, list[str]] = {
 
 
 class Settle:
-    def __init__(self, db: Database, blobs: Blobs, workflows: Workflows) -> None:
+    def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
         self._insert_continuation = statement(db.sql.insert_continuation)
 
@@ -44,7 +43,7 @@ class Settle:
             return self._db.run(_Ack(self._sql, one), atomic=True)
         one = self._blobs.offload(one)
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             settled = self.settle_here(connection, one) is not None
             if one.lease.queue is None:  # not a message: jobs may wait for it
                 self._workflows.resolve_here(connection)
@@ -53,13 +52,13 @@ class Settle:
         return self._db.run(work, wakes=True)
 
     def save_state(self, lease: Lease, state: str) -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             return connection.execute(self._sql.save_state, (state, lease.id, lease.attempt)).rowcount == 1
 
         self._db.require_space(len(state))
         return self._db.run(work, durable=True, atomic=True)
 
-    def _settle_in(self, connection: sqlite3.Connection, one: Settlement) -> bool:
+    def _settle_in(self, connection: Connection, one: Settlement) -> bool:
         """Settle in the caller's transaction. A continuation that cannot be inserted raises."""
         if one.then is not None:
             settled = not self.continue_all(connection, [one])
@@ -68,7 +67,7 @@ class Settle:
         self._workflows.resolve_here(connection)
         return settled
 
-    def settle_here(self, connection: sqlite3.Connection, one: Settlement) -> Settlement | None:
+    def settle_here(self, connection: Connection, one: Settlement) -> Settlement | None:
         """Settle in an open transaction.
 
         Return the settlement that was applied, which is a failure if the continuation could not be inserted, and a
@@ -90,7 +89,7 @@ class Settle:
             return None
         return replace(one, transition="fail") if one.transition == "unfit" and done == "fail" else one
 
-    def _succeed_here(self, connection: sqlite3.Connection, one: Settlement) -> bool:
+    def _succeed_here(self, connection: Connection, one: Settlement) -> bool:
         lease = one.lease
         if connection.execute(self._sql.succeed, _success(one)).rowcount == 1:
             if one.result_blob is not None:
@@ -101,7 +100,7 @@ class Settle:
         key = (lease.id, lease.attempt, lease.queue)
         return connection.execute(self._sql.succeed_without_history, key).rowcount == 1
 
-    def _continue_here(self, connection: sqlite3.Connection, one: Settlement, then: NewJob) -> Settlement | None:
+    def _continue_here(self, connection: Connection, one: Settlement, then: NewJob) -> Settlement | None:
         """Succeed and insert the continuation. If that is impossible, the attempt fails."""
         connection.execute("SAVEPOINT continuation")
         try:
@@ -113,7 +112,7 @@ class Settle:
         connection.execute("RELEASE continuation")
         return settled
 
-    def continue_all(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
+    def continue_all(self, connection: Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
         """Succeed and insert the continuations. Return the settlements whose lease was lost."""
         finished = as_json([(*as_row(one), one.progress, one.progress_text) for one in settlements])
         rows = connection.execute(self._sql.continue_many, (finished,)).fetchall()
@@ -125,7 +124,7 @@ class Settle:
 
     def _insert_next(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         then: NewJob,
         chain_id: int,
         index: int,
@@ -140,17 +139,16 @@ class Settle:
         row = values(then, self._clock.now(), worker, chain_id, index, batch_id)
         inserted = connection.execute(self._insert_continuation, row)
         if inserted.rowcount == 1 and then.links is not None:
-            assert inserted.lastrowid is not None
-            self._workflows.link(connection, [inserted.lastrowid], then.links, chain_id)
+            self._workflows.link(connection, [self._db.dialect.inserted_id(inserted)], then.links, chain_id)
 
-    def _run_first(self, connection: sqlite3.Connection, names: list[str], values: dict[str, Any]) -> str | None:
+    def _run_first(self, connection: Connection, names: list[str], values: dict[str, Any]) -> str | None:
         """Run statements until one changes the row. Return its name, or None if none does: the lease was lost."""
         done = next((name for name in names if self._changes_row(connection, name, values)), None)
         if done is not None and values["fingerprint"] is not None:
             connection.execute(self._sql.remember_traceback, values)
         return done
 
-    def _changes_row(self, connection: sqlite3.Connection, name: str, values: dict[str, Any]) -> bool:
+    def _changes_row(self, connection: Connection, name: str, values: dict[str, Any]) -> bool:
         return connection.execute(getattr(self._sql, name), values).rowcount == 1
 
 
@@ -162,16 +160,16 @@ class _Ack:
     def __init__(self, sql: Statements, one: Settlement) -> None:
         self._sql, self._one = sql, one
 
-    def __call__(self, connection: sqlite3.Connection) -> bool:
+    def __call__(self, connection: Connection) -> bool:
         # Only one of the two statements changes a row, so together they are as atomic as either.
         if self._one.lease.history:
             return self._succeed(connection) or self._delete(connection)
         return self._delete(connection) or self._succeed(connection)
 
-    def _succeed(self, connection: sqlite3.Connection) -> bool:
+    def _succeed(self, connection: Connection) -> bool:
         return connection.execute(self._sql.succeed, _success(self._one)).rowcount == 1
 
-    def _delete(self, connection: sqlite3.Connection) -> bool:
+    def _delete(self, connection: Connection) -> bool:
         lease = self._one.lease
         return (
             connection.execute(self._sql.succeed_without_history, (lease.id, lease.attempt, lease.queue)).rowcount

@@ -1,18 +1,14 @@
 """Statistics: counts, rates, failures, sizes and events. Each is a short read, by an index or from a small table."""
 
-import sqlite3
-from collections.abc import Collection
-from shutil import disk_usage
+from collections.abc import Callable, Collection
 from typing import Any
 
-from ...model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
-from ..rows import record
-from ..statements import as_json
-from ..statistics import Statistics
-from .constraints import DamagedJobs
-from .database import Database
-from .engine.checkpoint import file_size
+from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
+from .database import Connection, DamageGuard, SharedDatabase
 from .read import EVENT_COLUMNS, event_record
+from .rows import record
+from .statements import as_json
+from .statistics import Statistics
 
 LAST_EVENT = 2**63 - 1
 MAX_RUNNING = 5_000
@@ -23,10 +19,14 @@ NO_LIMIT = -1
 WAITING = ("running", "ready", "scheduled", "blocked")
 
 
-class SqliteStatistics:
-    def __init__(self, db: Database, statistics: Statistics, damaged: DamagedJobs) -> None:
+class StoredStatistics:
+    """Implements StatisticsStore."""
+
+    def __init__(
+        self, db: SharedDatabase, statistics: Statistics, guarded: DamageGuard, size: Callable[[], Storage]
+    ) -> None:
         self._db, self._sql, self._clock, self._statistics = db, db.sql, db.clock, statistics
-        self._fold = damaged.guarded(statistics.fold)
+        self._fold, self.size = guarded(statistics.fold), size
 
     def fold(self) -> int:
         return self._fold() + self._statistics.delete_removed()
@@ -34,7 +34,7 @@ class SqliteStatistics:
     # --- counts ---
 
     def counts(self, queue: str | None = None) -> Counts:
-        def work(connection: sqlite3.Connection) -> Counts:
+        def work(connection: Connection) -> Counts:
             rows = connection.execute(self._sql.queues_ever_paused).fetchall()
             return Counts(
                 self._statistics.counts(connection, queue), {name: bool(is_paused) for name, is_paused in rows}
@@ -43,7 +43,7 @@ class SqliteStatistics:
         return self._statistics.read(work)
 
     def oldest(self, limit: int, statuses: Collection[str] = WAITING, queue: str | None = None) -> list[WaitingJob]:
-        def work(connection: sqlite3.Connection) -> list[WaitingJob]:
+        def work(connection: Connection) -> list[WaitingJob]:
             counts = self._statistics.counts(connection, queue)
             found: list[WaitingJob] = []
             for status in statuses:
@@ -55,7 +55,7 @@ class SqliteStatistics:
 
         return self._statistics.read(work)
 
-    def _oldest(self, connection: sqlite3.Connection, status: str, given: dict[str, Any]) -> list[Any]:
+    def _oldest(self, connection: Connection, status: str, given: dict[str, Any]) -> list[Any]:
         if status == "running":
             return connection.execute(self._sql.longest_running, given | {"most": MAX_RUNNING}).fetchall()
         statement = {"ready": "longest_ready", "blocked": "longest_blocked", "scheduled": "longest_due"}[status]
@@ -78,24 +78,12 @@ class SqliteStatistics:
         )
 
     def totals(self) -> Totals:
-        def work(connection: sqlite3.Connection) -> Totals:
-            table = f"{self._db.options.prefix}jobs"
+        def work(connection: Connection) -> Totals:
+            table = f"{self._db.tables}jobs"
             enqueued = connection.execute(self._sql.ever_enqueued, (table,)).fetchone()
             return self._statistics.totals(connection, enqueued[0] if enqueued else 0)
 
         return self._statistics.read(work)
-
-    def size(self) -> Storage:
-        def work(connection: sqlite3.Connection) -> Storage:
-            pages, free, size = (
-                int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-            path = self._db.options.path
-            log = file_size(path.with_name(f"{path.name}-wal"))
-            return Storage(pages * size, log, free * size, size, disk_usage(path.parent).free)
-
-        return self._db.read(work)
 
     # --- the event log ---
 

@@ -1,15 +1,14 @@
 """Claim ready jobs, after a sweep that makes due, expired and unblocked jobs ready."""
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...model.job import Claimed, ClaimRequest, Sweep
-from ..statements import Statements, as_json
-from .database import Database
+from ..model.job import Claimed, ClaimRequest, Sweep
+from .database import Connection, SharedDatabase
+from .statements import Statements, as_json
 from .workers import Workers
 from .workflow import Workflows
 
@@ -49,7 +48,7 @@ class ReadyPairScanner:
         self._sql = sql
         self._position = START  # where the last window ended
 
-    def scan(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
+    def scan(self, connection: Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
         if request.queues is not None:
             names = {"queues": as_json([name for name, _ in request.queues])}
             (due, expired, versioned), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
@@ -66,14 +65,14 @@ class ReadyPairScanner:
             groups = [self._without_newer(connection, request, group) for group in groups]
         return ClaimPlan(due, expired, groups)
 
-    def _without_newer(self, connection: sqlite3.Connection, request: ClaimRequest, group: ClaimGroup) -> ClaimGroup:
+    def _without_newer(self, connection: Connection, request: ClaimRequest, group: ClaimGroup) -> ClaimGroup:
         """Limit the versions to claim, if a pair has ready jobs of a newer one or the request skips jobs."""
         mine = [request.versions.get(task, 0) for _, task in group.pairs]
         newest = connection.execute(self._sql.newest_versions, {"pairs": as_json(group.pairs)}).fetchall()
         has_newer = any((found or 0) > version for (found,), version in zip(newest, mine, strict=True))
         return replace(group, versions=mine) if has_newer or request.skip else group
 
-    def _next_window(self, connection: sqlite3.Connection, request: ClaimRequest, times: Times) -> list[Pair]:
+    def _next_window(self, connection: Connection, request: ClaimRequest, times: Times) -> list[Pair]:
         """Go on from the end of the last window, until there is a claimable pair or all pairs were scanned."""
         rounds = 0
         while rounds < 2:
@@ -87,7 +86,7 @@ class ReadyPairScanner:
                 return pairs
         return []
 
-    def _read_pairs(self, connection: sqlite3.Connection, after: Pair, limit: int, times: Times) -> list[Any]:
+    def _read_pairs(self, connection: Connection, after: Pair, limit: int, times: Times) -> list[Any]:
         values = {"queue": after[0], "task": after[1], "most": limit}
         return connection.execute(self._sql.ready_pairs, times | values).fetchall()
 
@@ -105,22 +104,22 @@ def _group_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> lis
 
 
 class Claim:
-    def __init__(self, db: Database, workers: Workers, workflows: Workflows) -> None:
+    def __init__(self, db: SharedDatabase, workers: Workers, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workers, self._workflows = db, db.sql, db.clock, workers, workflows
         self._busy_queue: str | None = None  # the queue in which the last claim found a message
 
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
         # The clocks are read inside the transaction: the lease must not begin before the wait for the write lock.
-        def claim_next(connection: sqlite3.Connection) -> list[Any]:
+        def claim_next(connection: Connection) -> list[Any]:
             boot_now = self._clock.boot_now()
             values = (worker, boot_now + lease, self._clock.now(), queue, boot_now)
             return connection.execute(self._sql.claim_next_message, values).fetchall()
 
-        def claim(connection: sqlite3.Connection) -> list[Any]:
+        def claim(connection: Connection) -> list[Any]:
             values = (worker, self._clock.boot_now() + lease, self._clock.now(), queue, limit)
             return connection.execute(self._sql.claim_messages, values).fetchall()
 
-        def peek_and_claim(connection: sqlite3.Connection) -> list[Any] | Sweep:
+        def peek_and_claim(connection: Connection) -> list[Any] | Sweep:
             # A claim takes the write lock even if it finds nothing, so read first.
             times = (self._clock.now(), self._clock.boot_now(), queue)
             due, expired, ready = connection.execute(self._sql.peek_messages, times).fetchone()
@@ -151,10 +150,10 @@ class Claim:
             moved += self._db.in_batches(self._recover_batch, limit)
         return moved
 
-    def _promote_batch(self, connection: sqlite3.Connection) -> int:
+    def _promote_batch(self, connection: Connection) -> int:
         return connection.execute(self._sql.promote, self._sweep_values()).rowcount
 
-    def _recover_batch(self, connection: sqlite3.Connection) -> int:
+    def _recover_batch(self, connection: Connection) -> int:
         values = self._sweep_values()
         self._workers.renew_for_live_workers(connection, values)
         # Both statements select the same rows, those that expired first, so each batch moves all of them.

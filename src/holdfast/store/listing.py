@@ -6,7 +6,6 @@ call continues there.
 """
 
 import builtins
-import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -14,14 +13,14 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...model.job import Counted, Criteria, Cursor, JobRecord, Listed, Status
-from ..rows import record
-from ..statements import Statements, as_json
-from ..statistics import ZONE_IDS, Statistics
+from ..model.job import Counted, Criteria, Cursor, JobRecord, Listed, Status
 from . import listing_plan
-from .database import Database
+from .database import Connection, Result, SharedDatabase
 from .listing_plan import AccessPath, IdRange, JobIndexes, ListPlanner
-from .read import COLUMNS
+from .read import job_columns
+from .rows import record
+from .statements import Statements, as_json
+from .statistics import ZONE_IDS, Statistics
 
 SHORT_SCAN = 1_000  # jobs, before an index is chosen
 LONG_SCAN = 20_000  # jobs, if no index helps
@@ -39,8 +38,9 @@ _RANGES = {
 }
 
 
-def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
+def where(criteria: Criteria, db: SharedDatabase) -> tuple[str, dict[str, Any]]:
     clauses, values = ["true"], dict[str, Any]()
+    listed = db.dialect.listed
     if criteria.status:
         # Literals, not bound values: SQLite uses a partial index only if it can see that the condition holds.
         names = ", ".join(f"'{Status(status).value}'" for status in criteria.status)
@@ -51,12 +51,12 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
             clauses.append(f"{field} = :{field}")
             values[field] = wanted[0]
         elif wanted:
-            clauses.append(f"{field} IN (SELECT value FROM json_each(:{field}))")  # noqa: S608
+            clauses.append(f"{field} IN ({listed(field, 'integer' if field == 'batch_id' else 'text')})")
             values[field] = as_json(wanted)
     if criteria.tag:
         # A lookup for each job: a list of ids would have to be built completely first.
         clauses.append(
-            f"EXISTS (SELECT 1 FROM {prefix}tags WHERE job_id = id AND tag IN (SELECT value FROM json_each(:tag)))"  # noqa: S608
+            f"EXISTS (SELECT 1 FROM {db.tables}tags WHERE job_id = id AND tag IN ({listed('tag', 'text')}))"  # noqa: S608
         )
         values["tag"] = as_json(criteria.tag)
     for field, clause in _RANGES.items():
@@ -64,12 +64,12 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
             clauses.append(clause)
             values[field] = getattr(criteria, field)
     if criteria.ids is not None:
-        clauses.append("id IN (SELECT value FROM json_each(:ids))")
+        clauses.append(f"id IN ({listed('ids', 'integer')})")
         values["ids"] = as_json(criteria.ids)
     if criteria.roots:
         clauses.append("chain_id IS NULL")
     if criteria.chain_status:
-        clauses.append(f"{_chain_status(prefix)} IN (SELECT value FROM json_each(:chain_status))")  # noqa: S608
+        clauses.append(f"{_chain_status(db.tables)} IN ({listed('chain_status', 'text')})")
         values["chain_status"] = as_json(criteria.chain_status)
     if criteria.messages is not None:
         clauses.append("task IS NULL" if criteria.messages else "task IS NOT NULL")
@@ -79,7 +79,7 @@ def where(criteria: Criteria, prefix: str) -> tuple[str, dict[str, Any]]:
 def _chain_status(prefix: str) -> str:
     """The status of a chain, by its first job: the status of its last job."""
     last = f"SELECT last.status FROM {prefix}jobs AS last WHERE last.chain_id = {prefix}jobs.id"  # noqa: S608
-    return f"CASE WHEN continued THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
+    return f"CASE WHEN continued = 1 THEN ({last} ORDER BY last.chain_index DESC LIMIT 1) ELSE status END"
 
 
 class ScanStep(NamedTuple):
@@ -95,7 +95,7 @@ class Search:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         sql: Statements,
         clause: str,
         values: dict[str, Any],
@@ -135,7 +135,7 @@ class Search:
         end = self.span if row is None else self.span.up_to(row[0])
         values = self._values | end.bounds | {"limit": self._missing}
         statement = self.span.fill(self._filled(self._sql.scan_ids))
-        self.found += [found for (found,) in self._execute(statement, values)]
+        self.found += [found for (found,) in self._execute(statement, values).fetchall()]
         self.scanned += max_jobs  # too many if there were fewer, but then the search is complete and this is not used
         self._advance(None if row is None else row[0])
 
@@ -161,7 +161,7 @@ class Search:
             self.span = self.span.beyond(reached)
 
     def _add_matching(self, ids: Sequence[int]) -> None:
-        rows = self._execute(self._filled(self._sql.matching), self._values | {"batch": as_json(ids)})
+        rows = self._execute(self._filled(self._sql.matching), self._values | {"batch": as_json(ids)}).fetchall()
         self.found += self.span.sort(found for (found,) in rows)[: self._missing]
 
     @property
@@ -171,25 +171,25 @@ class Search:
     def _filled(self, statement: str) -> str:
         return statement.replace("{where}", self._clause)
 
-    def _execute(self, statement: str, values: dict[str, Any]) -> sqlite3.Cursor:
+    def _execute(self, statement: str, values: dict[str, Any]) -> Result:
         return self._connection.execute(statement, values)
 
 
 class Listing:
     """Lists and counts jobs."""
 
-    def __init__(self, db: Database, statistics: Statistics) -> None:
+    def __init__(self, db: SharedDatabase, statistics: Statistics) -> None:
         self._db, self._sql, self._statistics = db, db.sql, statistics
-        self._indexes = JobIndexes(db.sql, db.options.prefix)
+        self._indexes = JobIndexes(db)
 
     # --- a page ---
 
     def list(self, criteria: Criteria, limit: int, cursor: Cursor | None = None) -> Listed:
         span = IdRange() if cursor is None else IdRange(ascending=cursor.newer).beyond(cursor.id)
 
-        def work(connection: sqlite3.Connection) -> Listed:
+        def work(connection: Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
-            planner = ListPlanner(connection, self._sql, self._indexes, criteria, listing_plan.MAX_SORTED)
+            planner = ListPlanner(connection, self._db, self._indexes, criteria, listing_plan.MAX_SORTED)
             self._fill_page(connection, criteria, planner, search)
             records = self._records(connection, search.found)
             if search.is_done:
@@ -198,9 +198,7 @@ class Listing:
 
         return self._db.read_snapshot(work)
 
-    def _fill_page(
-        self, connection: sqlite3.Connection, criteria: Criteria, planner: ListPlanner, search: Search
-    ) -> None:
+    def _fill_page(self, connection: Connection, criteria: Criteria, planner: ListPlanner, search: Search) -> None:
         """Search in stages; each continues where the one before stopped."""
         if not planner.is_selective:
             search.scan_by_id(max(SHORT_SCAN, 2 * search.limit))
@@ -222,15 +220,15 @@ class Listing:
                 search.enter(search.rest)
                 search.follow(path, MAX_LOOKUPS)
 
-    def _records(self, connection: sqlite3.Connection, ids: Sequence[int]) -> builtins.list[JobRecord]:
-        statement = self._sql.records.replace("{columns}", COLUMNS)
+    def _records(self, connection: Connection, ids: Sequence[int]) -> builtins.list[JobRecord]:
+        statement = self._sql.records.replace("{columns}", job_columns(self._db.dialect))
         return [record(JobRecord, row) for row in connection.execute(statement, {"batch": as_json(ids)}).fetchall()]
 
-    def _search(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange, limit: int) -> Search:
-        clause, values = where(replace(criteria, ids=None), self._db.options.prefix)
+    def _search(self, connection: Connection, criteria: Criteria, span: IdRange, limit: int) -> Search:
+        clause, values = where(replace(criteria, ids=None), self._db)
         return Search(connection, self._sql, clause, values, span, limit)
 
-    def _parts(self, connection: sqlite3.Connection, criteria: Criteria, span: IdRange) -> builtins.list[IdRange]:
+    def _parts(self, connection: Connection, criteria: Criteria, span: IdRange) -> builtins.list[IdRange]:
         """Return the parts of the span that may have such jobs, by the zones: see docs/internals/listing.md."""
         times, statuses = (criteria.created_from, criteria.created_before), set(criteria.status)
         only_finished = bool(statuses) and statuses <= {Status.SUCCEEDED, Status.CANCELLED}
@@ -261,14 +259,12 @@ class Listing:
                 return
             span = step.rest
 
-    def _begin(self, connection: sqlite3.Connection, criteria: Criteria) -> tuple[IdRange, AccessPath | None]:
+    def _begin(self, connection: Connection, criteria: Criteria) -> tuple[IdRange, AccessPath | None]:
         (last,) = connection.execute(self._sql.last_job).fetchone()
-        planner = ListPlanner(connection, self._sql, self._indexes, criteria, MAX_SORTED_IN_STEPS)
+        planner = ListPlanner(connection, self._db, self._indexes, criteria, MAX_SORTED_IN_STEPS)
         return IdRange(ascending=True, high=last + 1), planner.path()
 
-    def _step(
-        self, connection: sqlite3.Connection, criteria: Criteria, path: AccessPath | None, span: IdRange
-    ) -> ScanStep:
+    def _step(self, connection: Connection, criteria: Criteria, path: AccessPath | None, span: IdRange) -> ScanStep:
         parts = self._parts(connection, criteria, span)
         if not parts:
             return ScanStep([], 0, None)
@@ -310,7 +306,7 @@ class Listing:
         if replace(criteria, status=statuses) != wanted:
             return None
 
-        def work(connection: sqlite3.Connection) -> int | None:
+        def work(connection: Connection) -> int | None:
             queue = wanted.queue[0] if len(wanted.queue) == 1 else None
             counts = [
                 one.count for one in self._statistics.counts(connection, queue) if listing_plan.matches(wanted, one)
@@ -323,7 +319,7 @@ class Listing:
 
         return self._statistics.read(work)
 
-    def _linked(self, connection: sqlite3.Connection, criteria: Criteria) -> builtins.list[int] | None:
+    def _linked(self, connection: Connection, criteria: Criteria) -> builtins.list[int] | None:
         """Return the matching jobs that are part of a chain or that others wait for. None: there are too many."""
         bound = {"bound": listing_plan.SMALL + 1}
         sizes = [
@@ -337,11 +333,11 @@ class Listing:
             for one in (self._sql.in_chains, self._sql.awaited_chains)
             for row in connection.execute(one).fetchall()
         }
-        clause, values = where(criteria, self._db.options.prefix)
+        clause, values = where(criteria, self._db)
         statement = self._sql.matching.replace("{where}", clause)
         return [row[0] for row in connection.execute(statement, values | {"batch": as_json(sorted(ids))}).fetchall()]
 
-    def _deletable(self, connection: sqlite3.Connection, criteria: Criteria, ids: Sequence[int]) -> int:
-        clause, values = where(criteria, self._db.options.prefix)
+    def _deletable(self, connection: Connection, criteria: Criteria, ids: Sequence[int]) -> int:
+        clause, values = where(criteria, self._db)
         statement = self._sql.count_deletable.replace("{where}", clause)
         return int(connection.execute(statement, values | {"batch": as_json(ids)}).fetchone()[0])

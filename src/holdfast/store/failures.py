@@ -4,12 +4,11 @@ The cursor of a hook is a row of `meta`. Enqueueing moves it in the same transac
 first.
 """
 
-import sqlite3
 from collections.abc import Sequence
 
-from ...clock import as_datetime
-from ...model.job import FailedJob, NewJob, UnreportedFailures
-from .database import Database
+from ..clock import as_datetime
+from ..model.job import FailedJob, NewJob, UnreportedFailures
+from .database import Connection, SharedDatabase
 from .enqueue import Enqueue
 
 MAX_SCANNED = 10_000  # events in one read
@@ -17,11 +16,11 @@ MAX_REPORTED = 100  # failures in one transaction
 
 
 class Failures:
-    def __init__(self, db: Database, enqueue: Enqueue) -> None:
+    def __init__(self, db: SharedDatabase, enqueue: Enqueue) -> None:
         self._db, self._sql, self._enqueue = db, db.sql, enqueue
 
     def unreported_failures(self, hook: str, after: int) -> UnreportedFailures:
-        def work(connection: sqlite3.Connection) -> UnreportedFailures:
+        def work(connection: Connection) -> UnreportedFailures:
             cursor = _stored_cursor(connection.execute(self._sql.get_meta, (hook,)).fetchone())
             (newest,) = connection.execute(self._sql.newest_event).fetchone()
             if cursor is None:
@@ -36,7 +35,7 @@ class Failures:
         return self._db.read_snapshot(work)
 
     def report_failures(self, hook: str, found: UnreportedFailures, jobs: Sequence[NewJob]) -> list[int]:
-        def work(connection: sqlite3.Connection) -> list[int]:
+        def work(connection: Connection) -> list[int]:
             values = {
                 "name": hook,
                 "old": None if found.cursor is None else str(found.cursor),

@@ -6,27 +6,25 @@ next claim resolves the rows that are left, because they were too many for one t
 """
 
 import logging
-import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from ...errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
-from ...failure import shorten
-from ...model.blocker import Blocker, Blockers, WaitingJobs
-from ...model.job import STATUSES, Cursor, Inserted, JobRecord, NewJob
-from ...model.workflow import BatchRecord, BatchState, Deletion, Links
-from ..rows import record
-from ..statements import as_json
-from ..statistics import Statistics
+from ..errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
+from ..failure import shorten
+from ..model.blocker import Blocker, Blockers, WaitingJobs
+from ..model.job import STATUSES, Cursor, Inserted, JobRecord, NewJob
+from ..model.workflow import BatchRecord, BatchState, Deletion, Links
 from .blobs import Blobs
-from .database import Database
-from .engine.transaction import is_open
-from .engine.worker_locks import BlockLock, Slot, lock_file
+from .database import Connection, SharedDatabase
 from .job_columns import statement, values
-from .read import COLUMNS, get_record
+from .process_locks import BlockLock, Slot
+from .read import get_record, job_columns
+from .rows import record
+from .statements import as_json
+from .statistics import Statistics
 
 log = logging.getLogger("holdfast.worker")
 ENDINGS_PER_ROUND = 500
@@ -50,11 +48,12 @@ _read_callback = msgspec.json.Decoder(NewJob).decode
 class Workflows:
     """Chains, blockers and batches."""
 
-    def __init__(self, db: Database, blobs: Blobs, statistics: Statistics) -> None:
+    def __init__(self, db: SharedDatabase, blobs: Blobs, statistics: Statistics) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self._blobs, self._statistics = blobs, statistics
-        self._insert = statement(db.sql.insert)
-        self.block_lock = BlockLock(db.options.path)
+        self._insert, self._inserted_id = statement(db.sql.insert), db.dialect.inserted_id
+        self._columns = job_columns(db.dialect)
+        self.block_lock = BlockLock(db.locks)
 
     # --- chains ---
 
@@ -76,7 +75,7 @@ class Workflows:
         dry_run: only return what would be deleted, and which jobs prevent it.
         """
 
-        def work(connection: sqlite3.Connection) -> Deletion:
+        def work(connection: Connection) -> Deletion:
             planned = self._plan_deletion(connection, chain_id, cascade)
             if planned.waiting or planned.running:
                 return msgspec.structs.replace(planned, ids=())
@@ -93,7 +92,7 @@ class Workflows:
             self.forget_events()
         return deletion
 
-    def _plan_deletion(self, connection: sqlite3.Connection, chain_id: int, cascade: bool) -> Deletion:
+    def _plan_deletion(self, connection: Connection, chain_id: int, cascade: bool) -> Deletion:
         """Return what would be deleted, and which jobs prevent it."""
         chains = [chain_id]
         if cascade:
@@ -108,7 +107,7 @@ class Workflows:
 
     def log_deletion(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         event: str,
         count: int,
         ids: Sequence[int],
@@ -134,7 +133,7 @@ class Workflows:
         urgent_first: each chain once, those that need an operator first.
         """
 
-        def work(connection: sqlite3.Connection) -> Blockers:
+        def work(connection: Connection) -> Blockers:
             total, holding = connection.execute(self._sql.count_blockers, (job_id,)).fetchone()
             if not total:
                 return Blockers([], 0, 0)
@@ -158,7 +157,7 @@ class Workflows:
         return WaitingJobs(found, len(ids))
 
     def _waiting_ids(
-        self, connection: sqlite3.Connection, chain_id: int, include_finished: bool = False, bound: int = -1
+        self, connection: Connection, chain_id: int, include_finished: bool = False, bound: int = -1
     ) -> list[int]:
         wanted = {"chain": chain_id, "limit": -1, "include_finished": include_finished, "bound": bound}
         rows = connection.execute(self._sql.waiting_for.replace("{columns}", "id"), wanted).fetchall()
@@ -174,11 +173,9 @@ class Workflows:
         }
         slot = self.block_lock.enter()
 
-        def work(connection: sqlite3.Connection) -> int:
-            given = {"creator": self._db.actor, "slot": slot.number, "inode": slot.inode, "now": self._clock.now()}
-            batch_id = connection.execute(self._sql.add_batch, callbacks | given).lastrowid
-            assert batch_id is not None
-            return batch_id
+        def work(connection: Connection) -> int:
+            given = {"creator": self._db.actor, "now": self._clock.now()} | slot.columns
+            return self._inserted_id(connection.execute(self._sql.add_batch, callbacks | given))
 
         try:
             return self._db.run_in(conn, work, sum(len(text) for text in callbacks.values() if text is not None))
@@ -202,7 +199,7 @@ class Workflows:
         cancel: does nothing if the batch was rolled back with the transaction of `conn`.
         """
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             given = {"batch": batch_id, "now": self._clock.now(), "actor": actor or self._db.actor}
             statement = self._sql.seal_batch if abandoned is None else self._sql.abandon_batch
             is_changed = connection.execute(statement, given).rowcount == 1
@@ -220,7 +217,7 @@ class Workflows:
             return is_changed
 
         try:
-            if cancel and conn is not None and not is_open(conn):
+            if cancel and conn is not None and not self._db.is_open(conn):
                 return False
             is_changed = self._db.run_in(conn, work)
         finally:
@@ -233,13 +230,13 @@ class Workflows:
     def seal_abandoned(self) -> int:
         """Seal the batches whose process died inside their block. Returns how many."""
         sealed = 0
-        for number, inode, found in self._db.rows(self._sql.open_blocks, {"limit": MAX_OPEN_BLOCKS}):
-            if lock_file(self._db.options.path).is_free(record(Slot, (number, inode))):
+        for number, place, found in self._db.rows(self._sql.open_blocks, {"limit": MAX_OPEN_BLOCKS}):
+            if self._db.locks.is_free(record(Slot, (number, place))):
                 for batch_id in msgspec.json.decode(found):
                     sealed += self.close_batch(batch_id, abandoned="its process died inside the block that made it")
         return sealed
 
-    def reopen_batches(self, connection: sqlite3.Connection, retried: Sequence[int]) -> None:
+    def reopen_batches(self, connection: Connection, retried: Sequence[int]) -> None:
         """Let batches with retried members be done again when those have finished."""
         connection.execute(self._sql.reopen_batches, {"retried": as_json(retried)})
 
@@ -251,7 +248,7 @@ class Workflows:
         statement: str = getattr(self._sql, BATCHES_BY_STATE[state]).replace("{columns}", BATCH_COLUMNS)
         statement = statement.replace("{order}", "" if newer else "DESC")
 
-        def work(connection: sqlite3.Connection) -> list[BatchRecord]:
+        def work(connection: Connection) -> list[BatchRecord]:
             rows = connection.execute(statement, span | {"limit": limit}).fetchall()
             wanted: dict[str, Any] = {
                 "batches": as_json([row[0] for row in rows]),
@@ -272,7 +269,7 @@ class Workflows:
     ) -> BatchRecord | None:
         """Return a batch by its id, or by the job that was enqueued as its callback. counted: with its members."""
 
-        def work(connection: sqlite3.Connection) -> BatchRecord | None:
+        def work(connection: Connection) -> BatchRecord | None:
             statement = self._sql.batch.replace("{columns}", BATCH_COLUMNS)
             row = connection.execute(statement, {"batch": batch_id, "callback": callback}).fetchone()
             if row is None:
@@ -282,7 +279,7 @@ class Workflows:
 
         return self._db.read(work)
 
-    def require_open_batch(self, connection: sqlite3.Connection, links: Links) -> None:
+    def require_open_batch(self, connection: Connection, links: Links) -> None:
         if links.batch_id is None:
             return
         row = connection.execute(self._sql.batch_is_open, (links.batch_id,)).fetchone()
@@ -296,22 +293,19 @@ class Workflows:
 
     # --- new jobs ---
 
-    def insert_new(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
+    def insert_new(self, connection: Connection, job: NewJob) -> Inserted:
         now, links = self._clock.now(), job.links
         if links is not None:
             self.require_open_batch(connection, links)
         if job.args_blob is not None:
             self._blobs.require_blob(connection, job.args_blob)
-        job_id = connection.execute(self._insert, values(job, now, self._db.actor)).lastrowid
-        assert job_id is not None
+        job_id = self._inserted_id(connection.execute(self._insert, values(job, now, self._db.actor)))
         if links is None:
             return Inserted(job_id, now)
         self.link(connection, [job_id], links)
-        return Inserted(job_id, now, linked=get_record(connection, self._sql, job_id))
+        return Inserted(job_id, now, linked=get_record(connection, self._db, job_id))
 
-    def link(
-        self, connection: sqlite3.Connection, ids: Sequence[int], links: Links, chain: int | None = None
-    ) -> None:
+    def link(self, connection: Connection, ids: Sequence[int], links: Links, chain: int | None = None) -> None:
         """Add the blockers of these jobs, which are stored as blocked.
 
         chain: the chain that they continue, if any.
@@ -327,7 +321,7 @@ class Workflows:
         connection.execute(self._sql.queue_finished, given)
         self.resolve_here(connection)
 
-    def _chains_of(self, connection: sqlite3.Connection, ids: Sequence[int]) -> list[int]:
+    def _chains_of(self, connection: Connection, ids: Sequence[int]) -> list[int]:
         chains: list[int] = []
         for job_id, task, chain in connection.execute(self._sql.chains_to_wait_for, (as_json(ids),)).fetchall():
             if chain is None:
@@ -344,15 +338,15 @@ class Workflows:
         jobs after their timeout and cancel expired jobs, until so many rows were processed. Returns how many."""
         return self._db.in_batches(self._resolve_some, limit)
 
-    def _resolve_some(self, connection: sqlite3.Connection) -> int:
+    def _resolve_some(self, connection: Connection) -> int:
         times = {"now": self._clock.now(), "actor": self._db.actor, "limit": MAX_RESOLVED}
         ended = (self._sql.time_out_external, self._sql.expire)
         return sum(connection.execute(one, times).rowcount for one in ended) + self.resolve_here(connection)
 
-    def has_endings(self, connection: sqlite3.Connection) -> bool:
+    def has_endings(self, connection: Connection) -> bool:
         return connection.execute(self._sql.any_ending).fetchone() is not None
 
-    def resolve_here(self, connection: sqlite3.Connection) -> int:
+    def resolve_here(self, connection: Connection) -> int:
         """Resolve the ends of jobs in the open transaction, up to MAX_RESOLVED. Returns how many rows were processed.
 
         Each round is one level of the graph of blockers.
@@ -369,7 +363,7 @@ class Workflows:
                 connection.execute(self._sql.delete_endings, (as_json([ending[0] for ending in endings]),))
         return done
 
-    def _release(self, connection: sqlite3.Connection, chains: set[int]) -> int:
+    def _release(self, connection: Connection, chains: set[int]) -> int:
         """Unblock, fail or cancel jobs that wait for these chains, at most EDGES_PER_ROUND. Returns how many."""
         if not chains:
             return 0
@@ -382,7 +376,7 @@ class Workflows:
                 connection.execute(getattr(self._sql, name), given)
         return len(edges)
 
-    def _end_batches(self, connection: sqlite3.Connection, batches: set[int]) -> None:
+    def _end_batches(self, connection: Connection, batches: set[int]) -> None:
         if not batches:
             return
         wanted = {"batches": as_json(sorted(batches))}
@@ -395,7 +389,7 @@ class Workflows:
                 done["success_job"] = self._enqueue_callback(connection, batch, on_success)
             connection.execute(self._sql.batch_done, done)
 
-    def _enqueue_callback(self, connection: sqlite3.Connection, batch: int, callback: str | None) -> int | None:
+    def _enqueue_callback(self, connection: Connection, batch: int, callback: str | None) -> int | None:
         """Enqueue a callback. A callback that plain SQL has damaged is logged and must not block other batches."""
         if callback is None:
             return None
@@ -403,14 +397,16 @@ class Workflows:
         job_id = None
         try:
             job_id = self.insert_new(connection, self._blobs.offload_args_if_possible(_read_callback(callback))).id
-        except (msgspec.DecodeError, sqlite3.IntegrityError) as error:
+        except Exception as error:
+            if not isinstance(error, msgspec.DecodeError) and not self._db.dialect.is_constraint_error(error):
+                raise
             connection.execute("ROLLBACK TO enqueue_callback")
             log.error("cannot enqueue the callback of batch %d: %s", batch, error)
         connection.execute("RELEASE enqueue_callback")
         return job_id
 
     def _records(self, template: str, wanted: dict[str, Any]) -> list[JobRecord]:
-        return [record(JobRecord, row) for row in self._db.rows(template.replace("{columns}", COLUMNS), wanted)]
+        return [record(JobRecord, row) for row in self._db.rows(template.replace("{columns}", self._columns), wanted)]
 
 
 def _bounded(found: BatchRecord) -> BatchRecord:

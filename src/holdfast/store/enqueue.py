@@ -1,6 +1,5 @@
 """Insert new jobs and messages. They are stored when these methods return, and not before."""
 
-import sqlite3
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
@@ -8,15 +7,14 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from ...blobs import PLACEHOLDER
-from ...errors import BlobCollected
-from ...model.job import Inserted, NewJob
-from ..statements import as_json
+from ..blobs import PLACEHOLDER
+from ..errors import BlobCollected
+from ..model.job import Inserted, NewJob
 from .blobs import Blobs
-from .database import Database
-from .engine.writer import Combinable
+from .database import Combinable, Connection, SharedDatabase
 from .job_columns import ROW, statement, values
 from .read import get_record
+from .statements import as_json
 from .workflow import Workflows
 
 T = TypeVar("T")
@@ -25,7 +23,7 @@ CHUNK_CHARACTERS = 1024 * 1024
 
 
 class Enqueue:
-    def __init__(self, db: Database, blobs: Blobs, workflows: Workflows) -> None:
+    def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
         self._insert, self._insert_many = statement(db.sql.insert), statement(db.sql.insert_many)
 
@@ -47,7 +45,7 @@ class Enqueue:
             except BlobCollected:
                 continue
 
-    def insert_one(self, connection: sqlite3.Connection, job: NewJob) -> Inserted:
+    def insert_one(self, connection: Connection, job: NewJob) -> Inserted:
         if job.key is None:
             return self._workflows.insert_new(connection, job)
         same_key = {"key": job.key, "task": job.task, "queue": job.queue}
@@ -63,12 +61,12 @@ class Enqueue:
                 return self._existing(connection, finished[0], job)
         return self._workflows.insert_new(connection, job)
 
-    def _existing(self, connection: sqlite3.Connection, job_id: int, instead_of: NewJob) -> Inserted:
+    def _existing(self, connection: Connection, job_id: int, instead_of: NewJob) -> Inserted:
         if instead_of.args_blob is not None:  # most likely no job uses it
             connection.execute(self._sql.mark_unused, (instead_of.args_blob,))
-        return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._sql, job_id))
+        return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._db, job_id))
 
-    def insert_combined(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Inserted]:
+    def insert_combined(self, connection: Connection, jobs: list[NewJob]) -> list[Inserted]:
         """Insert jobs without keys and links with one statement."""
         now = self._clock.now()
         flat = [value for job in jobs for value in values(job, now, self._db.actor)]
@@ -77,7 +75,7 @@ class Enqueue:
         ids = sorted(row[0] for row in connection.execute(multi_row, flat).fetchall())
         return [Inserted(job_id, now) for job_id in ids]
 
-    def _replace(self, connection: sqlite3.Connection, job_id: int, job: NewJob) -> None:
+    def _replace(self, connection: Connection, job_id: int, job: NewJob) -> None:
         now = self._clock.now()
         if job.args_blob is not None:
             self._blobs.require_blob(connection, job.args_blob)
@@ -106,7 +104,7 @@ class Enqueue:
         while len(first) > 1 and first[-1].blobs and (another := next(chunks, None)) is not None:
             first.append(another)  # storing blobs takes long, so it happens before the write lock is taken
 
-        def work(connection: sqlite3.Connection) -> list[int]:
+        def work(connection: Connection) -> list[int]:
             return self._insert_all(connection, like, chain(first, chunks))
 
         size = sum(len(payload) for chunk in first for payload in chunk.payloads)
@@ -116,7 +114,7 @@ class Enqueue:
         self._db.require_space(size)
         return self._db.run_in_this_thread(work)
 
-    def _insert_all(self, connection: sqlite3.Connection, like: NewJob, chunks: "Iterable[_Chunk]") -> list[int]:
+    def _insert_all(self, connection: Connection, like: NewJob, chunks: "Iterable[_Chunk]") -> list[int]:
         _, *shared = values(like, self._clock.now(), self._db.actor)
         if like.links is not None:
             self._workflows.require_open_batch(connection, like.links)
@@ -166,8 +164,8 @@ class _Insertion(Combinable[Inserted]):
     def __init__(self, enqueue: Enqueue, workflows: Workflows, job: NewJob) -> None:
         self._enqueue, self._workflows, self._job = enqueue, workflows, job
 
-    def __call__(self, connection: sqlite3.Connection) -> Inserted:
+    def __call__(self, connection: Connection) -> Inserted:
         return self._workflows.insert_new(connection, self._job)
 
-    def run_combined(self, connection: sqlite3.Connection, works: "list[_Insertion]") -> list[Inserted]:
+    def run_combined(self, connection: Connection, works: "list[_Insertion]") -> list[Inserted]:
         return self._enqueue.insert_combined(connection, [work._job for work in works])

@@ -1,40 +1,40 @@
 """Store cron schedules, and enqueue their jobs when they are due."""
 
 import builtins
-import sqlite3
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...blobs import PLACEHOLDER
-from ...errors import InvalidInput
-from ...model.job import Inserted
-from ...model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
-from ..protocol import ScheduleAction
-from ..rows import fitting
-from ..statements import as_json
+from ..blobs import PLACEHOLDER
+from ..errors import InvalidInput
+from ..model.job import Inserted
+from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
 from .blobs import Blobs
-from .constraints import DamagedJobs
-from .database import Database
+from .database import Connection, DamageGuard, SharedDatabase
 from .enqueue import Enqueue
+from .protocol import ScheduleAction
+from .rows import fitting
+from .statements import as_json
 
 FIRES_KEPT = 1000  # per schedule, to recognise occurrences that have fired
 EVENTS: dict[ScheduleAction, str] = {"remove": "removed", "pause": "paused", "resume": "resumed"}
 _COLUMNS = ", ".join(ScheduleRecord.__struct_fields__)
 
 
-class SqliteSchedules:
+class StoredSchedules:
     """Implements ScheduleStore."""
 
-    def __init__(self, db: Database, blobs: Blobs, enqueue: Enqueue, damaged: DamagedJobs, random: Random) -> None:
+    def __init__(
+        self, db: SharedDatabase, blobs: Blobs, enqueue: Enqueue, guarded: DamageGuard, random: Random
+    ) -> None:
         self._db, self._sql, self._clock, self._blobs, self._enqueue = db, db.sql, db.clock, blobs, enqueue
         self._random = random
-        self.fire = damaged.guarded(self._fire)
+        self.fire = guarded(self._fire)
 
     def put(self, schedule: NewSchedule, actor: str, reason: str = "") -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             known = self._find_schedule(connection, schedule.name)
             if known is None:
                 self._write_schedule(connection, self._sql.add_schedule, schedule, None)
@@ -56,7 +56,7 @@ class SqliteSchedules:
         return self._db.run(work, durable=True, wakes=True)
 
     def _write_schedule(
-        self, connection: sqlite3.Connection, statement: str, schedule: NewSchedule, known: ScheduleRecord | None
+        self, connection: Connection, statement: str, schedule: NewSchedule, known: ScheduleRecord | None
     ) -> None:
         """Store the schedule. A new expression counts from now; otherwise missed occurrences stay missed."""
         now = self._clock.now()
@@ -73,7 +73,7 @@ class SqliteSchedules:
         Returns False if nothing changed.
         """
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             known = self._find_schedule(connection, name)
             if known is None or (action != "remove" and (known.paused_at is None) == (action == "resume")):
                 return False
@@ -100,14 +100,14 @@ class SqliteSchedules:
         statement = self._sql.due_schedules.replace("{columns}", _COLUMNS)
         given = {"tasks": as_json(tasks), "declared": as_json(declared), "now": now, "after": after, "limit": limit}
 
-        def work(connection: sqlite3.Connection) -> tuple[builtins.list[ScheduleRecord], int | None]:
+        def work(connection: Connection) -> tuple[builtins.list[ScheduleRecord], int | None]:
             found = [_record(row) for row in connection.execute(statement, given).fetchall()]
             return found, connection.execute(self._sql.next_occurrence, given).fetchone()[0]
 
         return self._db.read(work)
 
     def _fire(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
-        def work(connection: sqlite3.Connection) -> builtins.list[int]:
+        def work(connection: Connection) -> builtins.list[int]:
             ids: builtins.list[int] = []
             for (schedule, plan), blob in zip(due, blobs, strict=True):
                 ids += self._fire_here(connection, schedule, plan, blob)
@@ -123,7 +123,7 @@ class SqliteSchedules:
         return self._db.run(work, durable=any(plan.moments for _, plan in due), wakes=True)
 
     def _fire_here(
-        self, connection: sqlite3.Connection, schedule: ScheduleRecord, plan: DueOccurrences, blob: str | None
+        self, connection: Connection, schedule: ScheduleRecord, plan: DueOccurrences, blob: str | None
     ) -> builtins.list[int]:
         if plan.moments and plan.moments[-1] > self._clock.now():
             return []  # the clock was set back since the plan was made
@@ -137,7 +137,7 @@ class SqliteSchedules:
         return [job_id for job_id in fired if job_id is not None]
 
     def run_now(self, name: str, actor: str, reason: str = "") -> Inserted | None:
-        def work(connection: sqlite3.Connection) -> Inserted | None:
+        def work(connection: Connection) -> Inserted | None:
             schedule = self._find_schedule(connection, name)
             if schedule is None:
                 return None
@@ -154,7 +154,7 @@ class SqliteSchedules:
         return self._db.run(work, durable=True, wakes=True)
 
     def _fire_one(
-        self, connection: sqlite3.Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
+        self, connection: Connection, schedule: ScheduleRecord, fire_at: int, blob: str | None
     ) -> int | None:
         """Enqueue one occurrence. Returns the id of the job, or None if it has fired before, or its key is taken.
 
@@ -172,13 +172,13 @@ class SqliteSchedules:
         connection.execute(self._sql.set_last_job, values)
         return inserted.id if inserted.existing is None else None
 
-    def _find_schedule(self, connection: sqlite3.Connection, name: str) -> ScheduleRecord | None:
+    def _find_schedule(self, connection: Connection, name: str) -> ScheduleRecord | None:
         row = connection.execute(self._sql.get_schedule.replace("{columns}", _COLUMNS), (name,)).fetchone()
         return None if row is None else _record(row)
 
     def _note_schedule(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         event: str,
         name: str,
         actor: str,
@@ -196,6 +196,6 @@ def _record(row: tuple[Any, ...]) -> ScheduleRecord:
 
 
 def _next_after(schedule: NewSchedule, moment: int) -> int:
-    from ...cron import occurrences
+    from ..cron import occurrences
 
     return occurrences(schedule.cron, schedule.tz).after(moment)

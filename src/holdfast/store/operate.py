@@ -1,21 +1,20 @@
 """Operator actions on jobs and queues."""
 
-import sqlite3
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from ...blobs import PLACEHOLDER
-from ...failure import Failure
-from ...model.job import Criteria
-from ..protocol import OperatorAction
-from ..statements import as_json
+from ..blobs import PLACEHOLDER
+from ..failure import Failure
+from ..model.job import Criteria
 from .blobs import Blobs
-from .database import Database
+from .database import Connection, SharedDatabase
 from .listing import Listing, where
+from .protocol import OperatorAction
 from .settle import NO_FAILURE
+from .statements import as_json
 from .workflow import Workflows
 
 BATCH_ROWS = 1000
@@ -24,7 +23,7 @@ BATCH_ROWS = 1000
 class Operate:
     """Applies operator actions to all matching jobs, in batches."""
 
-    def __init__(self, db: Database, blobs: Blobs, workflows: Workflows, listing: Listing) -> None:
+    def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows, listing: Listing) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
         self._listing = listing
 
@@ -45,7 +44,7 @@ class Operate:
         # Each batch is selected by its ids, so they need not be checked again; but a chain is deleted only if the
         # caller's ids include all of its jobs.
         recheck = criteria if action == "delete" else replace(criteria, ids=None)
-        clause, wanted = where(recheck, self._db.options.prefix)
+        clause, wanted = where(recheck, self._db)
         changed, name = 0, None
         if result is not None and self._blobs.store.is_large(result):
             result, name = PLACEHOLDER, self._blobs.put(result)
@@ -79,7 +78,7 @@ class Operate:
         # With the filters again: a job may have changed since it was selected.
         statement: str = getattr(self._sql, action).replace("{where}", clause)
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             now = self._clock.now()
             given = values | {"now": now, "run_at": now + values["delay"]}
             if action in ("requeue", "complete"):
@@ -102,7 +101,7 @@ class Operate:
         return self._db.run(work, durable=True, wakes=True)
 
     def _delete_chains(
-        self, connection: sqlite3.Connection, clause: str, values: dict[str, Any], checked_chains: set[int]
+        self, connection: Connection, clause: str, values: dict[str, Any], checked_chains: set[int]
     ) -> int:
         """Delete chains of which all jobs match. A chain with jobs in several batches is checked once."""
         statement, deleted = self._sql.delete_matching_chain.replace("{where}", clause), 0
@@ -112,7 +111,7 @@ class Operate:
                 deleted += connection.execute(statement, values | {"chain": chain}).rowcount
         return deleted
 
-    def _requeue_with_blockers(self, connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> int:
+    def _requeue_with_blockers(self, connection: Connection, statement: str, values: dict[str, Any]) -> int:
         """Requeue the jobs of the batch that have blockers, one by one, since they may wait for each other.
 
         A requeued job waits again for blockers that did not succeed, unless they have succeeded since. A job that
@@ -134,7 +133,7 @@ class Operate:
     def _set_paused(self, action: Literal["pause", "resume"], queue: str, actor: str, reason: str) -> bool:
         statement, event = (self._sql.pause, "paused") if action == "pause" else (self._sql.resume, "resumed")
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             values = {"queue": queue, "actor": actor, "now": self._clock.now()}
             changed = connection.execute(statement, values).rowcount == 1
             if changed:

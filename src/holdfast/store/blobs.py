@@ -6,7 +6,6 @@ after it, finds the name in `unused_blobs` and checks whether the blob still exi
 """
 
 import os
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,15 +15,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ...blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, BlobReference, ListableBlobStore, is_name
-from ...clock import SECOND
-from ...errors import BlobCollected, BlobError, PayloadTooLarge, StoreError
-from ...failure import Failure
-from ...model.diagnosis import BlobReferences
-from ...model.job import NewJob, Settlement
-from ..blob_store import CheckedBlobs, FileBlobs
-from ..statements import Statements, as_json
-from .database import Database
+from ..blobs import LARGEST_INLINE_BYTES, PLACEHOLDER, BlobReference, ListableBlobStore, is_name
+from ..clock import SECOND
+from ..errors import BlobCollected, BlobError, PayloadTooLarge, StoreError
+from ..failure import Failure
+from ..model.diagnosis import BlobReferences
+from ..model.job import NewJob, Settlement
+from .blob_store import CheckedBlobs, FileBlobs
+from .database import Connection, SharedDatabase
+from .statements import Statements, as_json
 
 GONE_SECONDS = 7 * 24 * 3600  # for how long the names of deleted blobs are remembered
 MAX_SCANNED = 5000  # names, each time orphans are searched
@@ -35,7 +34,7 @@ ORPHAN_SECONDS = 3600.0  # before that, the process that put the blob may still 
 
 
 def check_blobs(
-    connection: sqlite3.Connection, sql: Statements, blobs: ListableBlobStore, most: int, deadline: float
+    connection: Connection, sql: Statements, blobs: ListableBlobStore, most: int, deadline: float
 ) -> BlobReferences:
     """Find missing and orphaned blobs. most: the number of references and of files to check; -1 for all."""
     missing = [one for one in islice(_references(connection, sql), _stop(most)) if not _has(blobs, one.name)]
@@ -53,7 +52,7 @@ def _has(blobs: ListableBlobStore, name: str) -> bool:
     return is_name(name) and blobs.has(name)
 
 
-def _references(connection: sqlite3.Connection, sql: Statements) -> Iterator[BlobReference]:
+def _references(connection: Connection, sql: Statements) -> Iterator[BlobReference]:
     for statement, is_payload in ((sql.args_blobs_after, True), (sql.result_blobs_after, False)):
         after = ""
         while rows := connection.execute(statement, (after, PAGE)).fetchall():
@@ -82,7 +81,7 @@ def _old_files_in(folder: Path, before: float) -> Iterator[str]:
 class Blobs:
     """The large payloads and results of one database."""
 
-    def __init__(self, db: Database, store: CheckedBlobs) -> None:
+    def __init__(self, db: SharedDatabase, store: CheckedBlobs) -> None:
         self._db, self._sql, self._clock, self.store = db, db.sql, db.clock, store
         self._kind_is_stored = False
         self._next_partition = 0  # of the blob store, to search next for orphans
@@ -118,7 +117,7 @@ class Blobs:
         self.store.require_enabled(len(data))
         self._require_same_kind()
         if reserve and self.store.listable is not None:
-            self._db.engine().space.require(len(data), written_per_byte=1)
+            self._db.require_blob_space(len(data))
         return self.store.put(data)
 
     def _require_same_kind(self) -> None:
@@ -151,16 +150,16 @@ class Blobs:
 
     # --- refer: in the transaction that writes the row ---
 
-    def refer(self, connection: sqlite3.Connection, job_id: int, name: str) -> None:
+    def refer(self, connection: Connection, job_id: int, name: str) -> None:
         """Set the payload of a job whose row has the placeholder."""
         self.require_blob(connection, name)
         connection.execute(self._sql.set_args_blob, (name, job_id))
 
-    def require_blob(self, connection: sqlite3.Connection, name: str) -> None:
+    def require_blob(self, connection: Connection, name: str) -> None:
         if self._was_collected(connection, name):
             raise BlobCollected(f"the blob {name} was deleted concurrently: nothing was stored, try again")
 
-    def _was_collected(self, connection: sqlite3.Connection, name: str) -> bool:
+    def _was_collected(self, connection: Connection, name: str) -> bool:
         """Return whether a blob that was just put has been deleted. If not, it is safe until the transaction ends."""
         if not self._kind_is_stored:
             connection.execute(self._sql.store_blob_kind, (self.store.kind,))
@@ -171,7 +170,7 @@ class Blobs:
         connection.execute(self._sql.reuse_blob, (name,))
         return False
 
-    def unless_collected(self, connection: sqlite3.Connection, one: Settlement) -> Settlement:
+    def unless_collected(self, connection: Connection, one: Settlement) -> Settlement:
         """Return the settlement, or a retry if the blob that the attempt put was deleted meanwhile."""
         name = one.result_blob if one.then is None else one.then.args_blob
         if name is None or not self._was_collected(connection, name):
@@ -199,7 +198,7 @@ class Blobs:
             self._db.change(self._sql.forget_gone_blobs, (long_ago,))
         return deleted
 
-    def _delete_some(self, connection: sqlite3.Connection, most: int) -> tuple[int, int]:
+    def _delete_some(self, connection: Connection, most: int) -> tuple[int, int]:
         """Returns how many names were scanned, and how many blobs were deleted."""
         until, scanned, deleted = time.monotonic() + MAX_LOCK_SECONDS, 0, 0
         for name, is_used in connection.execute(self._sql.unused_blobs, (most,)).fetchall():

@@ -1,17 +1,16 @@
 """Settle finished attempts and claim the next jobs of a worker in one transaction."""
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from ...model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
-from ..statements import as_json
+from ..model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
 from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ReadyPairScanner, required_sweep
-from .database import Database
+from .database import Connection, SharedDatabase
 from .settle import Settle, as_row
+from .statements import as_json
 from .workflow import Workflows
 
 LARGE_RESULT_CHARACTERS = 4096  # a larger result is settled by a statement of its own
@@ -22,7 +21,7 @@ READABLE_SCAN = 2000  # ready jobs of a queue and task among which a worker look
 
 
 class SettleAndClaim:
-    def __init__(self, db: Database, claim: Claim, settle: Settle, workflows: Workflows) -> None:
+    def __init__(self, db: SharedDatabase, claim: Claim, settle: Settle, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
         self._claims, self._settlements, self._scanner = claim, settle, ReadyPairScanner(db.sql)
 
@@ -37,7 +36,7 @@ class SettleAndClaim:
 
         is_atomic, unresolved = _is_one_statement(settlements, plans), False
 
-        def work(connection: sqlite3.Connection) -> SettledAndClaimed:
+        def work(connection: Connection) -> SettledAndClaimed:
             nonlocal unresolved
             lost, changed = self._settle_all(connection, settlements) if settlements else ([], [])
             unresolved = bool(settlements) and self._workflows.has_endings(connection)
@@ -56,7 +55,7 @@ class SettleAndClaim:
     def _claim_by_id(self, request: ClaimRequest) -> list[Claimed]:
         """Claim one job of a task if it is ready and its queue is not paused."""
 
-        def work(connection: sqlite3.Connection) -> list[Claimed]:
+        def work(connection: Connection) -> list[Claimed]:
             times = {"lease": self._clock.boot_now() + request.lease, "now": self._clock.now()}
             values = {"id": request.job_id, "worker": request.worker} | times
             return _in_order(connection.execute(self._sql.claim_one, values).fetchall())
@@ -75,10 +74,10 @@ class SettleAndClaim:
             ]
         )
 
-        def check(connection: sqlite3.Connection) -> set[int]:
+        def check(connection: Connection) -> set[int]:
             return {row[0] for row in connection.execute(self._sql.held, (rows,)).fetchall()}
 
-        def renew(connection: sqlite3.Connection) -> set[int]:
+        def renew(connection: Connection) -> set[int]:
             values = (rows, self._clock.boot_now() + (lease or 0), self._clock.now())
             return {row[0] for row in connection.execute(self._sql.renew, values).fetchall()}
 
@@ -89,7 +88,7 @@ class SettleAndClaim:
     def _sweep_and_plan(self, requests: Sequence[ClaimRequest]) -> list[tuple[ClaimRequest, list[ClaimGroup]]]:
         """Return where to claim for each request, after due and expired jobs were moved."""
 
-        def plan(connection: sqlite3.Connection) -> list[ClaimPlan]:
+        def plan(connection: Connection) -> list[ClaimPlan]:
             times = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
             return [self._scanner.scan(connection, request, times) for request in requests]
 
@@ -100,7 +99,7 @@ class SettleAndClaim:
         return [(request, plan.groups) for request, plan in zip(requests, plans, strict=True) if plan.groups]
 
     def _claim(
-        self, connection: sqlite3.Connection, request: ClaimRequest, groups: list[ClaimGroup], already: Counter[str]
+        self, connection: Connection, request: ClaimRequest, groups: list[ClaimGroup], already: Counter[str]
     ) -> list[Claimed]:
         """already: how many jobs of each queue other requests have claimed in the same transaction."""
         claimed: list[Claimed] = []
@@ -128,7 +127,7 @@ class SettleAndClaim:
         return claimed
 
     def _settle_all(
-        self, connection: sqlite3.Connection, settlements: Sequence[Settlement]
+        self, connection: Connection, settlements: Sequence[Settlement]
     ) -> tuple[list[Settlement], list[tuple[Settlement, Settlement]]]:
         """Return the settlements whose lease was lost, and those that were settled differently than requested."""
         successes, continuations, others = list[Settlement](), list[Settlement](), list[Settlement]()
@@ -146,7 +145,7 @@ class SettleAndClaim:
         lost += [one for one, instead in actual if instead is None]
         return lost, [(one, instead) for one, instead in actual if instead is not None and instead is not one]
 
-    def _succeed_all(self, connection: sqlite3.Connection, some: Sequence[Settlement]) -> int:
+    def _succeed_all(self, connection: Connection, some: Sequence[Settlement]) -> int:
         """Settle successes, many with one statement. Return how many were settled."""
         settled = 0
         for begin in range(0, len(some), MAX_ROWS):

@@ -1,0 +1,189 @@
+"""What the parts that both stores share need of a database: connections, transactions, and the SQL that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
+
+from .statements import Statements
+
+if TYPE_CHECKING:
+    from ..clock import Clock
+    from .process_locks import ProcessLocks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Work = Callable[[Any], T]
+
+
+class Result(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Connection(Protocol):
+    """A connection in a transaction. Values are bound by `?` or by `:name`, in the statements of both stores."""
+
+    def execute(self, statement: str, values: Any = ..., /) -> Result: ...
+
+
+class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each member of a group
+    """Work that one statement can do for several requests."""
+
+    max_combined: int
+
+    def __call__(self, connection: Any, /) -> T:
+        raise NotImplementedError
+
+    def run_combined(self, connection: Any, works: list[Any], /) -> list[T]:
+        """Run all works, which are of this class, or none. Return their results in the same order."""
+        raise NotImplementedError
+
+
+class Dialect(Protocol):
+    """The SQL that differs between the databases, in statements that are put together from filters and columns."""
+
+    is_same: str
+    """The operator that compares two values of which either may be NULL."""
+
+    def __hash__(self) -> int: ...
+
+    def listed(self, name: str, kind: Literal["text", "integer"]) -> str:
+        """Return a subquery of the values in a bound JSON array."""
+        ...
+
+    def element(self, row: str, index: int) -> str:
+        """Return an element of the JSON array that is a row of a bound JSON array."""
+        ...
+
+    def using(self, table: str, index: str) -> str:
+        """Return the table as a source of rows that are found by this index."""
+        ...
+
+    def encoded(self, column: str) -> str:
+        """Return a column of text as bytes."""
+        ...
+
+    def inserted_id(self, cursor: Any) -> int:
+        """Return the id of the row that a statement has inserted."""
+        ...
+
+    def is_constraint_error(self, error: Exception) -> bool:
+        """Return whether the database refused a row because of a constraint."""
+        ...
+
+
+class DamageGuard(Protocol):
+    """Makes a function that does the same although rows are damaged. It must not store values of users."""
+
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+class SharedDatabase(Protocol):
+    """A database of either kind: it runs work on a connection."""
+
+    has_workers: bool
+    """Whether this process has a worker on this database."""
+
+    @property
+    def actor(self) -> str:
+        """The name of this process in the history. It changes after a fork."""
+        ...
+
+    @property
+    def sql(self) -> Statements: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def locks(self) -> ProcessLocks: ...
+
+    @property
+    def tables(self) -> str:
+        """What the names of all tables begin with: the schema, if there is one, and the prefix."""
+        ...
+
+    # --- reading ---
+
+    def read(self, work: Work[T], /) -> T: ...
+
+    def read_snapshot(self, work: Work[T], /) -> T:
+        """Run reads that all see the same snapshot."""
+        ...
+
+    def rows(self, statement: str, values: Any = (), /) -> list[Any]: ...
+
+    # --- writing ---
+
+    def run(self, work: Work[T], /, *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
+        """Run the work in a transaction that is committed when this returns.
+
+        durable: and flushed to disk. atomic: it is a single statement, or several of which at most one writes.
+        wakes: those who wait should look.
+        """
+        ...
+
+    def run_in_this_thread(self, work: Work[T], /) -> T:
+        """As `run` with durable, for work that must run in the calling thread."""
+        ...
+
+    def run_in(self, conn: Any, work: Work[T], size: int = 0, /) -> T:
+        """Run the work in the caller's transaction, or, if conn is None, in one that is on disk when this returns.
+
+        size: bytes of payload, for the check of free disk space.
+        """
+        ...
+
+    def run_in_transaction(self, transaction: Any, work: Work[T], /) -> T:
+        """Run the work inside an open transaction of `transaction()`."""
+        ...
+
+    def in_batches(self, work: Work[int], limit: int | None = None, /) -> int:
+        """Run the work in short transactions until it returns 0, or the sum has reached the limit. Return the sum."""
+        ...
+
+    def change(self, statement: str, values: Any, /, durable: bool = False) -> int:
+        """Run one statement. Return how many rows it changed."""
+        ...
+
+    def is_open(self, conn: Any, /) -> bool:
+        """Return whether a value passed as `conn=` still has a transaction that can be used."""
+        ...
+
+    def require_space(self, size: int, /) -> None:
+        """Raise unless there is room for a payload of this size, and for settling what runs."""
+        ...
+
+    def require_blob_space(self, size: int, /) -> None:
+        """Raise unless there is room for a blob of this size beside the database."""
+        ...
+
+    def wait_as_worker(self) -> None:
+        """Wait longer for locks from now on: no user waits for a process that runs jobs."""
+        ...
+
+    # --- waiting ---
+
+    def commits_seen(self) -> int: ...
+
+    def wait(self, seen: int, timeout: float, /) -> None:
+        """Wait until any process commits, or the timeout."""
+        ...
+
+    def wake(self) -> None:
+        """Make `wait` return in all threads of this process."""
+        ...
+
+    def deaths_seen(self) -> int:
+        """Return a number that grows when a worker may have died."""
+        ...
