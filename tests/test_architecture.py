@@ -39,7 +39,6 @@ PURE = [
     "text",
     "blobs",
     "fold",
-    "histogram",
     "lazy",
     "serialize",
 ]

@@ -12,7 +12,7 @@ from holdfast import Cancel, Context, Fail, Holdfast, Retry, Snooze
 from holdfast.clock import SECOND
 from holdfast.contrib.metrics import METRICS, OTHERS
 from holdfast.contrib.prometheus import make_registry
-from holdfast.histogram import BOUNDS
+from holdfast.fold import BOUNDS
 from holdfast.testing import FakeClock
 from support.folding import fold_all
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.fold import (
     ATTEMPT,
+    BOUNDS,
+    BUCKETS,
     ENQUEUED,
     FINAL_OUTCOMES,
     MINUTE,
@@ -26,9 +28,12 @@ from holdfast.fold import (
     GroupRow,
     Sums,
     Total,
+    bucket_of,
+    cumulative,
     fold,
+    lower_bound,
+    percentile,
 )
-from holdfast.histogram import BOUNDS, BUCKETS, bucket_of, cumulative, lower_bound, percentile
 from holdfast.model.job import STATUSES
 from holdfast.store.statistics import Zone, _rows
 

@@ -18,11 +18,10 @@ from ..codec import encode, encode_state
 from ..context import Completion, Context
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation
 from ..failure import ErrorTable
-from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, Links, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerStatus
-from ..model.workflow import Links
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.protocol import Store

@@ -10,9 +10,9 @@ from msgspec import Struct
 from .. import validate
 from ..clock import SECOND
 from ..errors import JobNotFound
-from ..model.blocker import Blocker, Blockers, JobDetails
 from ..model.job import JobRecord, Status
 from ..model.worker import WorkerRecord, WorkerStatus
+from ..model.workflow import Blocker, Blockers, JobDetails
 from ..store.protocol import Store
 from ..text import ahead, error, listed, moment, numbered, plural, short, span, subject, whole, word
 

@@ -14,8 +14,7 @@ from msgspec import Struct, json
 from .. import validate
 from ..clock import SECOND, as_datetime
 from ..errors import InvalidInput, InvalidTask
-from ..model.job import DEFAULT_MAX_ATTEMPTS, OnConflict
-from ..model.workflow import ON_BLOCKER_FAILURE, OnBlockerFailure
+from ..model.job import DEFAULT_MAX_ATTEMPTS, ON_BLOCKER_FAILURE, OnBlockerFailure, OnConflict
 from ..retry_policies import RetryPolicy, backoff, retry_policy
 from .job import Job
 from .workflows import Batch, Chain, batch_id

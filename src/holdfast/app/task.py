@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from .. import validate
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..model.job import FailedJob, NewJob
+from ..model.job import FailedJob, Links, NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
-from ..model.workflow import Links
 from ..retry_policies import RetryPolicy
 from .job import Job
 from .options import LINK_OPTIONS, TASK_FIELDS, EnqueueOptions, TaskDecoratorOptions, TaskOptions, checked

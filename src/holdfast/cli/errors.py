@@ -16,8 +16,7 @@ from ..errors import (
     ScheduleNotFound,
     StoreError,
 )
-from .output import clean, clean_lines
-from .streams import WatchedOutput, discard, open_missing, write_stderr
+from .output import WatchedOutput, clean, clean_lines, discard, open_missing, write_stderr
 
 
 class Exit(IntEnum):

@@ -10,7 +10,7 @@ from msgspec import Struct
 from .. import fold, validate
 from ..clock import SECOND
 from ..errors import InvalidInput
-from ..histogram import BOUNDS, cumulative
+from ..fold import BOUNDS, cumulative
 from ..model.stats import Totals
 from ..supervisor import Holdfast
 

@@ -12,12 +12,11 @@ States, and how a job moves between them:
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Flag, StrEnum, auto
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 from msgspec import Struct
 
 from ..failure import Failure
-from .workflow import Links
 
 
 class Status(StrEnum):
@@ -39,6 +38,8 @@ STATUSES: frozenset[str] = frozenset(Status)
 TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in the schema are the same
 OnConflict = Literal["return", "replace"]
+OnBlockerFailure = Literal["hold", "fail", "cancel", "run"]
+ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
 T = TypeVar("T")
 Transition = Literal["succeed", "retry", "fail", "stop", "snooze", "interrupt", "give_back", "release", "unfit"]
 _PAYLOADS = frozenset({"args", "result", "state", "arguments", "named_arguments", "new_job"})
@@ -54,6 +55,20 @@ class Redacted(Struct, frozen=True):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
         return f"{type(self).__name__}({fields})"
+
+
+class Links(Struct, frozen=True):
+    """The relations of a new job to others."""
+
+    after: tuple[int, ...] = ()  # ids of jobs; it waits for their chains
+    on_blocker_failure: OnBlockerFailure = "hold"
+    batch_id: int | None = None
+    external: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the job starts out blocked."""
+        return self.external or bool(self.after)
 
 
 class NewJob(Redacted, frozen=True):

@@ -1,29 +1,15 @@
-"""Relations between jobs: blockers, chains and batches. Pure data."""
+"""Relations between jobs: blockers, chains and batches. Pure data; times are microseconds."""
 
 from typing import Literal, get_args
 
 from msgspec import Struct
 
-OnBlockerFailure = Literal["hold", "fail", "cancel", "run"]
+from .job import JobRecord, Status
+
 BatchState = Literal["open", "running", "done", "abandoned"]
 """open: members can be added. running: sealed, with unfinished members. done: all have finished. abandoned: sealed
 although its block had not ended; it is also running or done."""
 BATCH_STATES: frozenset[str] = frozenset(get_args(BatchState))
-ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
-
-
-class Links(Struct, frozen=True):
-    """The relations of a new job to others."""
-
-    after: tuple[int, ...] = ()  # ids of jobs; it waits for their chains
-    on_blocker_failure: OnBlockerFailure = "hold"
-    batch_id: int | None = None
-    external: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether the job starts out blocked."""
-        return self.external or bool(self.after)
 
 
 class BatchRecord(Struct, frozen=True):
@@ -48,3 +34,49 @@ class Deletion(Struct, frozen=True):
     ids: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()  # unfinished jobs that wait for the chain: nothing was deleted
     running: tuple[int, ...] = ()
+
+
+class Blocker(Struct, frozen=True):
+    """A chain that a job waits for or waited for, with the state of its last job. `id` is None if it was deleted."""
+
+    chain_id: int
+    outcome: str | None  # the final status, once it does not block the job any more
+    id: int | None
+    task: str | None
+    status: Status | None
+    chain_index: int | None
+    external: int | None
+    timeout_at: int | None
+    error_code: str | None
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome is None
+
+
+class Blockers(Struct, frozen=True):
+    """The chains that a job waits for or waited for."""
+
+    found: list[Blocker]
+    total: int  # number of chains
+    holding: int  # number of chains that still block the job
+
+
+class JobDetails(Struct, frozen=True):
+    """A job, its last transition, and what it waits for."""
+
+    record: JobRecord
+    transition: str  # the last transition
+    actor: str | None  # of the last transition
+    reason: str | None  # of the last transition
+    lease_left: int | None  # time until the lease expires; negative if it has expired
+    paused: bool  # whether its queue is paused
+    unresolved: bool  # a job has finished whose waiting jobs were not released yet
+    behind: list[Blocker]  # indirect blockers of a blocked job, most urgent first
+
+
+class WaitingJobs(Struct, frozen=True):
+    """Jobs that wait for a chain or waited for it."""
+
+    found: list[JobRecord]
+    total: int

@@ -13,8 +13,7 @@ from msgspec import Struct
 from .. import validate
 from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
 from ..errors import InvalidInput
-from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT
-from ..histogram import percentile
+from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT, percentile
 from ..model.job import Criteria
 from ..model.stats import Counts, Storage
 from ..model.worker import WorkerStatus

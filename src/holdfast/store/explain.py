@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ..model.blocker import Blocker, JobDetails
 from ..model.job import JobRecord
+from ..model.workflow import Blocker, JobDetails
 from .claim import START, WINDOW_STEPS
 from .database import Connection, SharedDatabase
 from .read import get_record

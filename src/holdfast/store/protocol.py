@@ -22,7 +22,6 @@ from ..model.job import Sweep
 
 if TYPE_CHECKING:
     from ..clock import Clock
-    from ..model.blocker import Blockers, JobDetails, WaitingJobs
     from ..model.job import (
         Claimed,
         ClaimRequest,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
         WaitingJob,
     )
     from ..model.worker import WorkerRecord, WorkerStatus
-    from ..model.workflow import BatchRecord, BatchState, Deletion
+    from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
     from .prune import Prune
     from .waiters import Waiters
 

@@ -14,9 +14,8 @@ import msgspec
 
 from ..errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobNotFound, StoreError
 from ..failure import shorten
-from ..model.blocker import Blocker, Blockers, WaitingJobs
-from ..model.job import STATUSES, Cursor, Inserted, JobRecord, NewJob
-from ..model.workflow import BatchRecord, BatchState, Deletion, Links
+from ..model.job import STATUSES, Cursor, Inserted, JobRecord, Links, NewJob
+from ..model.workflow import BatchRecord, BatchState, Blocker, Blockers, Deletion, WaitingJobs
 from .blobs import Blobs
 from .database import Connection, SharedDatabase
 from .job_columns import statement, values

@@ -55,7 +55,7 @@ def read_health_metrics(
 ) -> HealthMetrics:
     """Return what a health check needs, of the last `window` seconds."""
     from ..store.sqlite.diagnose import OfflineDatabase
-    from ..upkeep.doctor.health import since_minute
+    from ..upkeep.doctor.doctor import since_minute
 
     clock = clock or SystemClock()
     database = OfflineDatabase(url, validate.prefix(prefix), clock)

@@ -1,11 +1,10 @@
 """Helpers for tests of programs that use Holdfast."""
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
-from .clock import FakeClock
 from .crash import CrashPoint, crash_at_every_point, crash_point
 from .drain import Drained, drain
 from .inline import inline
-from .runner import Ran
+from .runner import FakeClock, Ran
 from .temporary import on_connection, on_temporary_database
 
 __all__ = [

@@ -19,8 +19,8 @@ from .. import validate
 from ..app import App
 from ..errors import InvalidInput
 from ..store.protocol import StatementKind
-from .clock import FakeClock
 from .drain import drain
+from .runner import FakeClock
 from .temporary import on_database
 
 DATABASE_FILES = ("", "-wal", "-shm", "-workers")

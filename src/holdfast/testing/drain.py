@@ -14,8 +14,7 @@ from ..clock import SECOND
 from ..errors import InvalidInput
 from ..model.job import ClaimRequest, Criteria, JobRecord, Settlement
 from ..worker.failure_reporter import FailureReporter
-from .clock import FakeClock
-from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
+from .runner import FakeClock, Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 if TYPE_CHECKING:
     from ..app.options import Seconds

@@ -1,4 +1,4 @@
-"""Run one attempt in the calling thread, as a worker would, and settle it."""
+"""Run one attempt in the calling thread, as a worker would, and settle it. A clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..worker.attempt import Attempt
 from ..worker.executor import Executor
 from ..worker.job_log import JobLog
 from ..worker.outcomes import OutcomeMapper
-from .clock import FakeClock
 
 Ending = Literal["succeeded", "retried", "snoozed", "failed", "cancelled", "returned", "lost"]
 ENDINGS: dict[Transition, Ending] = {
@@ -156,3 +155,32 @@ def never_idle(ran: Sequence[Ran], advice: str) -> NeverIdle:
     else:
         cause = f"{len(attempts)} jobs of {task} ran, up to job {max(attempts)}, as if each enqueued the next"
     return NeverIdle(f"stopped after {len(ran)} attempts with jobs still to run: {cause}. {advice}")
+
+
+class FakeClock:
+    """A wall clock and a boot clock for tests. Pass it as `Holdfast(clock=…)`."""
+
+    def __init__(self, now: int = 1_700_000_000 * SECOND, boot_id: str = "boot-1") -> None:
+        self._now, self._boot_now, self._boot_id = now, 1000 * SECOND, boot_id
+
+    def now(self) -> int:
+        return self._now
+
+    def boot_now(self) -> int:
+        return self._boot_now
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self._now += round(seconds * SECOND)
+        self._boot_now += round(seconds * SECOND)
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forwards or backwards. No time passes."""
+        self._now += round(seconds * SECOND)
+
+    def reboot(self, boot_id: str = "boot-2") -> None:
+        """Reboot the machine: the boot clock restarts, the wall clock goes on."""
+        self._boot_now, self._boot_id = 10 * SECOND, boot_id

@@ -15,8 +15,8 @@ from ..app import App
 from ..clock import Clock
 from ..errors import InvalidInput
 from ..store.protocol import StatementObserver
-from .clock import FakeClock
 from .drain import store_declared
+from .runner import FakeClock
 
 A = TypeVar("A", bound=App)
 

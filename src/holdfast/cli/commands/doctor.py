@@ -150,7 +150,7 @@ def health(
     """
     import socket
 
-    from ...upkeep.doctor.health import Limits, assess
+    from ...upkeep.doctor.doctor import Limits, assess
 
     metrics = _metrics(database, window, list(queue) or None)
     result = assess(metrics, Limits(**limits, host=socket.gethostname() if here else None))
@@ -163,7 +163,7 @@ def health(
 
 def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) -> "HealthMetrics":
     from ...supervisor.offline_doctor import read_health_metrics
-    from ...upkeep.doctor.health import since_minute
+    from ...upkeep.doctor.doctor import since_minute
 
     location = database.location()
     if location is None:

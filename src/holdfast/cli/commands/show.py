@@ -14,8 +14,8 @@ from ...app.jobs import HistoryEntry
 from ...app.workflows import BatchProgress
 from ...clock import as_datetime
 from ...errors import BatchNotFound
-from ...model.blocker import Blocker
 from ...model.job import JobRecord
+from ...model.workflow import Blocker
 from ...serialize import to_data
 from ...supervisor import Holdfast
 from ..options import DatabaseOption, complete_jobs, example, job_id, read_options

@@ -19,9 +19,9 @@ from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfte
 from ..connections import caller_connection
 from ..statements import Statements
 from .engine.borrowed import BorrowedEngine
+from .engine.connection import register_forkable
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS
-from .engine.fork import register_forkable
 from .engine.transaction import CompletingTransaction, Transaction, is_open
 from .engine.worker_locks import FileLocks, lock_path
 from .engine.writer import EngineClosedForFork, Work, Writer

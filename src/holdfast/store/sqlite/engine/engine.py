@@ -26,6 +26,7 @@ from .connection import (
     ObservedConnection,
     connect,
     connect_as,
+    leak,
     require_usable_sqlite,
     use_wal,
 )
@@ -33,7 +34,6 @@ from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
 from .file_users import LogAlarm
 from .files import FreeSpace, OpenFiles, prepare_file
-from .fork import leak
 from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (
     K,
@@ -326,7 +326,7 @@ class Engine:
         self.watcher.close()
 
     def close_for_fork(self, timeout: float) -> bool:
-        """Close everything. Return False if a thread still uses the database after the timeout: see fork.py."""
+        """Close everything. Return False if a thread still uses the database after the timeout: see connection.py."""
         if self.writer.is_reserved_by_this_thread():
             return False
         with self.writer.exclusive(timeout) as acquired:
