@@ -12,7 +12,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import InvalidTask
 from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
-from holdfast.worker.failure_reporter import FailureReporter
+from holdfast.worker.housekeeping import FailureReporter
 from support.backend import Backend
 from support.running_worker import RunningWorker, comes_true, drain, eventually, let_time_run_out
 

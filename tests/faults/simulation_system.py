@@ -22,7 +22,7 @@ import holdfast
 from holdfast.store import process_locks
 from holdfast.store.sqlite.engine import connection, self_wait, watcher, worker_locks
 from holdfast.store.sqlite.engine.transaction import LentConnection
-from holdfast.worker import signals
+from holdfast.worker import worker as worker_module
 
 from .simulation_machine import (
     SECOND_NS,
@@ -265,7 +265,7 @@ class EventLoop(asyncio.BaseEventLoop):
 
 
 class WakeUp:
-    """Stands for worker.signals.WakeUp, which is a pair of sockets."""
+    """Stands for worker.worker.WakeUp, which is a pair of sockets."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine, self._is_notified = machine, False
@@ -440,7 +440,7 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         (secrets, SimpleNamespace(token_hex=token_hex)),
         (sqlite3, _Wrapped(sqlite3, connect=connect)),
         (os, _Wrapped(os, getpid=lambda: machine.current.process.pid)),
-        (signals.WakeUp, lambda: WakeUp(machine)),
+        (worker_module.WakeUp, lambda: WakeUp(machine)),
         (watcher.FileMonitor, lambda: FileMonitor(machine)),
         (worker_locks.lock_file, lock_file),
         (process_locks.is_stopped, is_stopped),

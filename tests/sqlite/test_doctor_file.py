@@ -15,7 +15,7 @@ import pytest
 
 import holdfast.store.sqlite.engine.file_users as file_users
 from holdfast import Holdfast
-from holdfast.supervisor.offline_doctor import check_database
+from holdfast.cli.commands.doctor import check_database
 from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from holdfast import Holdfast
+from holdfast.cli.commands.doctor import check_database
 from holdfast.clock import SystemClock
 from holdfast.model.diagnosis import Diagnosis
 from holdfast.store.sqlite.diagnose import OfflineDatabase
-from holdfast.supervisor.offline_doctor import check_database
 from holdfast.upkeep.doctor.check import Checkup, Finding
 from holdfast.upkeep.doctor.doctor import diagnose
 

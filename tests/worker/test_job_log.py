@@ -9,9 +9,8 @@ import pytest
 
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed, Settlement, Transition
-from holdfast.supervisor.logs import JsonLines, TextLines
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.job_log import LINES_PER_SECOND, JobLog
+from holdfast.worker.job_log import LINES_PER_SECOND, JobLog, JsonLines, TextLines
 
 MILLISECOND = 1000
 NOON = 1_800_000_000_000_000

@@ -17,6 +17,7 @@ from ..clock import SystemClock
 from ..failure import shorten
 from ..worker.attempt import Attempt
 from ..worker.executor import Executor
+from ..worker.job_log import LOG_STYLE, write_logs_to_stderr
 from ..worker.outcomes import OutcomeMapper
 from ..worker.process_pool import (
     STOP_SECONDS,
@@ -30,7 +31,6 @@ from ..worker.process_pool import (
     encode,
 )
 from .load import load_app, load_task, set_up_django
-from .logs import LOG_STYLE, write_logs_to_stderr
 
 TaskLocations = Mapping[str, tuple[str, str]]
 """For each task, its module and its name there."""

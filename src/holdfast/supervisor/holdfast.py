@@ -192,7 +192,7 @@ class Holdfast(App):
         from ..retention import to_json
         from ..upkeep.background import BackgroundPruner
         from ..worker.claiming import parse_queues
-        from ..worker.failure_reporter import FailureReporter
+        from ..worker.housekeeping import FailureReporter
         from ..worker.scheduler import Scheduler
         from ..worker.worker import Worker, WorkerOptions, WorkerParts
 

@@ -23,11 +23,10 @@ from .. import __version__
 from ..errors import WorkerStuck
 from ..failure import shorten
 from ..text import plural, span
-from ..worker.signals import StopSignals, WakeUp
-from ..worker.worker import Worker
+from ..worker.job_log import write_logs_to_stderr
+from ..worker.worker import StopSignals, WakeUp, Worker
 from .holdfast import Holdfast
 from .load import load_app
-from .logs import write_logs_to_stderr
 
 log = logging.getLogger("holdfast.worker")
 INTERRUPTED_EXIT = 75  # EX_TEMPFAIL: jobs were still running at the end of the grace period; they will run again

@@ -13,7 +13,7 @@ from ..app.jobs import all_records
 from ..clock import SECOND
 from ..errors import InvalidInput
 from ..model.job import ClaimRequest, Criteria, JobRecord, Settlement
-from ..worker.failure_reporter import FailureReporter
+from ..worker.housekeeping import FailureReporter
 from .runner import FakeClock, Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from .. import validate
 from ..app import App
 from ..errors import InvalidInput
 from ..model.job import TERMINAL, ClaimRequest, Sweep
-from ..worker.failure_reporter import FailureReporter
+from ..worker.housekeeping import FailureReporter
 from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 T = TypeVar("T")

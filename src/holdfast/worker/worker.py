@@ -1,16 +1,21 @@
-"""The worker: puts its parts together, runs them, and stops in order."""
+"""The worker: puts its parts together, runs them, and stops in order, by a signal (SIGTERM, SIGINT, SIGHUP) too."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+import select
+import signal
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from random import Random
 from time import monotonic, monotonic_ns
-from typing import Literal, Protocol
+from types import FrameType, TracebackType
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -27,13 +32,11 @@ from .claiming import ClaimPlanner, RunTimes, ServedQueue, SkippedJobs
 from .dispatcher import Dispatcher
 from .event_loop import EventLoop
 from .executor import Executor
-from .failure_reporter import FailureReporter
-from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, Housekeeping
+from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, FailureReporter, Housekeeping
 from .job_log import JobLog
 from .outcomes import OutcomeMapper
 from .process_pool import ProcessPool, Spawn
 from .scheduler import Scheduler
-from .signals import StopSignals, WakeUp
 from .thread_pool import ThreadPool
 
 
@@ -406,3 +409,58 @@ class Worker:
         A second call interrupts running jobs.
         """
         self._worker_run.stop()
+
+
+class WakeUp:
+    """A socket pair that interrupts a wait. Unlike a lock, it is safe to use in a signal handler.
+
+    Sockets and not a pipe: sending on a closed socket raises, while the number of a closed pipe may already belong to
+    another file.
+    """
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._receiver, select.POLLIN)
+
+    def notify(self) -> None:
+        with contextlib.suppress(OSError):  # the buffer is full, so it is notified already; or closed
+            self._sender.send(b".")
+
+    def wait(self, seconds: float) -> None:
+        if self._poll.poll(max(0.0, seconds) * 1000):
+            with contextlib.suppress(BlockingIOError):
+                self._receiver.recv(4096)
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StopSignals:
+    """A context in which these signals call `stop`. Does nothing outside of the main thread."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOP_SIGNALS:
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # started by nohup
+                self._previous[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stop()  # only sets a flag and writes to a socket

@@ -1,9 +1,19 @@
-"""`holdfast doctor`: check the database and suggest fixes. `holdfast health`: the short check for scripts."""
+"""`holdfast doctor`: check the database and suggest fixes. `holdfast health`: the short check for scripts.
 
+Without --app, they open the database themselves: it may be damaged, locked or outdated, and nothing is created or
+migrated.
+"""
+
+from __future__ import annotations
+
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ... import validate
+from ...clock import Clock, SystemClock
+from ...errors import StoreError
 from ..errors import Exit
 from ..options import (
     AuditOptions,
@@ -18,6 +28,8 @@ from ..options import (
 from ..output import Cell, document, lines, say, span
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...model.diagnosis import HealthMetrics
     from ...upkeep.doctor.check import Checkup, Finding
 
@@ -63,19 +75,18 @@ def doctor(
     ctx.exit(EXIT_CODES[checkup.severity])
 
 
-def _check(database: DatabaseOption, deep: bool, repair: bool, audit: AuditOptions) -> "Checkup":
+def _check(database: DatabaseOption, deep: bool, repair: bool, audit: AuditOptions) -> Checkup:
     """Check the app's database, or with --db one that may be in any state and is not opened for use."""
     location = database.location()
     if location is None:
         with database.open() as app:
             return app.check(deep=deep, repair=repair, **audit)
-    from ...supervisor.offline_doctor import check_database
 
     url, prefix = location
     return check_database(url, prefix=prefix, deep=deep, repair=repair, **audit)
 
 
-def _print(checkup: "Checkup", verbose: bool) -> None:
+def _print(checkup: Checkup, verbose: bool) -> None:
     for sentence in checkup.repaired:
         say(sentence)
     for finding in checkup.findings:
@@ -84,7 +95,7 @@ def _print(checkup: "Checkup", verbose: bool) -> None:
     say(f"{checkup.summary} Took {span(round(checkup.seconds, 2))}.")
 
 
-def _print_finding(finding: "Finding") -> None:
+def _print_finding(finding: Finding) -> None:
     rows: list[list[Cell | str]] = [
         [Cell(finding.severity, STYLES[finding.severity]), Cell(finding.code, "bold")],
         [finding.meaning],
@@ -161,8 +172,7 @@ def health(
     ctx.exit(Exit.DONE if result.healthy else Exit.NOT_DONE)
 
 
-def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) -> "HealthMetrics":
-    from ...supervisor.offline_doctor import read_health_metrics
+def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) -> HealthMetrics:
     from ...upkeep.doctor.doctor import since_minute
 
     location = database.location()
@@ -171,3 +181,49 @@ def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) 
             return app.store.file.health_metrics(since_minute(app.clock.now(), window), queues)
     url, prefix = location
     return read_health_metrics(url, prefix=prefix, window=window, queues=queues)
+
+
+MIN_FREE_BYTES = 16 * 1024 * 1024  # the default of an app
+
+
+def check_database(
+    url: str,
+    *,
+    prefix: str,
+    deep: bool = False,
+    repair: bool = False,
+    actor: str | None = None,
+    reason: str = "",
+    clock: Clock | None = None,
+) -> Checkup:
+    """Do what `app.check()` does. A repair opens the database as an app does."""
+    from ...store.sqlite.diagnose import OfflineDatabase
+    from ...upkeep.doctor.check import Checkup, most_severe_first
+    from ...upkeep.doctor.doctor import diagnose, not_repaired, refuse_repair
+
+    began, clock = time.monotonic(), clock or SystemClock()
+    findings = diagnose(OfflineDatabase(url, validate.prefix(prefix), clock).diagnose(MIN_FREE_BYTES, deep))
+    if not repair:
+        return Checkup(findings, [], time.monotonic() - began)
+    from ...supervisor.holdfast import Holdfast
+
+    refusal = refuse_repair(findings)
+    if refusal is None:
+        try:
+            with Holdfast(url, prefix=prefix, migrate=False, clock=clock) as app:
+                return app.check(deep=deep, repair=True, actor=actor, reason=reason)
+        except StoreError as error:
+            refusal = not_repaired(str(error).rstrip("."))
+    return Checkup(most_severe_first([*findings, refusal]), [], time.monotonic() - began)
+
+
+def read_health_metrics(
+    url: str, *, prefix: str, window: float, queues: Sequence[str] | None = None, clock: Clock | None = None
+) -> HealthMetrics:
+    """Return what a health check needs, of the last `window` seconds."""
+    from ...store.sqlite.diagnose import OfflineDatabase
+    from ...upkeep.doctor.doctor import since_minute
+
+    clock = clock or SystemClock()
+    database = OfflineDatabase(url, validate.prefix(prefix), clock)
+    return database.health_metrics(since_minute(clock.now(), window), queues)
