@@ -184,6 +184,18 @@ def test_what_is_no_function_with_a_signature_is_no_task(app: Holdfast, function
     assert app.tasks == {}
 
 
+def test_a_lambda_needs_a_name(app: Holdfast) -> None:
+    with told(InvalidTask, "lambda", "name="):
+        app.task(lambda: None)
+    assert app.task(name="nothing")(lambda: None).name == "nothing"
+
+
+def test_the_queues_of_a_worker_must_be_names(app: Holdfast) -> None:
+    app.task(send_mail)
+    with told(InvalidInput, "queues must be text, a list or a dict", "got 5"):
+        app.worker(queues=5)  # type: ignore[arg-type]
+
+
 def test_an_annotation_that_json_cannot_give_back_is_refused_with_the_task(app: Holdfast) -> None:
     def work(value: Any) -> None: ...
 

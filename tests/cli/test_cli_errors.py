@@ -270,7 +270,7 @@ def test_the_version(run: Run) -> None:
 
 def test_an_unknown_command_exits_with_2(run: Run) -> None:
     result = run("job")
-    assert result.exit_code == 2 and "No such command 'job'" in result.stderr
+    assert result.exit_code == 2 and "unknown command 'job'; did you mean 'jobs'?" in result.stderr
 
 
 def test_holdfast_itself_is_imported_without_click_and_rich() -> None:

@@ -118,7 +118,7 @@ def test_wait_raises_for_a_cancelled_job(app: Holdfast, work: Task[[], list[int]
 @pytest.mark.parametrize("timeout", [0, 0.05])
 def test_wait_raises_when_the_time_is_over_and_the_job_goes_on(work: Task[[], list[int]], timeout: float) -> None:
     job = work.enqueue()
-    with pytest.raises(WaitTimeout, match="still ready"):
+    with pytest.raises(WaitTimeout, match=r"still ready \(app.jobs.explain\(1\) says why\)"):
         job.wait(timeout=timeout)
     assert job.refresh().status == "ready"
 

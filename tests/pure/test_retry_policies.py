@@ -142,7 +142,7 @@ def test_a_callable_that_does_not_return_a_number_still_gives_a_delay() -> None:
 
 def test_the_default_is_exponential_with_jitter(tmp_path: Path) -> None:
     with Holdfast(tmp_path / "app.db") as app:
-        policy = app.task(lambda: None).options.retry
+        policy = app.task(name="nothing")(lambda: None).options.retry
     assert first(policy, 3) == [10, 20, 40]
     assert policy(1, MOST) < 10
 

@@ -287,7 +287,7 @@ class Job(Generic[R]):
 
 def still(what: str, job: Job[Any]) -> str:
     """Describe an unfinished job, for WaitTimeout."""
-    hint = f" (app.jobs.explain({job.id}) says why)" if job.status == "blocked" else ""
+    hint = "" if job.status == "running" else f" (app.jobs.explain({job.id}) says why)"
     return f"{what} is still {job.status}{hint}"
 
 

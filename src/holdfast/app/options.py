@@ -317,6 +317,8 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     _refuse_method(function)
     named = dict(given)
     if named.get("name") is None:
+        if function.__name__ == "<lambda>":
+            raise InvalidTask("a lambda has no name to store with its jobs: pass name='…', or define a function")
         named["name"] = function.__name__
     options = TaskOptions(**checked(named, TaskDecoratorOptions.__annotations__))
     if isinstance(options.expires, datetime):

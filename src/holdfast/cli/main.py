@@ -6,6 +6,7 @@ import click
 
 from .. import __version__
 from ..lazy import lazy_imports
+from ..validate import suggest
 from .errors import RootGroup
 from .options import example
 
@@ -47,6 +48,14 @@ class LazyCommands(RootGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(str(suggest(name, COMMANDS, "command")))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ..errors import InvalidInput
 from ..failure import shorten
 from ..model.job import ClaimRequest, Settlement
+from ..validate import shown
 from .attempt import Attempt
 
 SHORT_SECONDS = 0.001
@@ -106,6 +107,8 @@ def parse_queues(queues: Queues | None) -> tuple[ServedQueue, ...] | None:
     if isinstance(queues, Mapping):
         served = [ServedQueue(_name(name), _limit(limit, name)) for name, limit in queues.items()]
     else:
+        if not isinstance(queues, Iterable):
+            raise InvalidInput(f"queues must be text, a list or a dict, like 'mail=4,default', got {shown(queues)}")
         parts = queues.split(",") if isinstance(queues, str) else list(queues)
         served = [part if isinstance(part, ServedQueue) else _parse(part) for part in parts]
     names = [queue.name for queue in served]
