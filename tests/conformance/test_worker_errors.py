@@ -309,3 +309,18 @@ def remember(made: list[Any]) -> Any:
         return made[0]  # type: ignore[no-any-return]
 
     return make
+
+
+def test_statistics_are_added_up_while_many_jobs_finish(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Housekeeping folds because many jobs have finished, several rounds in a row, before a second has passed."""
+    monkeypatch.setattr("holdfast.worker.housekeeping.FOLD_JOBS", -1)
+    monkeypatch.setattr("holdfast.worker.housekeeping.FOLD_BATCH", 1)
+    monkeypatch.setattr("holdfast.store.statistics.FOLD_EVENTS", 2)
+    work = declare(app, "sync")
+    work.enqueue_many([{"n": n} for n in range(JOBS)])
+    with caplog.at_level(logging.ERROR):
+        drain(app)
+    assert app.jobs.count(status="succeeded") == JOBS
+    assert caplog.messages == []

@@ -19,7 +19,7 @@ from .rows import integer, record
 from .statements import Statements, as_json
 
 T = TypeVar("T")
-FOLD_EVENTS = 20_000  # per step
+FOLD_EVENTS = 5_000  # per step: they fit into the cache of a reading connection
 MAX_UNFOLDED_EVENTS = 1_000_000  # with more, a reader folds first
 MAX_UNLOGGED_JOBS = 20_000  # jobs without history that are counted one by one
 UNLOGGED_STATUSES = (

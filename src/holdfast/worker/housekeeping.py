@@ -48,7 +48,7 @@ UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
 REPORT_NS = 1000 * MILLISECOND
 FOLD_JOBS = 4000
-FOLD_BATCH = 10_000  # events; after a step of as many, fold again at once (a step has at most 20,000)
+FOLD_BATCH = 2_500  # events; after a step of as many, fold again at once (a step has at most 5,000)
 BLOCKED_SECONDS = 0.05  # a transaction that is open for longer blocks other writers
 BUSY_TIMEOUT_SECONDS = 0.5
 MAX_BLOCKED_SECONDS = 3.0  # at shutdown
@@ -304,7 +304,7 @@ class Housekeeping:
         if settled - self._settled_at_fold > FOLD_JOBS or self._is_due("fold", FOLD_NS, now):
             self._settled_at_fold = settled
             if self._store.statistics.fold() >= FOLD_BATCH:
-                del self._last["fold"]
+                self._last.pop("fold", None)
                 return 0.0
         return math.inf
 
