@@ -149,5 +149,5 @@ def test_the_default_is_exponential_with_jitter(tmp_path: Path) -> None:
 
 def test_a_task_keeps_the_policy_it_was_given(tmp_path: Path) -> None:
     with Holdfast(tmp_path / "app.db") as app:
-        policy = app.task(retry=[1, 2, 3])(lambda: None).options.retry
+        policy = app.task(name="nothing", retry=[1, 2, 3])(lambda: None).options.retry
     assert first(policy, 3) == [1, 2, 3]

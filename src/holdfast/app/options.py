@@ -317,10 +317,10 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     _refuse_method(function)
     named = dict(given)
     if named.get("name") is None:
-        if function.__name__ == "<lambda>":
-            raise InvalidTask("a lambda has no name to store with its jobs: pass name='…', or define a function")
         named["name"] = function.__name__
     options = TaskOptions(**checked(named, TaskDecoratorOptions.__annotations__))
+    if options.name == "<lambda>":
+        raise InvalidTask("a lambda has no name to store with its jobs: pass name='…', or define a function")
     if isinstance(options.expires, datetime):
         raise InvalidInput(f"expires must be seconds, a timedelta or None for a task, got {options.expires}")
     if options.pool == "process":
