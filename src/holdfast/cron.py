@@ -1,7 +1,7 @@
-"""Compute when a cron expression fires and which of its occurrences are due. Times are microseconds UTC.
+"""Compute when a cron expression fires, which of its occurrences are due, and describe it in words.
 
-Calendar and daylight saving rules are cronsim's: a fixed time that a clock change skips fires right after the gap, a
-fixed time that occurs twice fires once, and a wildcard (`*/10`) follows elapsed time.
+Times are microseconds UTC. Calendar and daylight saving rules are cronsim's: a fixed time that a clock change skips
+fires right after the gap, a fixed time that occurs twice fires once, and a wildcard (`*/10`) follows elapsed time.
 """
 
 import re
@@ -141,6 +141,14 @@ class Cron:
         return (_EPOCH + timedelta(microseconds=bounded)).astimezone(self._zone)
 
 
+def upcoming(expression: str, tz: str, after: int, limit: int) -> list[int]:
+    """Return the next occurrences."""
+    cron, found = occurrences(expression, tz), list[int]()
+    while len(found) < limit and (after := cron.after(after)) != NEVER:
+        found.append(after)
+    return found
+
+
 def checked(expression: Any, tz: Any) -> Cron | Interval:
     """Return when it fires. Raises InvalidInput if that is never."""
     cron = occurrences(expression, tz)
@@ -227,3 +235,139 @@ def _shown(value: str) -> str:
 
 def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
+
+
+# --- in words ---
+
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+_DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_ORDINALS = {"1": "first", "2": "second", "3": "third", "4": "fourth", "5": "fifth"}
+_UNITS = {"s": "second", "m": "minute", "h": "hour", "d": "day"}
+_MAX_TIMES = 6
+
+
+def in_words(expression: str) -> str:
+    """Return when it fires: `30 6 * * MON-FRI` is "at 06:30, on Monday to Friday". Raises InvalidInput."""
+    occurrences(expression)
+    text = expression.strip().lower()
+    if text.startswith(EVERY):
+        amount, unit = int(text.removeprefix(EVERY).strip()[:-1]), _UNITS[text[-1]]
+        return f"every {unit}" if amount == 1 else f"every {amount:,} {unit}s"
+    minute, hour, day, month, weekday = ALIASES.get(text, text).split()
+    time, days = _time_in_words(minute, hour), _days_in_words(day, weekday)
+    if not days and month == "*" and time.startswith("at "):
+        days = "every day"
+    return ", ".join(part for part in (time, days, _months_in_words(month)) if part)
+
+
+def _time_in_words(minute: str, hour: str) -> str:
+    if minute.isdecimal() and all(one.isdecimal() for one in hour.split(",")) and hour.count(",") < _MAX_TIMES:
+        return f"at {_listed([f'{int(one):02}:{int(minute):02}' for one in hour.split(',')])}"
+    if minute == "0" and (step := _step_of(hour, 24)):
+        return f"every {step} hours"
+    if minute == "0" and hour == "*":
+        return "every hour"
+    if minute == "*":
+        minutes = "every minute"
+    elif step := _step_of(minute, 60):
+        minutes = f"every {step} minutes"
+    else:
+        minutes = f"{'every hour ' if hour == '*' else ''}at {_values(minute, 'minute')}"
+    return minutes if hour == "*" else f"{minutes}, in {_values(hour, 'hour')}"
+
+
+def _days_in_words(day: str, weekday: str) -> str:
+    of_month, of_week = _month_days(day), _week_days(weekday)
+    if of_month and of_week:
+        # As in Vixie cron: if one of the two begins with *, both must match; otherwise one is enough.
+        both = day.startswith("*") or weekday.startswith("*")
+        return f"{of_month}, {'and only' if both else 'and'} {of_week}"
+    return of_month or of_week
+
+
+def _month_days(day: str) -> str:
+    if day == "*":
+        return ""
+    last = {"l": "on the last day of the month", "lw": "on the last working day of the month"}
+    return last.get(day) or f"on {_values(day, 'day')} of the month"
+
+
+def _week_days(weekday: str) -> str:
+    if weekday == "*":
+        return ""
+    found = []
+    for part in weekday.split(","):
+        name, _, nth = part.partition("#")
+        if nth:
+            found.append(f"the {_ORDINALS[nth]} {_day(name)} of the month")
+        elif part.endswith("l"):
+            found.append(f"the last {_day(part[:-1])} of the month")
+        elif "/" in part:
+            return f"on days of the week {weekday}"
+        else:
+            found.append(" to ".join(map(_day, part.split("-"))))
+    return f"on {_listed(found)}"
+
+
+def _months_in_words(month: str) -> str:
+    if month == "*":
+        return ""
+    if "/" in month:
+        return f"in {_values(month, 'month')}"
+    return f"in {_listed([' to '.join(map(_month, part.split('-'))) for part in month.split(',')])}"
+
+
+def _values(field: str, noun: str) -> str:
+    """Describe a list of values, ranges and steps: `1,5-9` is "minutes 1 and 5 to 9"."""
+    found = []
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        low, _, high = span.partition("-")
+        between = f"{low} to {high}" if high else f"{low} on"
+        shown = "" if span == "*" else f"from {between}" if step else between if high else low
+        found.append(f"every {_ordinal(step)} {shown}".strip() if step else shown)
+    is_one = field.isdecimal() or (len(found) == 1 and found[0].startswith("every") and field.startswith("*"))
+    if is_one and field.startswith("*"):
+        return f"{found[0]} {noun}"
+    return f"{noun}{'' if is_one else 's'} {_listed(found)}"
+
+
+def _step_of(field: str, whole: int) -> int | None:
+    """Return 5 for `*/5`, if these steps are equal also from one hour or day to the next."""
+    head, _, step = field.partition("/")
+    return int(step) if head == "*" and step.isdecimal() and int(step) > 1 and whole % int(step) == 0 else None
+
+
+def _day(text: str) -> str:
+    return _DAYS[int(text)] if text.isdecimal() else next(name for name in _DAYS if name.lower().startswith(text))
+
+
+def _month(text: str) -> str:
+    return (
+        _MONTHS[int(text) - 1]
+        if text.isdecimal()
+        else next(name for name in _MONTHS if name.lower().startswith(text))
+    )
+
+
+def _ordinal(step: str) -> str:
+    number = int(step)
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -118,6 +118,13 @@ class BatchNotFound(HoldfastError, LookupError):
     """No batch has this id. It never existed, was pruned, or was made in a transaction that was rolled back."""
 
 
+class WorkerNotFound(HoldfastError, LookupError):
+    """No worker has this id. The last hundred that ended are known.
+
+    To do: Look at `app.observe.workers()`.
+    """
+
+
 class BatchEnded(HoldfastError):
     """`using(batch=…)`: the batch is done, so it takes no more members.
 

@@ -33,7 +33,8 @@ SHAPES = {
          "progress_text"),
     ),
     "Schedule": Shape(
-        ("name", "cron", "tz", "task", "queue", "paused", "next_at", "last_at", "last_job_id", "missed", "source"),
+        ("name", "cron", "tz", "task", "queue", "paused", "next_at", "last_at", "last_job_id", "missed", "source",
+         "in_words"),
     ),
     "Blocker": Shape(("id", "task", "status", "chain_id", "holds", "error_code")),
     "BatchProgress": Shape(extra=("finished", "state")),

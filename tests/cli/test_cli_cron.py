@@ -13,6 +13,7 @@ Run = Callable[..., Result]
 Data = Callable[..., Any]
 
 KEYS = ["name", "cron", "tz", "task", "queue", "paused", "next_at", "last_at", "last_job_id", "missed", "source"]
+KEYS += ["in_words"]
 
 
 @pytest.fixture

@@ -183,3 +183,16 @@ def test_json_is_one_line_in_a_pipe(jobs: dict[str, int], on: Run) -> None:
     for command in (["jobs"], ["show", "1"], ["queues"]):
         (line,) = on(*command, "--json").stdout.splitlines()
         json.loads(line)
+
+
+def test_the_inbox_lists_what_waits_for_a_decision(app: Holdfast, on: Run, data: Data) -> None:
+    assert "Nothing waits for a decision" in on("inbox").stderr
+    job = app.external("approve", {"amount": 7}, queue="people")
+    app.external("approve", {"amount": 8})
+    text = on("inbox").stdout
+    assert all(word in text for word in ("approve", "people", '{"amount":7}', '{"amount":8}'))
+    first = on("inbox", "--limit", "1")
+    assert '{"amount":7}' not in first.stdout and "--cursor" in first.stderr
+    app.jobs.complete(job.id, True)
+    (waiting,) = data("inbox")["jobs"]
+    assert (waiting["args"], waiting["timeout_at"]) == ({"amount": 8}, None)

@@ -24,6 +24,7 @@ def test_the_overview_counts_tasks_and_messages(jobs: dict[str, int], app: Holdf
     inbox, mail, slow = data("queues")["queues"]
     assert list(inbox) == [
         "name", "ready", "scheduled", "blocked", "running", "failed", "oldest_ready_age", "paused",
+        "paused_at", "paused_by", "pause_reason",
     ]  # fmt: skip
     assert inbox["oldest_ready_age"] >= 0 and mail["oldest_ready_age"] is None
     assert (inbox["paused"], slow["paused"]) == (False, True)

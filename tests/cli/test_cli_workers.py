@@ -18,7 +18,7 @@ Data = Callable[..., Any]
 
 KEYS = [
     "id", "state", "alive", "running", "concurrency", "pid", "host", "queues", "started_at", "heartbeat_at",
-    "ended_at", "ending",
+    "ended_at", "ending", "limits", "version", "memory", "stop_at",
 ]  # fmt: skip
 
 DIES = """
@@ -82,3 +82,16 @@ def test_no_workers(app: Holdfast, on: Run) -> None:
     result = on("workers")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "No workers are running. Start one: holdfast worker module:app.\n"
+
+
+def test_a_worker_is_asked_to_stop_by_its_id(app: Holdfast, on: Run, work: Any) -> None:
+    with RunningWorker(app) as running:
+        id = running.worker.id
+        done = on("workers", "stop", id, "--actor", "ada", "--reason", "new kernel")
+        assert (done.exit_code, done.stdout) == (0, f"Asked worker {id} to stop.\n")
+        running.report()
+    again = on("workers", "stop", id)
+    assert (again.exit_code, again.stdout) == (1, f"Worker {id} has ended, or was asked before.\n")
+    unknown = on("workers", "stop", "nobody")
+    assert unknown.exit_code == 4
+    assert "there is no worker 'nobody'" in unknown.stderr

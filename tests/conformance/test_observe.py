@@ -266,3 +266,32 @@ def test_a_task_without_a_name_is_refused_by_the_database(app: Holdfast, sql: Sq
 def test_since_must_be_a_time(app: Holdfast, since: Any) -> None:
     with pytest.raises(InvalidInput, match="timedelta"):
         app.observe.throughput(since=since)
+
+
+def test_failures_have_a_trend_over_equal_parts_of_the_period(app: Holdfast, clock: FakeClock) -> None:
+    broken = app.task(name="broken", max_attempts=1)(lambda: 1 / 0)
+    other = app.task(name="other", max_attempts=1)(lambda: [][0])
+    for failures in (3, 0, 2):
+        broken.enqueue_many([{}] * failures)
+        drain(app)
+        clock.advance(20 * 60)
+    other.enqueue()
+    drain(app)
+    found = {one.task: one.trend for one in app.observe.failures(timedelta(hours=2), parts=6)}
+    assert {task: (len(trend), sum(trend)) for task, trend in found.items()} == {"broken": (6, 5), "other": (6, 1)}
+    assert [count for count in found["broken"] if count] == [3, 2]
+    assert found["other"][-1] == 1, "the last part is now"
+    app.store.statistics.fold()
+    assert {one.task: one.trend for one in app.observe.failures(timedelta(hours=2), parts=6)} == found
+    assert [one.trend for one in app.observe.failures()] == [[], []]
+    assert {one.task: sum(one.trend) for one in app.observe.failures(parts=24)} == {"broken": 5, "other": 1}
+    with pytest.raises(InvalidInput, match="parts"):
+        app.observe.failures(parts=-1)
+
+
+def test_throughput_counts_what_was_enqueued(app: Holdfast) -> None:
+    work = app.task(name="work")(lambda: None)
+    work.enqueue_many([{}] * 3)
+    work.using(delay=60).enqueue()
+    drain(app)
+    assert [(one.task, one.enqueued, one.succeeded) for one in app.observe.throughput()] == [("work", 4, 3)]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Holdfast
+from holdfast.clock import as_datetime
 from holdfast.errors import InvalidInput
 from holdfast.model.job import Claimed
 from holdfast.model.stats import QueueOverview
@@ -64,3 +65,17 @@ def test_count_takes_the_filters_of_list(app: Holdfast) -> None:
     assert app.jobs.count(task="work") == 0
     with pytest.raises(InvalidInput, match="unknown filter"):
         app.jobs.count(quue="a")  # type: ignore[call-arg]
+
+
+def test_a_paused_queue_tells_since_when_by_whom_and_why(app: Holdfast, clock: FakeClock) -> None:
+    app.queue("mail").pause(actor="ada", reason="smtp is down")
+    since = clock.now()
+    clock.advance(60)
+    (found,) = app.queues()
+    assert (found.paused, found.paused_at) == (True, as_datetime(since))
+    assert (found.paused_by, found.pause_reason) == ("ada", "smtp is down")
+    app.queue("mail").resume()
+    (found,) = app.queues()
+    assert (found.paused, found.paused_at, found.paused_by, found.pause_reason) == (False, None, None, None)
+    app.queue("mail").pause(actor="bob")
+    assert (app.queues()[0].paused_by, app.queues()[0].pause_reason) == ("bob", None)

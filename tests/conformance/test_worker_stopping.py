@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.errors import InvalidInput, StoreClosed
+from holdfast.errors import InvalidInput, StoreClosed, WorkerNotFound
 from holdfast.model.job import SettledAndClaimed
 from support.running_worker import RunningWorker, comes_true, drain, eventually, left, outcomes
 
@@ -292,3 +292,28 @@ def test_a_worker_in_the_main_thread_restores_the_signal_handlers(live: Holdfast
     live.worker(until_idle=True).run()
     assert job.refresh().result == "done"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_worker_that_is_asked_to_stop_finishes_its_job_and_ends(live: Holdfast, holding: Holding) -> None:
+    first = holding.task.enqueue()
+    with RunningWorker(live, concurrency=1) as running:
+        comes_true(holding.started)
+        second = holding.task.enqueue()
+        assert live.stop_worker(running.worker.id, actor="ada", reason="new kernel")
+        assert not live.stop_worker(running.worker.id), "once is enough"
+        (worker,) = [one for one in live.observe.workers() if one.alive]
+        assert worker.stop_at is not None
+        eventually(lambda: running.worker._worker_run._stopping)
+        holding.release.set()
+        running.report()
+    assert (first.refresh().status, second.refresh().status) == ("succeeded", "ready")
+    (event,) = [one for one in live.observe.last_events() if one.event == "stop_requested"]
+    assert (event.actor, event.detail) == ("ada", {"worker": worker.id, "reason": "new kernel"})
+    assert not live.stop_worker(worker.id), "it has ended"
+
+
+def test_only_known_workers_can_be_asked_to_stop(live: Holdfast) -> None:
+    with pytest.raises(WorkerNotFound, match="there is no worker 'nobody'"):
+        live.stop_worker("nobody")
+    with pytest.raises(InvalidInput):
+        live.stop_worker("")

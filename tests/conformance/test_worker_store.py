@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, __version__
 from holdfast.clock import SECOND
 from holdfast.model.job import Lease
 from holdfast.model.worker import WorkerRecord
+from support.running_worker import RunningWorker, eventually
 from support.transitions import claim_tasks
 
 
@@ -51,3 +52,18 @@ def test_a_worker_that_was_considered_dead_learns_it_from_its_heartbeat(app: Hol
     worker = enlist(app)
     sql("UPDATE holdfast_workers SET ended_at = 1, ending = 'lost'")
     assert app.store.workers.heartbeat(worker) is None
+
+
+def test_a_worker_tells_its_version_memory_and_limits(live: Holdfast) -> None:
+    live.task(name="work")(lambda: None)
+    with RunningWorker(live, queues="mail=4,default"):
+        (found,) = eventually(live.observe.workers)
+    assert (found.version, found.limits, found.stop_at) == (__version__, {"mail": 4}, None)
+    assert found.memory is None or found.memory > 1_000_000
+
+
+def test_a_heartbeat_without_memory_keeps_the_last_one(app: Holdfast) -> None:
+    worker = enlist(app)
+    app.store.workers.heartbeat(worker, 5_000_000)
+    app.store.workers.heartbeat(worker)
+    assert [one.memory for one in app.observe.workers()] == [5_000_000]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.clock import SECOND
-from holdfast.cron import ALIASES, GRACE, NEVER, Cron, checked, due, plan
+from holdfast.cron import ALIASES, GRACE, NEVER, Cron, checked, due, in_words, occurrences, plan, upcoming
 from holdfast.errors import InvalidInput
 from holdfast.model.schedule import ScheduleRecord
 from support.refusals import told
@@ -388,3 +388,66 @@ def test_a_jump_of_ten_years_is_handled_quickly(
     assert 0 < len(steps) < 1000
     assert len(found) <= (100 if missed == "catch_up" else 2 if missed == "skip" else 1)
     assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("* * * * *", "every minute"),
+        ("*/5 * * * *", "every 5 minutes"),
+        ("*/7 * * * *", "every hour at every 7th minute"),
+        ("0 * * * *", "every hour"),
+        ("15 * * * *", "every hour at minute 15"),
+        ("5,35 * * * *", "every hour at minutes 5 and 35"),
+        ("0 */2 * * *", "every 2 hours"),
+        ("0 3 * * *", "at 03:00, every day"),
+        ("@daily", "at 00:00, every day"),
+        ("0 9,12,18 * * *", "at 09:00, 12:00 and 18:00, every day"),
+        ("30 6 * * MON-FRI", "at 06:30, on Monday to Friday"),
+        ("*/10 9-17 * * 1-5", "every 10 minutes, in hours 9 to 17, on Monday to Friday"),
+        ("0 0 1 1 *", "at 00:00, on day 1 of the month, in January"),
+        ("0 0 L * *", "at 00:00, on the last day of the month"),
+        ("0 12 * * 5#1", "at 12:00, on the first Friday of the month"),
+        ("0 12 * * 5L", "at 12:00, on the last Friday of the month"),
+        ("0 0 13 * 5", "at 00:00, on day 13 of the month, and on Friday"),
+        ("0 0 */2 * 1", "at 00:00, on every 2nd day of the month, and only on Monday"),
+        ("0 0 * jan,jul sun", "at 00:00, on Sunday, in January and July"),
+        ("@every 30s", "every 30 seconds"),
+        ("@every 1h", "every hour"),
+    ],
+)
+def test_an_expression_is_described_in_words(expression: str, words: str) -> None:
+    assert in_words(expression) == words
+
+
+def _field(low: int, high: int, *names: str) -> st.SearchStrategy[str]:
+    number, step = st.integers(low, high).map(str), st.integers(1, high).map(str)
+    span = st.tuples(number, number).map(lambda pair: "-".join(sorted(pair, key=int)))
+    stepped = st.tuples(st.one_of(st.just("*"), span, number), step).map("/".join)
+    several = st.lists(st.one_of(number, span), min_size=2, max_size=3).map(",".join)
+    return st.one_of(st.just("*"), number, span, stepped, several, *map(st.just, names))
+
+
+@given(
+    st.tuples(
+        _field(0, 59),
+        _field(0, 23),
+        _field(1, 31, "L", "LW"),
+        _field(1, 12, "jan", "FEB-may"),
+        _field(0, 7, "mon", "MON-fri", "5#2", "fri#1", "5L", "sun,mon#2"),
+    ).map(" ".join)
+)
+def test_every_valid_expression_has_a_description(expression: str) -> None:
+    try:
+        occurrences(expression)
+    except InvalidInput:
+        with pytest.raises(InvalidInput):
+            in_words(expression)
+    else:
+        assert in_words(expression)
+
+
+def test_the_next_occurrences_follow_each_other() -> None:
+    hour = 3600 * SECOND
+    assert upcoming("0 * * * *", "UTC", 5, 3) == [hour, 2 * hour, 3 * hour]
+    assert upcoming("@every 1h", "UTC", 0, 2) == [hour, 2 * hour]

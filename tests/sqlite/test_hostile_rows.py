@@ -82,7 +82,8 @@ def test_constraints_that_a_table_has_lost_are_checked_all_the_same(live: Holdfa
     with closing(sqlite3.connect(url)) as connection, connection:
         connection.executescript(
             "CREATE TABLE other AS SELECT * FROM holdfast_queues; DROP TABLE holdfast_queues;"
-            "ALTER TABLE other RENAME TO holdfast_queues; INSERT INTO holdfast_queues VALUES (x'00', 'soon')"
+            "ALTER TABLE other RENAME TO holdfast_queues;"
+            "INSERT INTO holdfast_queues (name, paused_at) VALUES (x'00', 'soon')"
         )
     found = live.check().of("ROWS_DAMAGED")
     assert found is not None and "queues_have_their_types" in found.meaning
@@ -98,7 +99,7 @@ def test_no_command_ends_in_a_traceback(live: Holdfast, url: str, command: str) 
     drain(live)
     for table, columns in {
         "jobs": "run_at lease created_at started_at finished_at progress attempt max_attempts priority",
-        "workers": "pid host queues tasks limits concurrency lease started_at heartbeat_at ended_at slot inode",
+        "workers": "pid host queues tasks limits concurrency lease started_at heartbeat_at ended_at slot memory",
         "schedules": "cron tz args next_at handled_at last_at timeout priority catch_up_limit",
     }.items():
         assigned = ", ".join(f"{column} = 'soon'" for column in columns.split())

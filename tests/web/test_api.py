@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 from holdfast import Holdfast
 from holdfast.testing import drain
+from holdfast.web import Users
 from holdfast.web.api import ENDPOINTS, Endpoint
 
 
@@ -224,12 +226,70 @@ def test_every_response_fits_the_document(api: TestClient, served: Holdfast, ope
     checked = 0
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":
-            path = endpoint.path.replace("{id:int}", str(job)).replace("{queue}", "math")
+            path = endpoint.path.replace("{id:int}", str(job)).replace("{queue}", "math").replace("{name}", "nightly")
             response = api.get(path)
             assert response.status_code == 200, response.text
             check(openapi, endpoint, response.json())
             checked += 1
-    assert checked >= 17
+    assert checked >= 22
     wrong = {"items": [{"id": "seven"}]}
     with pytest.raises(jsonschema.ValidationError):
         check(openapi, next(one for one in ENDPOINTS if one.path == "/jobs"), wrong)
+
+
+def test_the_inbox_lists_payloads_and_is_settled_by_id(api: TestClient, served: Holdfast) -> None:
+    job = served.external("approve", {"amount": 7}, queue="people", tags=["vip"])
+    (item,) = api.get("/inbox").json()["items"]
+    assert (item["id"], item["task"], item["args"], item["tags"]) == (job.id, "approve", {"amount": 7}, ["vip"])
+    assert api.post(f"/jobs/{job.id}/fail", json={"code": "REJECTED", "reason": "too much"}).json() == {"ok": True}
+    assert api.get("/inbox").json()["items"] == []
+
+
+def test_payloads_of_the_inbox_are_hidden_from_viewers(
+    connect: Callable[..., TestClient], served: Holdfast, users: Users
+) -> None:
+    served.external("approve", {"amount": 7})
+    client = connect(auth=users, hide_args=True)
+    (item,) = client.get("/inbox", headers={"authorization": "Bearer viewer"}).json()["items"]
+    assert (item["args"], item["hidden"]) == (None, True)
+    (item,) = client.get("/inbox", headers={"authorization": "Bearer operator"}).json()["items"]
+    assert item["args"] == {"amount": 7}
+
+
+def test_the_graph_has_the_chain_the_blockers_and_the_jobs_that_wait(api: TestClient, served: Holdfast) -> None:
+    add = served.tasks["add"]
+    approval = served.external("approve")
+    first = add.using(after=approval).enqueue(1, 2)
+    job = add.using(after=[first, approval]).enqueue(3, 4)
+    last = add.using(after=job).enqueue(5, 6)
+    graph = api.get(f"/jobs/{job.id}/graph").json()
+    nodes = {one["id"]: (one["status"], one["external"]) for one in graph["nodes"]}
+    assert nodes.keys() == {approval.id, first.id, job.id, last.id}
+    assert nodes[approval.id] == ("blocked", True)
+    edges = {(one["source"], one["target"], one["kind"]) for one in graph["edges"]}
+    assert edges == {
+        (approval.id, first.id, "blocks"),
+        (approval.id, job.id, "blocks"),
+        (first.id, job.id, "blocks"),
+        (job.id, last.id, "blocks"),
+    }
+    assert (graph["more_blockers"], graph["more_waiting"], graph["chain_length"]) == (0, 0, 1)
+
+
+def test_a_schedule_tells_its_next_times_and_last_runs(api: TestClient, served: Holdfast) -> None:
+    served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    times = api.get("/schedules/nightly/times").json()
+    assert (len(times["upcoming"]), times["runs"]) == (5, [])
+    (schedule,) = api.get("/schedules").json()["items"]
+    assert (schedule["in_words"], schedule["next_at"]) == ("at 03:00, every day", times["upcoming"][0])
+    assert api.get("/schedules/none/times").status_code == 404
+
+
+def test_workers_are_asked_to_stop_and_the_file_is_vacuumed(api: TestClient, served: Holdfast) -> None:
+    assert api.post("/workers/nobody/stop", json={}).json()["code"] == "WorkerNotFound"
+    report = api.post("/vacuum", json={"reason": "space"}).json()
+    assert (report["full"], report["before_bytes"] >= report["after_bytes"]) == (False, True)
+    (event,) = [one for one in served.observe.last_events() if one.event == "vacuumed"]
+    assert (event.actor, event.detail["reason"]) == ("web", "space")
+    assert api.get("/retention").json()["automatic"] is True
+    assert api.get("/tracebacks/none").json() == {"traceback": None}

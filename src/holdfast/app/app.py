@@ -16,7 +16,7 @@ from ..blobs import LARGE_BYTES, BlobStore
 from ..clock import SECOND, Clock, SystemClock, as_datetime
 from ..codec import encode, encode_state
 from ..context import Completion, Context
-from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation
+from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation, WorkerNotFound
 from ..failure import ErrorTable
 from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, Links, NewJob
 from ..model.schedule import Missed
@@ -512,7 +512,19 @@ class App:
         """Return the running workers and the last hundred that ended, newest first."""
         return [WorkerInfo.from_status(one) for one in self.store.workers.list()]
 
-    aexternal, apipeline = in_thread(external), in_thread(pipeline)
+    def stop_worker(self, id: str, *, actor: str | None = None, reason: str = "") -> bool:
+        """Ask a worker, on whatever machine, to stop: it claims no more jobs and ends when its jobs have finished.
+
+        The request is on disk when this returns, and the worker sees it within about a second. False if the worker
+        has ended or was asked before. Raises WorkerNotFound.
+        """
+        worker = validate.name(id, "worker id")
+        asked = self.store.workers.request_stop(worker, validate.actor(actor), validate.reason(reason))
+        if not asked and worker not in {one.record.id for one in self.store.workers.list()}:
+            raise WorkerNotFound(f"there is no worker {validate.shown(id)}: see app.observe.workers()")
+        return asked
+
+    aexternal, apipeline, astop_worker = in_thread(external), in_thread(pipeline), in_thread(stop_worker)
     aqueues, aworkers = in_thread(queues), in_thread(workers)
 
     @property

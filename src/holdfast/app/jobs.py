@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .app import App
     from .explain import Explanation
     from .options import EnqueueOptions
+    from .relations import Relations
 
 
 MAX_PAGE = 1000
@@ -279,6 +280,17 @@ class Jobs:
 
         return explain(self._app, id)
 
+    def inbox(self, *, limit: int = 50, cursor: str | None = None) -> Page[Job[Any]]:
+        """Return a page of external jobs that wait for `complete` or `fail`, newest first."""
+        page = page_of(self._app.store, Criteria(inbox=True), limit, cursor)
+        return Page([Job(self._app, record) for record in page], page.next, page.previous)
+
+    def relations(self, id: int) -> "Relations":
+        """Return the chain of the job, what it waits for, what waits for it, and its batch."""
+        from .relations import find_relations
+
+        return find_relations(self._app, self.get(id))
+
     def history(self, id: int) -> "Sequence[HistoryEntry]":
         """Return the attempts and events of the job, in order of time."""
         self.get(id)
@@ -292,6 +304,7 @@ class Jobs:
     aretry = in_thread(retry)
     acancel, arun_now, adelete = in_thread(cancel), in_thread(run_now), in_thread(delete)
     acomplete, afail = in_thread(complete), in_thread(fail)
+    ainbox, arelations = in_thread(inbox), in_thread(relations)
     aexplain, ahistory, atraceback = in_thread(explain), in_thread(history), in_thread(traceback)
 
     def _operate(

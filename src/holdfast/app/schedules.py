@@ -8,8 +8,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+from msgspec import Struct
+
 from .. import validate
-from ..clock import SECOND, as_datetime
+from ..clock import SECOND, as_datetime, as_microseconds
 from ..errors import (
     InvalidArguments,
     InvalidInput,
@@ -18,6 +20,7 @@ from ..errors import (
     ScheduleNotFound,
     UndefinedAnnotation,
 )
+from ..model.job import Criteria
 from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, ScheduleRecord, Source
 from .job import Job, _plain
 from .options import EnqueueOptions, Seconds
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_CATCH_UP_LIMIT = 1000
 PAGE_ROWS = 1000
+MAX_RUNS = 1000
 
 _JOB_OPTIONS = tuple(name for name in EnqueueOptions.__annotations__ if name in JOB_FIELDS)
 
@@ -120,6 +124,28 @@ class Schedule:
         return None if moment is None or moment >= NEVER or self.paused else as_datetime(moment)
 
     @property
+    def in_words(self) -> str:
+        """When it fires, such as "at 06:30, on Monday to Friday"."""
+        from ..cron import in_words
+
+        try:
+            return in_words(self.cron)
+        except InvalidInput:  # plain SQL
+            return self.cron
+
+    def upcoming(self, limit: int = 5) -> list[datetime]:
+        """Return the next occurrences, in UTC, from `next_at` on; none while it is paused."""
+        from ..cron import upcoming
+
+        most = validate.integer(limit, "limit", 0, MAX_RUNS)
+        if self.next_at is None:
+            return []
+        try:
+            return [as_datetime(one) for one in upcoming(self.cron, self.tz, as_microseconds(self.next_at) - 1, most)]
+        except InvalidInput:  # plain SQL
+            return []
+
+    @property
     def last_at(self) -> datetime | None:
         """The last occurrence that became a job, in UTC."""
         return None if self._record.last_at is None else as_datetime(self._record.last_at)
@@ -132,6 +158,16 @@ class Schedule:
     def __repr__(self) -> str:
         when = "paused" if self.paused else f"next {self.next_at:%Y-%m-%d %H:%M} UTC" if self.next_at else "no next"
         return f"<Schedule {self.name}: {self.task} at {self.cron!r} {self.tz}, {when}>"
+
+
+class ScheduleRun(Struct, frozen=True):
+    """An occurrence that fired."""
+
+    at: datetime
+    job_id: int | None
+    """None: an unfinished job had the key of the schedule, so none was enqueued."""
+    status: str | None
+    """The state of the job now. None: it was deleted."""
 
 
 class Schedules:
@@ -209,6 +245,15 @@ class Schedules:
         if not self._app.store.schedules.change("remove", known, who, validate.reason(reason)):
             raise self._not_found(name)
 
+    def runs(self, name: str, limit: int = 5) -> builtins.list[ScheduleRun]:
+        """Return the last occurrences that fired, newest first, with the states of their jobs."""
+        most = validate.integer(limit, "limit", 1, MAX_RUNS)
+        found = self._app.store.schedules.runs(validate.name(name, "schedule name"), most)
+        ids = tuple(job_id for _, job_id in found if job_id is not None)
+        jobs = self._app.store.jobs.list(Criteria(ids=ids), len(ids)).records if ids else []
+        status = {job.id: job.status for job in jobs}
+        return [ScheduleRun(as_datetime(at), job_id, status.get(job_id or 0)) for at, job_id in found]
+
     def run_now(self, name: str, *, actor: str | None = None, reason: str = "") -> Job[Any]:
         """Enqueue a job of the schedule now, paused or not, and return it. Its next occurrence stays as it is.
 
@@ -229,7 +274,7 @@ class Schedules:
     aadd, aget, alist = in_thread(add), in_thread(get), in_thread(list)
     apause, aresume, aremove = in_thread(pause), in_thread(resume), in_thread(remove)
 
-    arun_now = in_thread(run_now)
+    arun_now, aruns = in_thread(run_now), in_thread(runs)
 
     def timing(
         self, cron: str, tz: str, missed: Missed, catch_up_limit: int | None, jitter: Seconds = 0

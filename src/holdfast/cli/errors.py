@@ -15,6 +15,7 @@ from ..errors import (
     JobNotFound,
     ScheduleNotFound,
     StoreError,
+    WorkerNotFound,
 )
 from .output import WatchedOutput, clean, clean_lines, discard, open_missing, write_stderr
 
@@ -39,6 +40,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (JobNotFound, Exit.NOT_FOUND),
     (ScheduleNotFound, Exit.NOT_FOUND),
     (BatchNotFound, Exit.NOT_FOUND),
+    (WorkerNotFound, Exit.NOT_FOUND),
     (StoreError, Exit.DATABASE),
     (HoldfastError, Exit.NOT_DONE),
 )

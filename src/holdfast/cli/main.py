@@ -15,6 +15,7 @@ COMMANDS = {
     "worker": "commands.worker",
     "send": "commands.send",
     "jobs": "commands.jobs",
+    "inbox": "commands.jobs",
     "show": "commands.show",
     "explain": "commands.show",
     "retry": "commands.job_actions",

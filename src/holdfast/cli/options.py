@@ -73,7 +73,12 @@ def _schedules(app: Holdfast) -> Candidates:
     return ((schedule.name, f"{schedule.cron} {schedule.task}") for schedule in app.schedules.list())
 
 
+def _workers(app: Holdfast) -> Iterable[tuple[str, str]]:
+    return ((one.id, f"{one.host} {one.pid}") for one in app.observe.workers() if one.alive)
+
+
 complete_schedules = from_database(_schedules)
+complete_workers = from_database(_workers)
 complete_queues = from_database(_queues)
 complete_tasks = from_database(_tasks)
 complete_jobs = from_database(_jobs())

@@ -345,6 +345,7 @@ class Criteria(Struct, frozen=True):
     messages: bool | None = None  # True: messages only, False: tasks only
     roots: bool = False  # only the first jobs of chains
     chain_status: tuple[str, ...] = ()  # the status of the chain, for its root
+    inbox: bool = False  # only external jobs that wait to be settled
 
 
 class Cursor(Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 
-from ..clock import SECOND
+from ..clock import SECOND, as_datetime
 
 
 class QueueStats(Struct, frozen=True):
@@ -38,6 +39,10 @@ class QueueOverview(Struct, frozen=True):
     oldest_ready_age: float | None
     """Seconds for which the longest waiting job has been ready. None if none is ready."""
     paused: bool
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    pause_reason: str | None = None
+    """As given by the operator who paused it."""
 
 
 # The names of all events.
@@ -47,7 +52,7 @@ EVENTS = (
     *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
     *("retention_changed", "removed", "batch_abandoned", "batch_sealed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
-    "schedule_run",
+    *("schedule_run", "stop_requested"),
 )
 
 
@@ -62,12 +67,22 @@ class Count(Struct, frozen=True):
     """None is unknown: there are too many messages without history to count them."""
 
 
+class Pause(Struct, frozen=True):
+    """Since when a queue is paused, in microseconds, by whom and why."""
+
+    at: int
+    by: str | None = None
+    reason: str | None = None
+
+
 class Counts(Struct, frozen=True):
     """The number of jobs in each state, by queue and task."""
 
     items: list[Count]
     paused: dict[str, bool]
     """Queues that were ever paused, and whether they are paused now."""
+    pauses: dict[str, "Pause"] = {}
+    """Since when queues are paused, by whom and why."""
 
     @property
     def by_status(self) -> dict[str, int]:
@@ -112,6 +127,7 @@ class FailureRecord(Struct, frozen=True):
     last_seen: int
     last_job_id: int
     count: int
+    minutes: dict[int, int] = {}  # counts by the first minute of each step, if they were asked for
 
 
 class MinuteRecord(Struct, frozen=True):
@@ -187,12 +203,23 @@ def queue_overviews(counts: Counts, waiting: Sequence[WaitingJob], now: int) -> 
     return [
         QueueOverview(
             name=name,
-            **{status: _sum(found[name].get(status, ())) for status in OVERVIEW},
+            **_counted(found[name]),
             oldest_ready_age=_age([one for one in waiting if one.queue == name], now),
             paused=counts.paused.get(name, False),
+            **_pause(counts.pauses.get(name)),
         )
         for name in sorted(found)
     ]
+
+
+def _counted(found: dict[str, list[int | None]]) -> dict[str, Any]:
+    return {status: _sum(found.get(status, ())) for status in OVERVIEW}
+
+
+def _pause(pause: Pause | None) -> dict[str, Any]:
+    if pause is None:
+        return {}
+    return {"paused_at": as_datetime(pause.at), "paused_by": pause.by, "pause_reason": pause.reason}
 
 
 def _age(waiting: Sequence[WaitingJob], now: int) -> float | None:

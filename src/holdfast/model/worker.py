@@ -30,6 +30,9 @@ class WorkerRecord(Struct, frozen=True):
     ended_at: int | None = None
     ending: str | None = None
     limits: WorkerLimits = WorkerLimits()
+    version: str | None = None  # of Holdfast
+    memory: int | None = None  # resident bytes at the last heartbeat
+    stop_at: int | None = None  # when an operator asked it to stop
 
     def version_of(self, task: str | None) -> int:
         """Return the newest version of the task's jobs that it takes."""

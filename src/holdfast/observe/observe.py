@@ -13,7 +13,7 @@ from msgspec import Struct
 from .. import validate
 from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
 from ..errors import InvalidInput
-from ..fold import ATTEMPT, MINUTE, RUN, UNTRIED, WAIT, percentile
+from ..fold import ATTEMPT, ENQUEUED, MINUTE, RUN, UNTRIED, WAIT, percentile
 from ..model.job import Criteria
 from ..model.stats import Counts, Storage
 from ..model.worker import WorkerStatus
@@ -40,6 +40,8 @@ MAX_INTEGER = 2**63 - 1
 MICROSECOND, ONE_MINUTE, HOUR = timedelta(microseconds=1), timedelta(minutes=1), timedelta(hours=1)
 MAX_EVENTS = 1000
 MAX_POINTS = 10_000  # of a timeline
+MAX_PARTS = 1000  # of the trend of a failure
+DAY_MINUTES = 24 * 60
 MAX_DUE = 1000  # counted, of each status
 NEXT_CANDIDATES = 100  # of each status, examined for the next job to expire
 ALL_MINUTES = 2**40  # one step for all of them
@@ -56,6 +58,7 @@ ATTEMPTED = {
 }
 # The same for jobs that ended without running.
 OUTCOMES = ATTEMPTED | {UNTRIED + what: name for what, name in ATTEMPTED.items()}
+POINTS = OUTCOMES | {ENQUEUED: "enqueued"}
 
 
 class Observe:
@@ -108,10 +111,12 @@ class Observe:
         *,
         task: str | None = None,
         queue: str | None = None,
+        parts: int = 0,
     ) -> list[FailureInfo]:
         """Return the most frequent failures, by error code and place in the code, with their tracebacks.
 
         task, queue: only those of one task or queue.
+        parts: also count them in this many equal parts of the period, or of the last day if there is none: `trend`.
         """
         begin, limit = None if since is None else self._minute(since), _integer(limit, "limit")
         store, names = self._store, (_name(task, "task"), _name(queue, "queue"))
@@ -119,9 +124,19 @@ class Observe:
         def traceback(fingerprint: str | None) -> str | None:
             return store.jobs.traceback(fingerprint) if with_tracebacks and fingerprint else None
 
+        last = self._clock.now() // MINUTE
+        first, count = last - DAY_MINUTES if begin is None else begin, validate.integer(parts, "parts", 0, MAX_PARTS)
+        step = -(-(last + 1 - first) // count) if count else 0
+        found = store.statistics.failures(begin, limit, *names, (first, step) if count else None)
+        begins = range(first // step * step, last + 1, step)[-count:] if count else ()
         return [
-            _result(FailureInfo, one, traceback=traceback(one.fingerprint))
-            for one in store.statistics.failures(begin, limit, *names)
+            _result(
+                FailureInfo,
+                one,
+                traceback=traceback(one.fingerprint),
+                trend=[one.minutes.get(minute, 0) for minute in begins],
+            )
+            for one in found
         ]
 
     def workers(self) -> list[WorkerHealth]:
@@ -129,12 +144,15 @@ class Observe:
         return list(map(_health, self._store.workers.list()))
 
     def throughput(self, since: Since = HOUR, step: timedelta = ONE_MINUTE) -> list[ThroughputPoint]:
-        """Return how many attempts ended in each step of time, by queue and task. Empty steps are left out."""
+        """Return how many jobs were enqueued and attempts ended in each step of time, by queue and task.
+
+        Empty steps are left out.
+        """
         minutes = _step(step)
         points: dict[tuple[int, str, str | None], Counter[str]] = {}
         for one in self._store.statistics.minutes(self._minute(since) // minutes * minutes, minutes):
-            if one.measure in OUTCOMES:
-                points.setdefault((one.minute, one.queue, one.task), Counter())[OUTCOMES[one.measure]] += one.count
+            if one.measure in POINTS:
+                points.setdefault((one.minute, one.queue, one.task), Counter())[POINTS[one.measure]] += one.count
         return [
             ThroughputPoint(as_datetime(minute * MINUTE), queue, task, **counts)
             for (minute, queue, task), counts in sorted(points.items(), key=lambda item: (item[0][0], str(item[0])))
@@ -281,6 +299,7 @@ def _health(worker: WorkerStatus) -> WorkerHealth:
         state="alive" if worker.state == "unknown" else worker.state,
         running=worker.running,
         ending=ending if ending in (None, "stopped") else "lost",
+        limits=worker.record.limits.queues,
     )
 
 

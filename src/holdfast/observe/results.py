@@ -27,6 +27,14 @@ class WorkerHealth(Struct, frozen=True):
     """None: all queues."""
     ended_at: datetime | None
     ending: Literal["stopped", "lost"] | None
+    limits: dict[str, int] = {}
+    """The most jobs of a queue that it runs at a time."""
+    version: str | None = None
+    """Of Holdfast."""
+    memory: int | None = None
+    """Resident bytes of its process at the last heartbeat."""
+    stop_at: datetime | None = None
+    """When an operator asked it to stop."""
 
 
 class OldestJob(Struct, frozen=True):
@@ -86,10 +94,12 @@ class FailureInfo(Struct, frozen=True):
     """This job may have been deleted since."""
     fingerprint: str | None
     traceback: str | None
+    trend: list[int] = []
+    """How often it occurred in each part of the period, oldest first, if that was asked for."""
 
 
 class ThroughputPoint(Struct, frozen=True):
-    """Attempts that ended in one step of time, of one task or of the messages of a queue."""
+    """Jobs enqueued, and attempts that ended, in one step of time, of one task or of the messages of a queue."""
 
     at: datetime
     queue: str
@@ -98,6 +108,7 @@ class ThroughputPoint(Struct, frozen=True):
     failed: int = 0
     retried: int = 0
     cancelled: int = 0
+    enqueued: int = 0
 
 
 class Percentiles(Struct, frozen=True):

@@ -66,6 +66,8 @@ def where(criteria: Criteria, db: SharedDatabase) -> tuple[str, dict[str, Any]]:
     if criteria.ids is not None:
         clauses.append(f"id IN ({listed('ids', 'integer')})")
         values["ids"] = as_json(criteria.ids)
+    if criteria.inbox:
+        clauses.append("external = 1 AND status = 'blocked'")
     if criteria.roots:
         clauses.append("chain_id IS NULL")
     if criteria.chain_status:

@@ -252,6 +252,8 @@ class JobIndexes:
         queue_task = ("queue = {}", f"task {db.dialect.is_same} {{}}")
         self.queue_task = OrderedIndex(self._jobs("place"), "true", queue_task)
         self.error_code = OrderedIndex(self._jobs("error"), "true", ("error_code = {}",))
+        waiting = f"external = 1 AND {_is(Status.BLOCKED)}"
+        self.external = OrderedIndex(self._jobs("external"), waiting, ("external = CAST({} AS BIGINT)",))
         in_batch = ("batch_id = CAST({} AS BIGINT)", "continued = CAST({} AS BIGINT)", "status = {}")
         self.batch = OrderedIndex(self._jobs("batch"), "batch_id IS NOT NULL", in_batch)
         self.tag = OrderedIndex(using(f"{db.tables}tags", f"{db.tables}tags_tag"), "true", ("tag = {}",), "job_id")
@@ -321,12 +323,16 @@ class ListPlanner:
     def is_selective(self) -> bool:
         """Whether a filter, such as a key or tag, usually matches few jobs."""
         wanted = self._wanted
-        return wanted.ids is not None or bool(wanted.key or wanted.tag or wanted.error_code or wanted.batch_id)
+        return wanted.ids is not None or bool(
+            wanted.key or wanted.tag or wanted.error_code or wanted.batch_id or wanted.inbox
+        )
 
     def path(self) -> AccessPath | None:
         """Choose the access path. None: no index helps, so all jobs have to be scanned by id."""
         if self._wanted.ids is not None:
             return GivenIds(self._wanted.ids)
+        if self._wanted.inbox:
+            return RangeScan(self._db, self._indexes.external, [[1]])
         in_order, unsorted = self._ordered_paths(), self._sorted_paths()
         has_value_path = bool(in_order or unsorted)
         whole = UnionScan([self._indexes.all_of(status) for status in self._statuses])

@@ -134,7 +134,7 @@ class Operate:
         statement, event = (self._sql.pause, "paused") if action == "pause" else (self._sql.resume, "resumed")
 
         def work(connection: Connection) -> bool:
-            values = {"queue": queue, "actor": actor, "now": self._clock.now()}
+            values = {"queue": queue, "actor": actor, "reason": reason or None, "now": self._clock.now()}
             changed = connection.execute(statement, values).rowcount == 1
             if changed:
                 note = {"event": event, "detail": as_json({"queue": queue} | ({"reason": reason} if reason else {}))}

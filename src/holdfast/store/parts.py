@@ -112,6 +112,7 @@ class _Workers:
     def __init__(self, workers: Workers, guarded: DamageGuard) -> None:
         self.register, self.unregister = guarded(workers.register), guarded(workers.unregister)
         self.heartbeat, self.list = guarded(workers.heartbeat), workers.list
+        self.request_stop, self.is_asked_to_stop = workers.request_stop, workers.is_asked_to_stop
 
 
 class _Workflows:

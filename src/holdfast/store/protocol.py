@@ -296,12 +296,18 @@ class WorkerStore(Protocol):
         """Record that the worker has stopped. Jobs that it still holds are returned; the attempt does not count."""
         ...
 
-    def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
+    def heartbeat(self, worker_id: str, memory: int | None = None) -> builtins.list[Lease] | None:
         """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
 
-        Then the worker needs a new id.
+        Then the worker needs a new id. memory: the resident bytes of its process, if they are known.
         """
         ...
+
+    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool:
+        """Ask a worker to stop, durably. Returns False if it has ended or was asked before."""
+        ...
+
+    def is_asked_to_stop(self, worker_id: str) -> bool: ...
 
     def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""
@@ -419,6 +425,10 @@ class ScheduleStore(Protocol):
         """
         ...
 
+    def runs(self, name: str, limit: int) -> builtins.list[tuple[int, int | None]]:
+        """Return the last occurrences that fired, newest first: their times, and the ids of their jobs, if any."""
+        ...
+
     def fire(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
         """Enqueue the occurrences that have not fired yet, and advance the schedules, in one transaction.
 
@@ -445,9 +455,17 @@ class StatisticsStore(Protocol):
         ...
 
     def failures(
-        self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
+        self,
+        since_minute: int | None,
+        limit: int,
+        task: str | None = None,
+        queue: str | None = None,
+        trend: tuple[int, int] | None = None,
     ) -> builtins.list[FailureRecord]:
-        """Return failures since a minute, or all, with their counts in that period, the most frequent first."""
+        """Return failures since a minute, or all, with their counts in that period, the most frequent first.
+
+        trend: a minute and a step. Also count each failure since that minute, in steps of so many minutes.
+        """
         ...
 
     def totals(self) -> Totals:

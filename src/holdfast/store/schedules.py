@@ -15,7 +15,7 @@ from .blobs import Blobs
 from .database import Connection, DamageGuard, SharedDatabase
 from .enqueue import Enqueue
 from .protocol import ScheduleAction
-from .rows import fitting
+from .rows import fitting, integer
 from .statements import as_json
 
 FIRES_KEPT = 1000  # per schedule, to recognise occurrences that have fired
@@ -105,6 +105,11 @@ class StoredSchedules:
             return found, connection.execute(self._sql.next_occurrence, given).fetchone()[0]
 
         return self._db.read(work)
+
+    def runs(self, name: str, limit: int) -> builtins.list[tuple[int, int | None]]:
+        """Return the last occurrences that fired, newest first: their times, and the ids of their jobs, if any."""
+        rows = self._db.rows(self._sql.runs_of_schedule, {"name": name, "limit": limit})
+        return [(integer(at), job_id) for at, job_id in rows]
 
     def _fire(self, due: Sequence[tuple[ScheduleRecord, DueOccurrences]]) -> builtins.list[int]:
         def work(connection: Connection) -> builtins.list[int]:

@@ -8,7 +8,7 @@ neither lose nor double-count an event. See docs/internals/statistics.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock
@@ -149,18 +149,39 @@ class StatisticsReader:
         )
 
     def failures(
-        self, connection: Any, since: int | None, limit: int, task: str | None = None, queue: str | None = None
+        self,
+        connection: Any,
+        since: int | None,
+        limit: int,
+        task: str | None = None,
+        queue: str | None = None,
+        trend: tuple[int, int] | None = None,
     ) -> list[FailureRecord]:
-        """Return the failures since a minute, or of all time, the most frequent first."""
+        """Return the failures since a minute, or of all time, the most frequent first. trend: see the protocol."""
         values = {"since": since, "limit": limit, "task": task, "queue": queue}
         statement = self._sql.folded_failures if since is None else self._sql.folded_failures_since
         found = {row[:4]: list(row[4:]) for row in connection.execute(statement, values).fetchall()}
         self._add_unfolded_failures(connection, found, since, task, queue)
-        records = [
-            record(FailureRecord, (code, in_queue, of_task or None, fingerprint or None, *rest))
-            for (code, in_queue, of_task, fingerprint), rest in found.items()
+        first = dict(sorted(found.items(), key=lambda item: (-item[1][3], -item[1][1]))[:limit])
+        trends = {} if trend is None or not first else self._trends(connection, first, *trend)
+        return [
+            record(FailureRecord, (*key[:2], key[2] or None, key[3] or None, *rest, trends.get(key, {})))
+            for key, rest in first.items()
         ]
-        return sorted(records, key=lambda one: (-one.count, -one.last_seen))[:limit]
+
+    def _trends(
+        self, connection: Any, keys: Collection[FailureKey], since: int, step: int
+    ) -> dict[FailureKey, dict[int, int]]:
+        """Count each of these failures since a minute, in steps of so many minutes."""
+        found: dict[FailureKey, Counter[int]] = {key: Counter() for key in keys}
+        values = {"since": since, "step": step, "keys": as_json(sorted(keys))}
+        for minute, *rest, n in connection.execute(self._sql.failure_steps_by_key, values).fetchall():
+            found[rest[0], rest[1], rest[2], rest[3]][minute] += n
+        for (minute, *rest), n in self.tail(connection).failure_minutes.items():
+            key = rest[0], rest[1], rest[2], rest[3]
+            if minute >= since and key in found:
+                found[key][minute // step * step] += n
+        return {key: dict(counts) for key, counts in found.items()}
 
     def _add_unfolded_failures(
         self,

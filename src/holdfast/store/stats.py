@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
+from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Pause, Storage, Totals, WaitingJob
 from .database import Connection, DamageGuard, SharedDatabase
 from .read import EVENT_COLUMNS, event_record
 from .rows import record
@@ -37,7 +37,9 @@ class StoredStatistics:
         def work(connection: Connection) -> Counts:
             rows = connection.execute(self._sql.queues_ever_paused).fetchall()
             return Counts(
-                self._statistics.counts(connection, queue), {name: bool(is_paused) for name, is_paused in rows}
+                self._statistics.counts(connection, queue),
+                {name: at is not None for name, at, _, _ in rows},
+                {name: record(Pause, (at, by, reason)) for name, at, by, reason in rows if at is not None},
             )
 
         return self._statistics.read(work)
@@ -71,10 +73,15 @@ class StoredStatistics:
         )
 
     def failures(
-        self, since_minute: int | None, limit: int, task: str | None = None, queue: str | None = None
+        self,
+        since_minute: int | None,
+        limit: int,
+        task: str | None = None,
+        queue: str | None = None,
+        trend: tuple[int, int] | None = None,
     ) -> list[FailureRecord]:
         return self._statistics.read(
-            lambda connection: self._statistics.failures(connection, since_minute, limit, task, queue)
+            lambda connection: self._statistics.failures(connection, since_minute, limit, task, queue, trend)
         )
 
     def totals(self) -> Totals:

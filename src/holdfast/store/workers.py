@@ -42,8 +42,9 @@ def _attendance(
     connection: Connection, sql: Statements, locks: ProcessLocks, claimed: ClaimedCounts
 ) -> list[WorkerStatus]:
     found = []
-    for number, place, id, pid, host, queues, tasks, *plain, limits in connection.execute(sql.workers).fetchall():
-        row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits))
+    rows = connection.execute(sql.workers).fetchall()
+    for number, place, id, pid, host, queues, tasks, *plain, limits, version, memory, stop_at in rows:
+        row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits), version, memory, stop_at)
         worker, slot = record(WorkerRecord, row), record(Slot, (number, place))
         if worker.ended_at is None:
             state = locks.state(slot, worker.pid, worker.host)
@@ -142,7 +143,7 @@ class Workers:
             if slot is not None:
                 self._locks.release(slot)
 
-    def heartbeat(self, worker_id: str) -> builtins.list[Lease] | None:
+    def heartbeat(self, worker_id: str, memory: int | None = None) -> builtins.list[Lease] | None:
         """Record a heartbeat. Returns the leases that the worker holds, or None if another process declared it dead.
 
         Then the worker needs a new id.
@@ -150,12 +151,28 @@ class Workers:
         slot = self.slots[worker_id] = self._locks.renewed(self.slots[worker_id])
 
         def work(connection: Connection) -> bool:
-            values = {"id": worker_id, "now": self._clock.now()} | slot.columns
+            values = {"id": worker_id, "now": self._clock.now(), "memory": memory} | slot.columns
             return connection.execute(self._sql.heartbeat, values).rowcount == 1
 
         if not self._db.run(work, atomic=True):
             return None
         return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
+
+    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool:
+        """Ask a worker to stop, durably. Returns False if it has ended or was asked before."""
+
+        def work(connection: Connection) -> bool:
+            values = {"id": worker_id, "now": self._clock.now(), "actor": actor, "event": "stop_requested"}
+            changed = connection.execute(self._sql.ask_to_stop, values).rowcount == 1
+            if changed:
+                detail = {"worker": worker_id} | ({"reason": reason} if reason else {})
+                connection.execute(self._sql.log_event, values | {"detail": as_json(detail)})
+            return changed
+
+        return self._db.run(work, durable=True)
+
+    def is_asked_to_stop(self, worker_id: str) -> bool:
+        return bool(self._db.rows(self._sql.is_asked_to_stop, {"id": worker_id}))
 
     def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""
@@ -223,4 +240,6 @@ def _as_row(worker: WorkerRecord, slot: Slot) -> dict[str, Any]:
         "concurrency": worker.concurrency,
         "lease": worker.lease,
         "started_at": worker.started_at,
+        "version": worker.version,
+        "memory": worker.memory,
     } | slot.columns

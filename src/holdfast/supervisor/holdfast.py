@@ -112,6 +112,7 @@ class Holdfast(App):
         actor: str | None = None,
         reason: str = "",
         hurry: bool = False,
+        seconds: Seconds | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumReport:
         """Return the space that pruning has freed to the file system, in small steps.
@@ -119,14 +120,17 @@ class Holdfast(App):
         full: rewrite the whole file, which makes it as small as possible. No other process can write meanwhile, so
             stop the workers first; and it needs as much free disk space again.
         hurry: do not pause between steps for other users of the database.
+        seconds: stop after about this long, even if there is more to return. A full vacuum cannot stop.
         progress: called regularly with the number of pages done and the total.
         """
         from ..upkeep.vacuum import vacuum
 
         checked_actor, checked_reason = validate.actor(actor), validate.reason(reason)
-        report = vacuum(
-            self.store, validate.flag(full, "full"), validate.flag(hurry, "hurry"), progress or (lambda *_: None)
-        )
+        if seconds is not None and full:
+            raise InvalidInput("seconds does not work with full: a full vacuum cannot stop half-way")
+        limit = None if seconds is None else validate.duration(seconds, "seconds") / SECOND
+        tell = progress or (lambda *_: None)
+        report = vacuum(self.store, validate.flag(full, "full"), validate.flag(hurry, "hurry"), tell, limit)
         detail: dict[str, Any] = {"full": report.full, "before": report.before_bytes, "after": report.after_bytes}
         if checked_reason:
             detail["reason"] = checked_reason

@@ -79,8 +79,8 @@ def _shrink_if_worthwhile(store: Store) -> Iterator[float]:
         yield from shrink(store, slack)
 
 
-def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumReport:
-    """progress: called with the pages done and the pages in total."""
+def vacuum(store: Store, full: bool, hurry: bool, progress: Progress, limit: float | None = None) -> VacuumReport:
+    """progress: called with the pages done and the pages in total. limit: stop after about so many seconds."""
     started, before = monotonic(), store.file.pages()
     if full:
         _rewrite(store, progress)
@@ -93,6 +93,9 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress) -> VacuumR
         throttle = Throttle(store)
         for seconds in shrink(store):
             progress(before.free - store.file.pages().free, before.free)
+            if limit is not None and monotonic() - started >= limit:
+                store.file.checkpoint()  # the file shrinks only here
+                break
             if not hurry:
                 sleep(throttle.pause(seconds))
     after = store.file.pages()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
@@ -18,7 +19,8 @@ from ..app.explain import Explanation
 from ..app.job import Job
 from ..app.jobs import HistoryEntry, Jobs
 from ..app.queue import Queue
-from ..app.schedules import Schedule, Schedules
+from ..app.relations import BlockerNode, Relations
+from ..app.schedules import Schedule, ScheduleRun, Schedules
 from ..app.workflows import Batches, BatchProgress
 from ..errors import HoldfastError, InvalidInput, LeaseLost
 from ..model.stats import Counts, QueueOverview, QueueStats, Storage
@@ -27,6 +29,7 @@ from ..observe.results import (
     Event,
     FailureInfo,
     Latency,
+    RetentionStatus,
     Snapshot,
     TaskAttempts,
     ThroughputPoint,
@@ -35,11 +38,14 @@ from ..observe.results import (
 )
 from ..serialize import to_data
 from ..upkeep.doctor.check import Checkup
+from ..upkeep.vacuum import VacuumReport
 from .auth import Identity, Role
 
 T = TypeVar("T")
 MAX_WAIT = 60.0  # seconds of one long poll
 MAX_LISTED = 500
+VACUUM_SECONDS = 5.0
+RUNS = 5  # of a schedule: the last ones, and the next
 HIDDEN = "•••"
 
 
@@ -66,6 +72,10 @@ class Served(Protocol):
     def queues(self) -> list[QueueOverview]: ...
 
     def check(self) -> Checkup: ...
+
+    def stop_worker(self, id: str, *, actor: str | None = None, reason: str = "") -> bool: ...
+
+    def vacuum(self, *, actor: str | None = None, reason: str = "", seconds: float | None = None) -> VacuumReport: ...
 
 
 class PayloadRules(Struct, frozen=True):
@@ -205,6 +215,13 @@ class FailureQuery(Struct, forbid_unknown_fields=True):
     limit: int = 20
     queue: str | None = None
     task: str | None = None
+    parts: int = 0
+    """Count each failure also in this many equal parts of the period, as `trend`."""
+
+
+class InboxQuery(Struct, forbid_unknown_fields=True):
+    limit: int = 50
+    cursor: str | None = None
 
 
 class ThroughputQuery(Struct, forbid_unknown_fields=True):
@@ -279,6 +296,65 @@ class ReleaseBody(AckBody):
     delay: float = 0
 
 
+class InboxItem(Struct):
+    """An external job that waits for a decision."""
+
+    id: int
+    task: str
+    """The name that it was stored with."""
+    queue: str
+    created_at: datetime
+    timeout_at: datetime | None
+    """When it fails, unless it was settled before."""
+    key: str | None
+    tags: list[str]
+    batch_id: int | None
+    args: Any
+    hidden: bool
+    unreadable: str | None
+
+
+class TracebackText(Struct):
+    traceback: str | None
+    """Null: it is not stored any more."""
+
+
+class GraphNode(Struct):
+    """A job in the graph of relations."""
+
+    id: int
+    task: str | None
+    status: str
+    """`deleted` if it is gone."""
+    error_code: str | None = None
+    external: bool = False
+    more: int = 0
+    """Further blockers of it that are left out."""
+
+
+class GraphEdge(Struct):
+    source: int
+    target: int
+    kind: Literal["continues", "blocks"]
+
+
+class Graph(Struct):
+    """The chain of a job, the jobs that it waits for and theirs, and those that wait for it."""
+
+    nodes: list[GraphNode]
+    edges: list[GraphEdge]
+    chain_length: int
+    more_blockers: int
+    more_waiting: int
+    batch_id: int | None
+    is_callback: bool
+
+
+class ScheduleTimes(Struct):
+    upcoming: list[datetime]
+    runs: list[ScheduleRun]
+
+
 class Changed(Struct):
     jobs: int
     """How many jobs were changed."""
@@ -319,7 +395,10 @@ def enqueue(call: Call) -> Any:
 @endpoint("GET", "/jobs/{id:int}", Role.viewer, (Job, JobDetail))
 def get_job(call: Call) -> Any:
     """Get a job with its arguments and result."""
-    job = call.app.jobs.get(call.path["id"])
+    return _detailed(call, call.app.jobs.get(call.path["id"]))
+
+
+def _detailed(call: Call, job: Job[Any]) -> dict[str, Any]:
     detail = JobDetail(
         args=None,
         result=None,
@@ -350,6 +429,22 @@ def history(call: Call) -> Any:
 def explain(call: Call) -> Any:
     """Explain why a job is in its state, and what would change that."""
     return to_data(call.app.jobs.explain(call.path["id"]))
+
+
+@endpoint("GET", "/jobs/{id:int}/graph", Role.viewer, Graph)
+def graph(call: Call) -> Any:
+    """Get the jobs around a job as a graph. Large graphs are cut."""
+    return to_data(graph_of(call.path["id"], call.app.jobs.relations(call.path["id"])))
+
+
+@endpoint("GET", "/inbox", Role.viewer, Items[InboxItem], query=InboxQuery)
+def inbox(call: Call) -> Any:
+    """List external jobs that wait for a decision, newest first, with their payloads."""
+    page = call.app.jobs.inbox(limit=min(call.query.limit, MAX_LISTED), cursor=call.query.cursor)
+    items = [
+        {name: one[name] for name in InboxItem.__struct_fields__} for one in (_detailed(call, job) for job in page)
+    ]
+    return {"items": items, "next": page.next, "previous": page.previous}
 
 
 @endpoint("POST", "/jobs/{id:int}/retry", Role.operator, Done, body=RetryBody)
@@ -508,7 +603,8 @@ def failures(call: Call) -> Any:
     """List the most frequent failures, by error code and place in the code."""
     query: FailureQuery = call.query
     since = None if query.since is None else _window(query.since)
-    found = call.app.observe.failures(since, min(query.limit, MAX_LISTED), task=query.task, queue=query.queue)
+    limit = min(query.limit, MAX_LISTED)
+    found = call.app.observe.failures(since, limit, task=query.task, queue=query.queue, parts=query.parts)
     return {"items": to_data(found)}
 
 
@@ -516,6 +612,30 @@ def failures(call: Call) -> Any:
 def workers(call: Call) -> Any:
     """List the live workers and the most recent of the others."""
     return {"items": to_data(call.app.observe.workers())}
+
+
+@endpoint("POST", "/workers/{id}/stop", Role.operator, Done, body=Reason)
+def stop_worker(call: Call) -> Any:
+    """Ask a worker to stop when its jobs have finished."""
+    return {"ok": call.app.stop_worker(call.path["id"], **call.by)}
+
+
+@endpoint("POST", "/vacuum", Role.admin, VacuumReport, body=Reason)
+def vacuum(call: Call) -> Any:
+    """Return free space of the database to the file system, for at most some seconds."""
+    return to_data(call.app.vacuum(seconds=VACUUM_SECONDS, **call.by))
+
+
+@endpoint("GET", "/retention", Role.viewer, RetentionStatus)
+def retention(call: Call) -> Any:
+    """Get the retention rules, and what they delete now and next."""
+    return to_data(call.app.observe.retention())
+
+
+@endpoint("GET", "/tracebacks/{fingerprint}", Role.viewer, TracebackText)
+def traceback(call: Call) -> Any:
+    """Get a traceback by the fingerprint of a failed attempt."""
+    return {"traceback": call.app.jobs.traceback(call.path["fingerprint"])}
 
 
 @endpoint("GET", "/storage", Role.viewer, Storage)
@@ -551,6 +671,13 @@ def events(call: Call) -> Any:
 def list_schedules(call: Call) -> Any:
     """List the schedules."""
     return {"items": to_data(call.app.schedules.list())}
+
+
+@endpoint("GET", "/schedules/{name}/times", Role.viewer, ScheduleTimes)
+def schedule_times(call: Call) -> Any:
+    """Get the next occurrences of a schedule, and its last runs with the states of their jobs."""
+    name, schedules = call.path["name"], call.app.schedules
+    return to_data(ScheduleTimes(schedules.get(name).upcoming(RUNS), schedules.runs(name, RUNS)))
 
 
 @endpoint("POST", "/schedules/{name}/pause", Role.operator, Done, body=Reason)
@@ -593,6 +720,46 @@ def cancel_batch(call: Call) -> Any:
 def retry_batch(call: Call) -> Any:
     """Run the failed members of a batch again."""
     return {"jobs": call.app.batches.retry(call.path["id"], **call.by)}
+
+
+# --- the graph ------------------------------------------------------------------------------------
+
+NEAR = 3  # jobs of a chain on each side
+
+
+def graph_of(id: int, relations: Relations) -> Graph:
+    """Return the relations of a job as nodes and edges."""
+    last = relations.chain[-1].chain_index if relations.chain else 0
+    here = next((one.chain_index for one in relations.chain if one.id == id), 0)
+    chain = [one for one in relations.chain if one.chain_index in (0, last) or abs(one.chain_index - here) <= NEAR]
+    nodes = {one.id: GraphNode(one.id, one.task, one.status, one.error_code, bool(one.external)) for one in chain}
+    edges = [GraphEdge(one.id, other.id, "continues") for one, other in pairwise(chain)]
+    for waiting in relations.waiting:
+        nodes.setdefault(waiting.id, GraphNode(waiting.id, waiting.task, waiting.status, waiting.error_code))
+        edges.append(GraphEdge(chain[-1].id if chain else id, waiting.id, "blocks"))
+
+    def add(node: BlockerNode, target: int) -> None:
+        one = node.blocker
+        found = GraphNode(
+            one.id or one.chain_id, one.task, one.status or "deleted", one.error_code, bool(one.external)
+        )
+        found.more = node.more
+        nodes.setdefault(found.id, found)
+        edges.append(GraphEdge(found.id, target, "blocks"))
+        for child in node.children:
+            add(child, found.id)
+
+    for blocker in relations.blockers:
+        add(blocker, id)
+    return Graph(
+        nodes=list(nodes.values()),
+        edges=edges,
+        chain_length=relations.chain_length,
+        more_blockers=relations.more_blockers,
+        more_waiting=relations.more_waiting,
+        batch_id=relations.batch_id,
+        is_callback=relations.is_callback,
+    )
 
 
 # --- payloads -------------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ STATUS_OF: dict[type[HoldfastError], int] = {
     errors.JobNotFound: 404,
     errors.ScheduleNotFound: 404,
     errors.BatchNotFound: 404,
+    errors.WorkerNotFound: 404,
     errors.BatchEnded: 409,
     errors.HasWaitingJobs: 409,
     errors.PartOfChain: 409,

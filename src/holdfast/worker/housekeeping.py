@@ -21,7 +21,7 @@ from ..text import plural
 from .attempt import Attempt
 from .event_loop import EventLoop
 from .job_log import JobLog
-from .process_pool import ProcessPool
+from .process_pool import ProcessPool, resident_bytes
 from .thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ CANCEL_CHECK_NS = 200 * MILLISECOND
 MAX_UNSTARTED_NS = 200 * MILLISECOND  # then a claimed job is given back
 DEAD_WORKERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
+STOP_REQUEST_NS = 1000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
 REPORT_NS = 1000 * MILLISECOND
@@ -155,6 +156,8 @@ class Housekeeping:
         delay = min(delay, self._do("recovering the jobs of dead workers", lambda: self._recover_dead_workers(now)))
         if self._is_due("heartbeat", HEARTBEAT_NS, now):
             self._do("recording a heartbeat", self._heartbeat)
+        if not draining and self._is_due("stop request", STOP_REQUEST_NS, now):
+            self._do("looking for a request to stop", self._stop_if_asked)
         delay = min(delay, self._do("adding up statistics", lambda: self._fold(now)))
         delay = min(delay, self._do("reporting failures", lambda: self._report_failures(now)))
         if not draining:
@@ -333,11 +336,16 @@ class Housekeeping:
         # Both are read before the query: what is settled in between is no longer running in the database then.
         ended = self._dispatcher.rounds_ended
         known = {(attempt.claimed.id, attempt.claimed.attempt) for attempt in self._dispatcher.held.copy()}
-        leases = self._store.workers.heartbeat(self._worker_run.id)
+        leases = self._store.workers.heartbeat(self._worker_run.id, resident_bytes())
         if leases is None:
             log.error("other workers considered this worker dead and recovered its jobs; it continues with a new id")
             self._worker_run.register_again()
         self._give_back_unknown_claims([one for one in leases or [] if (one.id, one.attempt) not in known], ended)
+
+    def _stop_if_asked(self) -> None:
+        if self._store.workers.is_asked_to_stop(self._worker_run.id):
+            log.info("an operator has asked this worker to stop")
+            self._worker_run.stop_when_done()
 
     def _give_back_unknown_claims(self, leases: list[Lease], ended: int) -> None:
         """Give back jobs that are claimed by this worker in the database but unknown to it, as after a lost reply.

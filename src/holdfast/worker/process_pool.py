@@ -21,6 +21,15 @@ STOP_SECONDS = 5.0  # for the stop hooks of a child
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def resident_bytes(pid: int | None = None) -> int | None:
+    """Return the resident memory of a process, by default of this one; None if /proc does not show it."""
+    try:
+        with open(f"/proc/{pid or 'self'}/statm", "rb") as file:  # noqa: PTH123  pathlib is slower
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 class Ready(Struct, frozen=True, tag=True):
     """Sent by a child that has started."""
 
@@ -113,11 +122,7 @@ class Child:
 
     def memory_bytes(self) -> int:
         """Return the resident memory of the process, or 0 if /proc does not show it."""
-        try:
-            with open(f"/proc/{self.process.pid}/statm", "rb") as file:  # noqa: PTH123  pathlib is slower
-                return int(file.read().split()[1]) * _PAGE_BYTES
-        except (OSError, IndexError, ValueError):
-            return 0
+        return resident_bytes(self.process.pid) or 0
 
     def describe_exit(self) -> str:
         """Return how the process ended, as the detail of a failure."""

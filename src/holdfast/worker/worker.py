@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from .. import __version__
 from ..clock import SECOND, Clock
 from ..context import ContextBackend
 from ..errors import InvalidInput, StoreError, WorkerStuck
@@ -35,7 +36,7 @@ from .executor import Executor
 from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, FailureReporter, Housekeeping
 from .job_log import JobLog
 from .outcomes import OutcomeMapper
-from .process_pool import ProcessPool, Spawn
+from .process_pool import ProcessPool, Spawn, resident_bytes
 from .scheduler import Scheduler
 from .thread_pool import ThreadPool
 
@@ -216,6 +217,11 @@ class WorkerRun:
         self._stopping = True
         self._wake_up.notify()
 
+    def stop_when_done(self) -> None:
+        """Stop as after the first signal, however often this is called."""
+        self._stopping = True
+        self._wake_up.notify()
+
     # --- called by the parts ---
 
     @property
@@ -357,6 +363,8 @@ class WorkerRun:
                 pool_tasks=tuple(sorted(self._tasks_of_kind("process"))),
                 versions=self._versions,
             ),
+            version=__version__,
+            memory=resident_bytes(),
         )
 
     def register_again(self) -> None:

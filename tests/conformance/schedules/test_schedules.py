@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -447,3 +448,27 @@ def test_no_repr_of_a_schedule_shows_its_arguments(app: Holdfast, work: Task[...
     assert repr(one) == "<Schedule each: work at '@daily' UTC, next 2026-06-18 00:00 UTC>"
     app.schedules.pause("each")
     assert repr(app.schedules.get("each")) == "<Schedule each: work at '@daily' UTC, paused>"
+
+
+def test_a_schedule_tells_its_next_occurrences_and_its_last_runs(
+    app: Holdfast, work: Task[..., None], scheduler: Scheduler, clock: FakeClock
+) -> None:
+    schedule = app.schedules.add("hourly", "0 * * * *", work)
+    assert schedule.in_words == "every hour"
+    times = schedule.upcoming()
+    assert (len(times), times[0]) == (5, schedule.next_at)
+    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(hours=1)}
+    assert app.schedules.runs("hourly") == []
+    ids = []
+    for _ in range(3):
+        clock.advance(3600)
+        scheduler.fire_due()
+        ids.append(app.jobs.list(limit=1)[0].id)
+    app.jobs.complete(ids[1])
+    app.jobs.delete(ids[0])
+    runs = app.schedules.runs("hourly")
+    assert [(run.job_id, run.status) for run in runs] == [(ids[2], "ready"), (ids[1], "succeeded"), (ids[0], None)]
+    assert [run.at for run in runs] == list(reversed(times[:3]))
+    assert len(app.schedules.runs("hourly", limit=1)) == 1
+    app.schedules.pause("hourly")
+    assert app.schedules.get("hourly").upcoming() == []

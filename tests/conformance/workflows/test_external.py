@@ -346,3 +346,16 @@ def test_the_text_of_a_failure_is_shortened(app: Holdfast) -> None:
     approve = app.external("approve")
     app.jobs.fail(approve.id, "A:B", "x" * 10_000)
     assert len(approve.refresh().error_detail or "") == 500
+
+
+def test_the_inbox_lists_external_jobs_that_wait_to_be_settled(app: Holdfast, clock: FakeClock) -> None:
+    work = app.task(name="work")(lambda: None)
+    ids = [app.external("approve", {"n": number}).id for number in range(5)]
+    work.using(after=app.jobs.get(ids[0])).enqueue()  # blocked, but not external
+    app.jobs.complete(ids[1], True)
+    app.jobs.fail(ids[2], "REJECTED")
+    page = app.jobs.inbox(limit=2)
+    assert ([job.id for job in page], [job.args for job in page]) == ([ids[4], ids[3]], [{"n": 4}, {"n": 3}])
+    rest = app.jobs.inbox(limit=2, cursor=page.next)
+    assert ([job.id for job in rest], rest.next) == ([ids[0]], None)
+    assert [job.id for job in app.jobs.inbox(limit=2, cursor=rest.previous)] == [ids[4], ids[3]]

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: list jobs."""
+"""`holdfast jobs`: list jobs. `holdfast inbox`: list external jobs that wait to be settled."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +58,50 @@ def jobs(
     elif not page:
         note("No jobs.")
     elif page.next is not None:
+        note(f"More jobs: add --cursor {page.next}")
+
+
+INBOX_COLUMNS = (
+    Column("ID", right=True), Column("NAME", least=10), Column("QUEUE", least=8, spare=2),
+    Column("AGE", right=True, spare=3), Column("TIMEOUT", spare=1), Column("PAYLOAD", least=20, spare=1),
+)  # fmt: skip
+
+
+@click.command(
+    epilog=example(
+        "holdfast inbox --db app.db",
+        "holdfast complete 7 --result true --db app.db",
+        "holdfast fail 7 REJECTED --db app.db",
+    )
+)
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
+    help="List at most N jobs.",
+)  # fmt: skip
+@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@read_options
+def inbox(database: DatabaseOption, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List external jobs that wait for a person or another system, newest first.
+
+    Settle one with `holdfast complete` or `holdfast fail`. TIMEOUT is when it fails unless it was settled before.
+    """
+    with database.open() as app:
+        page = app.jobs.inbox(limit=limit, cursor=cursor)
+        rows = [(job, payload_text(job, "args")) for job in page]
+    if as_json:
+        found = [job_data(job, "args") | {"timeout_at": job.timeout_at} for job, _ in rows]
+        document({"jobs": found, "next": page.next, "previous": page.previous})
+        return
+    now = datetime.now(UTC)
+    if not rows:
+        note("Nothing waits for a decision.")
+        return
+    table(INBOX_COLUMNS, [
+        [str(job.id), task_cell(job.task), job.queue, age(job.created_at, now),
+         "" if job.timeout_at is None else due(job.timeout_at, now), payload]
+        for job, payload in rows
+    ])  # fmt: skip
+    if page.next is not None:
         note(f"More jobs: add --cursor {page.next}")
 
 

@@ -11,7 +11,7 @@ import click
 
 from ...serialize import to_data
 from ...text import size
-from ..options import AuditOptions, DatabaseOption, change_options, example
+from ..options import AuditOptions, DatabaseOption, change_options, duration, example
 from ..output import document, progress_bar, say
 
 if TYPE_CHECKING:
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 @click.command(epilog=example("holdfast vacuum --db app.db", "holdfast vacuum --full --db app.db"))
 @click.option("--full", is_flag=True, help="Rewrite the whole file. Stop all workers first.")
 @click.option("--hurry", is_flag=True, help="Do not pause between steps to let other processes write.")
+@click.option("--for", "seconds", type=duration, metavar="DURATION", help="Stop after 30s, 5m, …, done or not.")
 @change_options
-def vacuum(database: DatabaseOption, full: bool, hurry: bool, audit: AuditOptions, as_json: bool) -> None:
+def vacuum(
+    database: DatabaseOption, full: bool, hurry: bool, seconds: float | None, audit: AuditOptions, as_json: bool
+) -> None:
     """Return the space of deleted jobs to the file system.
 
     Works in small steps while other processes use the database. With --full, SQLite rewrites the whole file, which
@@ -30,7 +33,7 @@ def vacuum(database: DatabaseOption, full: bool, hurry: bool, audit: AuditOption
     the size of the file.
     """
     with database.open() as app, _progress(full, as_json) as progress:
-        report = app.vacuum(full=full, hurry=hurry, progress=progress, **audit)
+        report = app.vacuum(full=full, hurry=hurry, seconds=seconds, progress=progress, **audit)
     if as_json:
         document({"action": "vacuum", **to_data(report)})
         return

@@ -1,4 +1,4 @@
-"""`holdfast worker`: run tasks. `holdfast workers`: list the workers."""
+"""`holdfast worker`: run tasks. `holdfast workers`: list the workers, or ask one to stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import InvalidInput
-from ..options import DatabaseOption, complete_queues, duration, example, read_options, size
+from ..bulk import print_result
+from ..options import (
+    AuditOptions,
+    DatabaseOption,
+    change_options,
+    complete_queues,
+    complete_workers,
+    duration,
+    example,
+    read_options,
+    size,
+)
 from ..output import Cell, Column, age, document, note, plural, table
 
 if TYPE_CHECKING:
@@ -119,16 +130,26 @@ COLUMNS = (
 STATE_STYLES = {"alive": "green", "suspended": "yellow", "lost": "red", "stopped": "dim"}
 
 
-@click.command(epilog=example("holdfast workers --db app.db", "holdfast workers --all --json --db app.db"))
+@click.group(
+    invoke_without_command=True,
+    epilog=example(
+        "holdfast workers --db app.db",
+        "holdfast workers --all --json --db app.db",
+        "holdfast workers stop 5f3a91c07be2d846 --reason 'new kernel' --db app.db",
+    ),
+)
 @click.option("--all", "-a", "with_ended", is_flag=True, help="Also list workers that have ended.")
 @read_options
-def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
-    """List the workers with their state and running jobs.
+@click.pass_context
+def workers(ctx: click.Context, database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
+    """List the workers with their state and running jobs, or ask one to stop.
 
     A worker is alive as long as its process holds its lock, even if the last heartbeat is old. It is suspended while
     a signal has stopped its process (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196
     means that all 4 slots are taken and 196 jobs are prefetched.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     with database.open() as app:
         known = app.observe.workers()
     listed = [worker for worker in known if with_ended or worker.ended_at is None]
@@ -143,6 +164,21 @@ def workers(database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
     uptimes = [age(worker.started_at, worker.ended_at or now) for worker in listed]
     rows = [[*worker_cells(worker, now), up, queue_names(worker)] for worker, up in zip(listed, uptimes, strict=True)]
     table(COLUMNS, rows)
+
+
+@workers.command("stop", epilog=example("holdfast workers stop 5f3a91c07be2d846 --db app.db"))
+@click.argument("id", shell_complete=complete_workers)
+@change_options
+def stop_worker(database: DatabaseOption, id: str, audit: AuditOptions, as_json: bool) -> None:
+    """Ask a worker to stop. It claims no more jobs, and ends when its running jobs have finished.
+
+    The worker sees the request within about a second. One process of several (--processes) is started again by its
+    parent: ask one after the other to restart them all.
+    """
+    with database.open() as app:
+        asked = app.stop_worker(id, **audit)
+    sentence = f"Asked worker {id} to stop." if asked else f"Worker {id} has ended, or was asked before."
+    print_result({"worker": id, "asked": asked}, sentence, asked, as_json)
 
 
 def worker_cells(worker: WorkerHealth, now: datetime) -> list[Cell | str]:

@@ -153,7 +153,7 @@ class DiagnosisReader:
 
     def health_metrics(self, since_minute: int, queues: Sequence[str] | None) -> HealthMetrics:
         now = self._clock.now()
-        paused = {name for name, is_paused in self._rows("queues_ever_paused", {}) if is_paused}
+        paused = {name for name, paused_at, _, _ in self._rows("queues_ever_paused", {}) if paused_at is not None}
         with self._one_transaction():
             counts = self._statistics.counts(self._connection)
             minutes = self._statistics.minutes(self._connection, since_minute)

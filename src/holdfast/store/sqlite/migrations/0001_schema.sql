@@ -126,6 +126,7 @@ CREATE INDEX {p}jobs_versioned ON {p}jobs (queue, task, version) WHERE version >
 CREATE INDEX {p}jobs_scheduled ON {p}jobs (run_at) WHERE status = 'scheduled';
 CREATE INDEX {p}jobs_running   ON {p}jobs (coalesce(lease, 0)) WHERE status = 'running';
 CREATE INDEX {p}jobs_blocked   ON {p}jobs (queue, task) WHERE status = 'blocked';
+CREATE INDEX {p}jobs_external  ON {p}jobs (external) WHERE external = 1 AND status = 'blocked';
 CREATE INDEX {p}jobs_failed    ON {p}jobs (queue, task) WHERE status = 'failed';
 CREATE INDEX {p}jobs_finished  ON {p}jobs (status, finished_at)
     WHERE finished_at IS NOT NULL OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled';
@@ -516,9 +517,12 @@ CREATE INDEX {p}unused_blobs_there ON {p}unused_blobs (gone_at, noted_at);
 
 CREATE TABLE {p}queues (
     name      TEXT NOT NULL CONSTRAINT one_row_per_queue PRIMARY KEY,
-    paused_at INTEGER,
+    paused_at INTEGER,                               -- NULL: not paused
+    paused_by TEXT,                                  -- the operator who paused it last, and the reason
+    reason    TEXT,
     CONSTRAINT queues_have_their_types
-        CHECK (typeof(name) = 'text' AND (paused_at IS NULL OR typeof(paused_at) = 'integer'))
+        CHECK (typeof(name) = 'text' AND (paused_at IS NULL OR typeof(paused_at) = 'integer')
+               AND (paused_by IS NULL OR typeof(paused_by) = 'text') AND (reason IS NULL OR typeof(reason) = 'text'))
 ) WITHOUT ROWID;
 
 CREATE TABLE {p}workers (
@@ -544,9 +548,14 @@ CREATE TABLE {p}workers (
     ended_at     INTEGER,
     ending       TEXT
         CONSTRAINT ending_is_known CHECK (ending IS NULL OR ending = 'stopped' OR ending = 'lost'),
+    version      TEXT,                               -- of Holdfast
+    memory       INTEGER,                            -- resident bytes at the last heartbeat; NULL: unknown
+    stop_at      INTEGER,                            -- when an operator asked it to stop; NULL: nobody did
     CONSTRAINT workers_have_their_types
         CHECK (typeof(id) = 'text' AND typeof(host) = 'text' AND typeof(tasks) = 'text'
                AND (queues IS NULL OR typeof(queues) = 'text') AND (limits IS NULL OR typeof(limits) = 'text')
+               AND (version IS NULL OR typeof(version) = 'text') AND (memory IS NULL OR typeof(memory) = 'integer')
+               AND (stop_at IS NULL OR typeof(stop_at) = 'integer')
                AND (ended_at IS NULL OR typeof(ended_at) = 'integer'))
 ) WITHOUT ROWID;
 

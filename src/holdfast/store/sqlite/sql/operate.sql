@@ -67,8 +67,8 @@ DELETE FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) AND {where
 INSERT INTO {p}events (at, event, actor, detail) VALUES (:now, :event, :actor, :detail)
 
 -- name: pause
-INSERT INTO {p}queues (name, paused_at) VALUES (:queue, :now)
-ON CONFLICT (name) DO UPDATE SET paused_at = :now WHERE paused_at IS NULL
+INSERT INTO {p}queues (name, paused_at, paused_by, reason) VALUES (:queue, :now, :actor, :reason)
+ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :actor, reason = :reason WHERE paused_at IS NULL
 
 -- name: resume
 UPDATE {p}queues SET paused_at = NULL WHERE name = :queue AND paused_at IS NOT NULL

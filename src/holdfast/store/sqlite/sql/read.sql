@@ -19,8 +19,8 @@ FROM {p}jobs WHERE id = ?1 AND status = 'running' AND history = 1
 SELECT traceback FROM {p}tracebacks WHERE fingerprint = ?
 
 -- name: queues_ever_paused
--- queues that were ever paused, and whether they are paused now
-SELECT name, paused_at IS NOT NULL FROM {p}queues
+-- queues that were ever paused, and since when they are paused, by whom and why
+SELECT name, paused_at, paused_by, reason FROM {p}queues
 
 -- name: get_meta
 SELECT value FROM {p}meta WHERE name = ?

@@ -57,6 +57,9 @@ INSERT INTO {p}fires (schedule, fire_at) VALUES (:name, :fire_at) ON CONFLICT (s
 -- name: set_fire_job
 UPDATE {p}fires SET job_id = :job_id WHERE schedule = :name AND fire_at = :fire_at
 
+-- name: runs_of_schedule
+SELECT fire_at, job_id FROM {p}fires WHERE schedule = :name ORDER BY id DESC LIMIT :limit
+
 -- name: set_last_job
 UPDATE {p}schedules SET last_at = :fire_at, last_job_id = :job_id WHERE name = :name
 

@@ -178,6 +178,13 @@ WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
     FROM json_each(:keys))
 GROUP BY 1, 2, 3, 4
 
+-- name: failure_steps_by_key
+SELECT CAST(minute AS INTEGER) / :step * :step, error_code, queue, task, fingerprint, sum(n) FROM {p}failure_minutes
+WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
+    FROM json_each(:keys))
+GROUP BY 1, 2, 3, 4, 5
+
 -- name: ever_enqueued
 -- the highest id ever assigned: AUTOINCREMENT never reuses one
 SELECT seq FROM sqlite_sequence WHERE name = ?

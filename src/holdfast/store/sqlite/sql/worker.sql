@@ -1,8 +1,10 @@
 -- Workers, and the jobs of dead or stopped ones.
 
 -- name: register_worker
-INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, limits, concurrency, lease, started_at, heartbeat_at)
-VALUES (:id, :slot, :place, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at)
+INSERT INTO {p}workers (id, slot, inode, pid, host, queues, tasks, limits, concurrency, lease, started_at, heartbeat_at,
+                        version, memory)
+VALUES (:id, :slot, :place, :pid, :host, :queues, :tasks, :limits, :concurrency, :lease, :started_at, :started_at,
+        :version, :memory)
 
 -- name: delete_ended_workers
 -- all but the newest ones
@@ -11,7 +13,15 @@ DELETE FROM {p}workers WHERE id IN (
 )
 
 -- name: heartbeat
-UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :place WHERE id = :id AND ended_at IS NULL
+UPDATE {p}workers SET heartbeat_at = :now, slot = :slot, inode = :place, memory = coalesce(:memory, memory)
+WHERE id = :id AND ended_at IS NULL
+
+-- name: ask_to_stop
+-- its housekeeping sees this
+UPDATE {p}workers SET stop_at = :now WHERE id = :id AND ended_at IS NULL AND stop_at IS NULL
+
+-- name: is_asked_to_stop
+SELECT 1 FROM {p}workers WHERE id = :id AND stop_at IS NOT NULL
 
 -- name: end_worker
 UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended_at IS NULL
@@ -21,7 +31,8 @@ SELECT id, slot, inode, pid, host, lease FROM {p}workers WHERE ended_at IS NULL
 
 -- name: workers
 -- newest first
-SELECT slot, inode, id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits
+SELECT slot, inode, id, pid, host, queues, tasks, concurrency, lease, started_at, heartbeat_at, ended_at, ending, limits,
+       version, memory, stop_at
 FROM {p}workers ORDER BY started_at DESC, id
 
 -- name: return_all
