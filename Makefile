@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo browser test lint format types tests faults soak storm bench docs modules picture hooks clean
+.PHONY: help demo browser test lint format types tests faults soak storm bench docs modules picture pictures hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -67,6 +67,11 @@ modules: .venv/installed  ## Write the module tables of docs/internals/architect
 
 picture: .venv/installed  ## Make docs/images/top.svg anew, from a run of MINUTES=10
 	$(BIN)/python docs/images/top.py --minutes $(MINUTES)
+
+# The pictures of docs/guides/web.md, made by the browser tests: 256 colours, so that they stay small.
+pictures: .venv/installed browser  ## Make docs/images/web/*.png anew
+	HOLDFAST_SCREENSHOTS=docs/images/web $(BIN)/python -m pytest -q tests/web/test_browser.py -k pictures
+	rm -f docs/images/web/*-360.png
 
 hooks: .venv/hooks  ## Run the checks before each git commit (optional, uses pre-commit)
 	$(BIN)/pre-commit install

@@ -1,7 +1,8 @@
 """What `make demo` shows: two worker processes on a sample app, live for half a minute, then what became of it all.
 
 Jobs pour in. The API fails at times and is tried again, one job kills its worker and another takes over, and cron
-makes up for the minutes it missed. Everything happens in a temporary folder that is removed at the end.
+makes up for the minutes it missed. The web page shows it, too: its address is printed first. Everything
+happens in a temporary folder that is removed at the end.
 """
 
 import argparse
@@ -46,14 +47,16 @@ def demonstrate(folder: Path, seconds: float) -> None:
 
     app = sample_app.app
     console = Console()
-    with app, workers(folder / "worker.log"):
+    with app, workers(folder / "worker.log"), web_page(app) as address:
+        console.print(f"The web page: {address}", highlight=False)
         end = time.monotonic() + seconds
         sample_app.crash.using(delay=seconds / 5).enqueue()
         if console.is_terminal:
             with Live(console=console, refresh_per_second=8, transient=True) as live:
                 while (left := end - time.monotonic()) > 0:
                     pour_in(sample_app, left > seconds / 5)
-                    live.update(view(app, f"{left:.0f} s left. A worker is killed by its own job on the way."))
+                    note = f"{left:.0f} s left. A worker is killed by its own job on the way. Web page: {address}"
+                    live.update(view(app, note))
                     time.sleep(0.12)
         else:
             while (left := end - time.monotonic()) > 0:
@@ -83,6 +86,24 @@ def workers(log: Path) -> Iterator[None]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
+
+
+@contextmanager
+def web_page(app: Holdfast) -> Iterator[str]:
+    """Serve the web page from this process, at the usual port or, if that is taken, at another."""
+    from holdfast.errors import InvalidInput
+    from holdfast.web.server import DEFAULT_PORT, WebServer
+
+    page = app.web()
+    try:
+        server = WebServer(page, port=DEFAULT_PORT)
+    except InvalidInput:
+        server = WebServer(page, port=0)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.close()
 
 
 def pour_in(sample: Any, still: bool) -> None:

@@ -1,15 +1,18 @@
 """The web page in a real Chromium: every page and action, both themes, narrow and wide, checked for accessibility.
 
-Screenshots of each page go to the folder that HOLDFAST_SCREENSHOTS names, to be looked at.
+Screenshots of each page go to the folder that HOLDFAST_SCREENSHOTS names, to be looked at. `make pictures` makes
+those of the guide.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shop import Shop
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -18,6 +21,7 @@ from holdfast import Holdfast
 from holdfast.testing import drain
 from holdfast.web import Users
 from holdfast.web.server import WebServer
+from support.running_worker import RunningWorker
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 REQUIRED = "HOLDFAST_REQUIRE_BROWSER" in os.environ
@@ -36,11 +40,21 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+FITS = """() => new Promise((done) => {
+    let left = 600;
+    const look = () => {
+        const page = document.documentElement;
+        if (page.scrollWidth <= page.clientWidth || !(left -= 1)) done(page.scrollWidth <= page.clientWidth);
+        else requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+})"""
 PATIENCE_MS = 60_000  # how long a step may take on a busy machine; none waits for long when it succeeds
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 PAGES = {
     "/": "Overview",
     "/jobs": "Jobs",
+    "/inbox": "Inbox",
     "/queues": "Queues",
     "/tasks": "Tasks",
     "/errors": "Errors",
@@ -89,6 +103,17 @@ def full(served: Holdfast) -> Holdfast:
     return served
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One database, worker and server for the tests that do not change what others look at."""
+    shop = Shop(tmp_path_factory.mktemp("shop") / "shop.db")
+    server = WebServer(shop.app.web(), port=0).start()
+    shop.url = server.url.rstrip("/")
+    yield shop
+    server.close()
+    shop.close()
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     servers: list[WebServer] = []
@@ -128,17 +153,23 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         assert [one for one in errors if "401" not in one and "400" not in one] == []
 
 
-def screenshot(page: Page, name: str) -> None:
+def screenshot(page: Page, name: str, full_page: bool = True) -> None:
     folder = os.environ.get("HOLDFAST_SCREENSHOTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=full_page)
+
+
+def require_accessible(page: Page, path: str) -> None:
+    found = Axe().run(page)
+    serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], path
 
 
 def require_that_it_fits(page: Page, width: int, height: int) -> None:
     """Wait until nothing makes the page wider than the window."""
     page.set_viewport_size({"width": width, "height": height})
-    page.wait_for_function("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(FITS), f"{page.url} is wider than {width} pixels"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -154,9 +185,7 @@ def test_every_page_shows_hostile_data_safely_and_is_accessible(
         require_that_it_fits(page, 360, 700)
         require_that_it_fits(page, 1280, 900)
         screenshot(page, f"{title.lower().replace(' ', '-')}-{theme}")
-        found = Axe().run(page)
-        serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], path
+        require_accessible(page, path)
 
 
 def act(page: Page, label: str, reason: str, **fields: str) -> None:
@@ -177,9 +206,16 @@ def test_every_action_on_a_job(full: Holdfast, serve: Callable[..., str], open_p
     expect(page.locator(".head .badge")).to_have_text("ready")
     act(page, "Cancel", "not today")
     expect(page.locator(".head .badge")).to_have_text("cancelled")
-    act(page, "Copy", "", args='{"text": "copied"}')
+    page.get_by_role("button", name="Copy", exact=True).click()
+    dialog = page.locator("dialog[open]")
+    dialog.locator("[name=args]").fill('{"text": 7}')
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("do not match its signature")
+    dialog.get_by_role("button", name="Close").click()
+    act(page, "Copy", "", args='{"text": "copied"}', queue="urgent", delay="60")
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Job 2")
-    assert full.jobs.list(limit=1)[0].args == {"text": "copied"}
+    (made,) = full.jobs.list(limit=1)
+    assert (made.args, made.queue, made.status) == ({"text": "copied"}, "urgent", "scheduled")
     later = add.using(delay=60).enqueue(1, 1).id
     page.goto(f"{url}/jobs/{later}")
     act(page, "Run now", "urgent")
@@ -269,7 +305,7 @@ def test_an_empty_database_says_what_to_do(
     url = serve(app)
     page = open_page(url)
     expect(page.locator(".empty").first).to_contain_text("Enqueue one")
-    for path in ("/queues", "/workers", "/schedules", "/tasks", "/errors", "/batches", "/events", "/jobs"):
+    for path in ("/queues", "/workers", "/schedules", "/tasks", "/errors", "/batches", "/events", "/jobs", "/inbox"):
         page.goto(url + path)
         expect(page.locator(".empty").first).to_be_visible()
     page.goto(f"{url}/nowhere")
@@ -324,3 +360,140 @@ def test_it_works_below_a_path_of_another_application(
     page.get_by_role("link", name="Events").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Events")
     assert page.url.endswith("/admin/jobs/events")
+
+
+# --- the shop: every page with an hour of history ---
+
+
+GUIDE = {"/": "overview", "/queues": "queues", "/errors": "errors", "/inbox": "inbox", "/schedules": "schedules"}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures_for_the_guide(shop: Shop, open_page: Callable[..., Page], theme: str) -> None:
+    """Each page as people see it: accessible, and without a horizontal scroll bar from a telephone to 4K."""
+    page = open_page(shop.url, color_scheme=theme)
+    job = f"/jobs/{shop.blocked.id}"
+    for path, name in {**GUIDE, "/workers": "workers", "/tasks": "tasks", "/storage": "storage", job: "job"}.items():
+        page.goto(shop.url + path)
+        expect(page.locator(".loading")).to_have_count(0)
+        if path == "/":
+            expect(page.locator(".u-legend")).to_have_count(3)
+        screenshot(page, f"{name}-{theme}", full_page=False)
+        for width, height in ((360, 700), (3840, 2000), (1280, 900)):
+            require_that_it_fits(page, width, height)
+            if width == 360:
+                screenshot(page, f"{name}-{theme}-360")
+        require_accessible(page, path)
+
+
+def test_the_graph_links_to_the_neighbours_of_a_job(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/jobs/{shop.blocked.id}")
+    graph = page.locator(".graph svg")
+    expect(graph.locator(".node")).to_have_count(5)
+    expect(graph.locator(".edge")).to_have_count(4)
+    expect(graph.locator(".node.here")).to_contain_text(str(shop.blocked.id))
+    graph.get_by_role("link", name=f"job {shop.approval.id}, approve_refund, blocked").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {shop.approval.id}")
+    expect(page.locator(".tree")).to_contain_text("Ada Lovelace")
+
+
+def test_the_timeline_has_attempts_with_durations_and_the_error_how_often_it_occurred(
+    shop: Shop, open_page: Callable[..., Page]
+) -> None:
+    failed = shop.app.jobs.list(status="failed", task="send_mail", limit=1)[0]
+    page = open_page(f"{shop.url}/jobs/{failed.id}")
+    expect(page.locator(".timeline li.attempt")).to_have_count(2)
+    expect(page.locator(".timeline .took").filter(has_text="ran ")).to_have_count(2)
+    expect(page.locator("section").filter(has=page.get_by_role("heading", name="Last error"))).to_contain_text(
+        "times"
+    )
+    expect(page.locator("pre")).to_contain_text("ConnectionError: smtp.example.org refused the connection")
+
+
+def test_charts_zoom_by_drag_and_periods_change(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(shop.url)
+    chart = page.locator(".chart .u-over").first
+    expect(chart).to_be_visible()
+    page.get_by_role("button", name="15 min").click()
+    expect(page.get_by_role("button", name="15 min")).to_have_attribute("aria-pressed", "true")
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    expect(page.locator(".u-legend .u-value").first).not_to_have_text("--")
+
+
+def test_queues_show_who_paused_them_and_why(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/queues")
+    row = page.locator("tr").filter(has_text="newsletter")
+    expect(row).to_contain_text("the provider is down until noon")
+    expect(row).to_contain_text("by ada")
+    expect(page.locator("tr").filter(has_text="mail").first).to_contain_text("limit 4")
+    expect(row.locator("svg.spark")).to_have_count(2)
+
+
+def test_tasks_errors_and_batches_tell_rates_trends_and_progress(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/tasks")
+    row = page.locator("tbody tr").filter(has_text="make_thumbnail")
+    expect(row.locator(".columns")).to_have_attribute("aria-label", re.compile("attempt 1: .*attempt 2: "))
+    page.goto(f"{shop.url}/errors")
+    group = page.locator("section.panel").filter(has_text="ConnectionError: smtp.example.org")
+    expect(group).to_contain_text("First")
+    expect(group.locator("svg.spark")).to_have_count(1)
+    group.get_by_text("Traceback", exact=True).click()
+    expect(group.locator("pre")).to_contain_text("send_mail")
+    page.goto(f"{shop.url}/batches?state=running")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr .bar")).to_have_attribute("aria-label", re.compile("of 40 finished"))
+
+
+def test_workers_show_what_they_run_and_schedules_when_they_run(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/workers")
+    panel = page.locator("section.panel").filter(has_text=shop.worker.id)
+    expect(panel).to_contain_text("monthly_report")
+    expect(panel).to_contain_text("MiB")
+    page.goto(f"{shop.url}/schedules")
+    panel = page.locator("section.panel").filter(has_text="nightly-report")
+    expect(panel).to_contain_text("at 03:30, on Monday to Friday")
+    expect(panel.locator("dd").nth(2).locator("div")).to_have_count(5)
+
+
+def test_keys_move_between_pages_and_rows(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/queues")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator("tbody tr").first.locator("a").first).to_be_focused()
+    page.keyboard.press("j")
+    expect(page.locator("tbody tr").nth(1).locator("a").first).to_be_focused()
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Inbox")
+    page.keyboard.press("?")
+    expect(page.locator("dialog#help")).to_be_visible()
+
+
+def test_the_inbox_is_decided_with_a_comment(full: Holdfast, serve: Callable[..., str], open_page: Any) -> None:
+    first, second = full.external("approve", {"text": HOSTILE}), full.external("approve", {"n": 2})
+    page = open_page(f"{serve(full)}/inbox")
+    expect(page.locator(".inbox-item")).to_have_count(2)
+    act(page, "Complete", "fine with me", result='{"approved": true}')
+    expect(page.locator(".inbox-item")).to_have_count(1)
+    act(page, "Reject", "too expensive", code="REJECTED:BUDGET", detail="over the limit")
+    expect(page.locator(".empty")).to_contain_text("Nothing waits for a decision")
+    assert full.jobs.get(second.id).result == {"approved": True}
+    rejected = full.jobs.get(first.id)
+    assert (rejected.error_code, rejected.error_detail) == ("REJECTED:BUDGET", "over the limit")
+
+
+def test_a_worker_is_asked_to_stop_and_the_file_is_vacuumed(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    url = serve(full)
+    with RunningWorker(full) as running:
+        page = open_page(f"{url}/workers")
+        act(page, "Stop", "new kernel")
+        running.report()
+    page.goto(f"{url}/storage")
+    act(page, "Vacuum", "space")
+    expect(page.locator(".toast")).to_be_visible()
+    reasons = {one.event: one.detail.get("reason") for one in full.observe.last_events(50)}
+    assert (reasons["stop_requested"], reasons["vacuumed"]) == ("new kernel", "space")

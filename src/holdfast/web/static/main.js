@@ -1,12 +1,13 @@
 // The frame of the page: navigation, routes, theme, login and keys.
-import { ROOT, call, go, html, post, render, session, useEffect, useRoute, useState } from "./lib.js";
+import { ROOT, call, go, here, html, post, render, session, useEffect, useRoute, useState } from "./lib.js";
 import { Failed, Link } from "./ui.js";
 
-const PAGES = [
-  ["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/queues", "Queues", "queues"], ["/tasks", "Tasks", "tasks"],
-  ["/errors", "Errors", "errors"], ["/workers", "Workers", "workers"], ["/schedules", "Schedules", "schedules"],
-  ["/batches", "Batches", "batches"], ["/events", "Events", "events"], ["/storage", "Storage", "storage"],
+const GROUPS = [
+  ["Work", [["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/inbox", "Inbox", "inbox"], ["/batches", "Batches", "batches"], ["/schedules", "Schedules", "schedules"]]],
+  ["Health", [["/queues", "Queues", "queues"], ["/tasks", "Tasks", "tasks"], ["/errors", "Errors", "errors"], ["/workers", "Workers", "workers"]]],
+  ["System", [["/events", "Events", "events"], ["/storage", "Storage", "storage"]]],
 ];
+const PAGES = GROUPS.flatMap(([, pages]) => pages);
 const modules = {};
 
 function load(name) {
@@ -28,8 +29,16 @@ function Page({ route }) {
   return html`<${shown.View} key=${job ? job[1] : found} id=${job ? Number(job[1]) : undefined} parameters=${route.parameters} />`;
 }
 
-const KEYS = [["/", "search jobs"], ["g o", "overview"], ["g j", "jobs"], ["g q", "queues"], ["g e", "errors"], ["g w", "workers"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["?", "this help"]];
-const PLACES = { o: "/", j: "/jobs", q: "/queues", t: "/tasks", e: "/errors", w: "/workers", s: "/schedules", l: "/events" };
+const KEYS = [["/", "search jobs"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["g o", "overview"], ["g j", "jobs"], ["g i", "inbox"], ["g q", "queues"], ["g t", "tasks"], ["g e", "errors"], ["g w", "workers"], ["g s", "schedules"], ["g b", "batches"], ["g l", "events"], ["g d", "storage"], ["?", "this help"]];
+const PLACES = { o: "/", j: "/jobs", i: "/inbox", q: "/queues", t: "/tasks", e: "/errors", w: "/workers", s: "/schedules", b: "/batches", l: "/events", d: "/storage" };
+
+// Moves the focus to the first link of the next or previous row, or to the next panel's. The jobs page does it itself.
+function moveFocus(step) {
+  const rows = [...document.querySelectorAll(".main tbody tr, .main .stack > .panel, .main .timeline li")].map((row) => row.querySelector("a[href], summary, button")).filter(Boolean);
+  if (!rows.length) return;
+  const here = rows.findIndex((link) => link === document.activeElement || link.closest("tr, .panel, li")?.contains(document.activeElement));
+  rows[Math.min(rows.length - 1, Math.max(0, here < 0 ? 0 : here + step))].focus();
+}
 
 function useKeys(showHelp) {
   useEffect(() => {
@@ -43,6 +52,7 @@ function useKeys(showHelp) {
         session.searching = !field;
         if (field) field.focus(); else go("/jobs");
       } else if (event.key === "?") showHelp();
+      else if ((event.key === "j" || event.key === "k") && here().path !== "/jobs") moveFocus(event.key === "j" ? 1 : -1);
       before = event.key;
     };
     document.addEventListener("keydown", pressed);
@@ -76,6 +86,7 @@ function theme() {
   const next = order[(order.indexOf(localStorage.getItem("theme")) + 1) % 3];
   if (next) localStorage.setItem("theme", next); else localStorage.removeItem("theme");
   applyTheme();
+  window.dispatchEvent(new Event("themed"));
 }
 
 function applyTheme() {
@@ -86,6 +97,7 @@ function applyTheme() {
 function Shell() {
   const route = useRoute();
   const [open, setOpen] = useState(false);
+  const [, again] = useState(0);
   const help = () => document.getElementById("help")?.showModal();
   useKeys(help);
   useEffect(() => setOpen(false), [route.path]);
@@ -94,9 +106,9 @@ function Shell() {
     <header class="side ${open ? "open" : ""}">
       <div class="row"><${Link} to="/" class="brand"><img src="${ROOT}/static/icon.svg" alt="" />Holdfast<//>
       <button class="menu" aria-expanded=${open} onClick=${() => setOpen(!open)}>Menu</button></div>
-      <nav aria-label="Pages">${PAGES.map(([path, label]) => html`<${Link} to=${path} aria-current=${route.path === path || (path !== "/" && route.path.startsWith(`${path}/`)) ? "page" : undefined}>${label}<//>`)}</nav>
+      <nav aria-label="Pages">${GROUPS.map(([name, pages]) => html`<span class="group">${name}</span>${pages.map(([path, label]) => html`<${Link} to=${path} aria-current=${route.path === path || (path !== "/" && route.path.startsWith(`${path}/`)) ? "page" : undefined}>${label}<//>`)}`)}</nav>
       <div class="foot"><span>${session.me.name} · ${session.me.role}</span>
-        <span class="row"><button class="link small" onClick=${() => { theme(); }}>Theme</button><button class="link small" onClick=${help}>Keys</button>
+        <span class="row"><button class="link small" onClick=${() => { theme(); again((n) => n + 1); }} title="Light, dark or as the system">Theme: ${localStorage.getItem("theme") || "system"}</button><button class="link small" onClick=${help}>Keys</button>
         ${session.me.csrf ? html`<button class="link small" onClick=${leave}>Log out</button>` : ""}</span></div>
     </header><main class="main" id="content" tabindex="-1"><${Page} route=${route} /></main></div><${Help} />`;
 }

@@ -5,16 +5,18 @@ export { ago, bytes, duration, exact, number };
 
 export const Badge = ({ state }) => html`<span class="badge s-${String(state).replace(/[^a-z]/g, "")}">${state}</span>`;
 
+const clocks = new Set(); // one timer for all times of the page
+setInterval(() => { if (!document.hidden) for (const again of clocks) again((n) => n + 1); }, 5000);
+
 export function Time({ at }) {
   const [, again] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => !document.hidden && again((n) => n + 1), 5000);
-    return () => clearInterval(timer);
-  }, []);
+  useEffect(() => { clocks.add(again); return () => clocks.delete(again); }, []);
   return at ? html`<time datetime=${at} title=${exact(at)} class="nowrap">${ago(at)}</time>` : "–";
 }
 
-export function Head({ title, children }) {
+export const seconds = (from, to) => (from && to ? Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000) : null);
+
+export function Head({ title, children, lead }) {
   const [, again] = useState(0);
   useEffect(() => {
     document.title = `${title} – Holdfast`;
@@ -22,7 +24,7 @@ export function Head({ title, children }) {
     live.listeners.add(listener);
     return () => live.listeners.delete(listener);
   }, [title]);
-  return html`<div class="head"><h1>${title}</h1><span class="grow"></span>${children}
+  return html`<div class="head"><h1>${title}</h1>${lead || ""}<span class="grow"></span>${children}
     ${live.status === "off" ? "" : html`<span class="live ${live.status === "on" ? "" : "off"}" role="status">${live.status === "on" ? "live" : "reconnecting…"}</span>`}</div>`;
 }
 
@@ -30,7 +32,18 @@ export const Failed = ({ error }) => (error ? html`<p class="note error" role="a
 
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
 
-export const Panel = ({ title, children, wide, more }) => html`<section class="panel ${wide ? "wide" : ""}">
+// options: [label, …]; `chosen` is an index.
+export const Segments = ({ options, chosen, choose, label }) => html`<span class="segments" role="group" aria-label=${label}>${options.map(([text], index) => html`<button aria-pressed=${chosen === index} onClick=${() => choose(index)}>${text}</button>`)}</span>`;
+
+export function Stat({ to, value, label, children }) {
+  const body = html`<div class="value">${value}</div><div class="label">${children || label}</div>`;
+  return to ? html`<${Link} to=${to} class="stat">${body}<//>` : html`<div class="stat">${body}</div>`;
+}
+
+// Names of tasks and queues can be long, and may hold anything.
+export const Name = ({ text }) => html`<span class="cut" title=${text}>${text}</span>`;
+
+export const Panel = ({ title, children, wide, more, plain }) => html`<section class="panel ${wide ? "wide" : ""} ${plain ? "plain" : ""}">
   ${title ? html`<div class="row"><h2>${title}</h2><span class="grow"></span>${more || ""}</div>` : ""}${children}</section>`;
 
 export const jobsPath = (filters) => `/jobs${query({ q: Object.entries(filters).filter(([, v]) => v).map(([k, v]) => `${k}:${/\s/.test(v) ? JSON.stringify(v) : v}`).join(" ") })}`;
@@ -75,23 +88,26 @@ function Fold({ open, label, children }) {
     <summary>${label}</summary>${isOpen ? children.map((one) => one()) : ""}</details>`;
 }
 
+export const CopyJson = ({ value }) => html`<${Copy} text=${JSON.stringify(value, null, 2)} />`;
+
 export function Json({ value }) {
-  return html`<div class="row"><span class="grow"></span><${Copy} text=${JSON.stringify(value, null, 2)} /></div><div class="tree"><${Tree} value=${value} /></div>`;
+  return html`<div class="tree"><${Tree} value=${value} /></div>`;
 }
 
 export function Copy({ text }) {
   const [done, setDone] = useState(false);
   const copy = () => navigator.clipboard?.writeText(text).then(() => { setDone(true); setTimeout(() => setDone(false), 1500); });
-  return html`<button class="link small" onClick=${copy}>${done ? "copied" : "copy"}</button>`;
+  return html`<button class="link small" onClick=${copy} aria-live="polite">${done ? "copied" : "copy"}</button>`;
 }
 
 // --- small charts ---
 
-export function Spark({ values, label }) {
-  const top = Math.max(1, ...values);
+export function Spark({ values, label, kind = "", top }) {
+  const high = Math.max(1e-9, top || 0, ...values);
   const step = 100 / Math.max(1, values.length - 1);
-  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`).join(" ");
-  return html`<svg viewBox="0 0 100 24" width="100" height="24" role="img" aria-label=${label} preserveAspectRatio="none"><polyline points=${points} fill="none" stroke="currentColor" stroke-width="1.5" /></svg>`;
+  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(22 - (value / high) * 20).toFixed(1)}`);
+  return html`<svg class="spark ${kind}" viewBox="0 0 100 24" width="104" height="24" role="img" aria-label=${label} preserveAspectRatio="none"><title>${label}</title>
+    <polygon class="area" points="0,23 ${points.join(" ")} 100,23" /><polyline class="line" points=${points.join(" ")} /></svg>`;
 }
 
 export function Bar({ parts, label }) {
@@ -99,32 +115,43 @@ export function Bar({ parts, label }) {
   return html`<div class="bar" role="img" aria-label=${label}>${parts.map(([style, value]) => html`<span class=${style} style=${{ width: `${(100 * value) / total}%` }}></span>`)}</div>`;
 }
 
+const HEIGHT = 180;
+
 // series: [{label, color, values}], times in seconds. Zoom by dragging, double click to reset.
 export function Chart({ times, series, format = number, label }) {
   const place = useRef(null);
   const [uPlot, setPlot] = useState(null);
   useEffect(() => { import("./vendor/uplot.js").then((module) => setPlot(() => module.default)); loadStyle(); }, []);
   const key = series.map((one) => one.label).join();
+  const [theme, setTheme] = useState(0); // the colours are read when the chart is made
+  useEffect(() => {
+    const changed = () => setTheme((n) => n + 1);
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    system.addEventListener("change", changed);
+    window.addEventListener("themed", changed);
+    return () => { system.removeEventListener("change", changed); window.removeEventListener("themed", changed); };
+  }, []);
   const plot = useRef(null);
   useLayoutEffect(() => {
     if (!uPlot || !place.current) return undefined;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const axis = { stroke: colour("--muted"), font: "11px system-ui, sans-serif", grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const options = {
-      width: place.current.clientWidth || 300, height: 190,
+      width: place.current.clientWidth || 300, height: HEIGHT,
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.1] } },
-      axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
+      cursor: { points: { size: 7 }, drag: { x: true, y: false } },
+      axes: [{ ...axis, grid: { show: false } }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
         points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
       }))],
     };
     plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
-    const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: 190 }));
+    const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
     resize.observe(place.current);
     return () => { resize.disconnect(); plot.current?.destroy(); plot.current = null; };
-  }, [uPlot, key, times[0], times.length]);
+  }, [uPlot, key, times[0], times.length, theme]);
   useEffect(() => { plot.current?.setData([times, ...series.map((one) => one.values)]); });
   return html`<div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
 }
@@ -150,10 +177,18 @@ export function toast(text) {
 }
 
 // A button that asks for a reason, runs `run(fields)` and tells the result.
-export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled }) {
+// fields: [{name, label, value, area, required, options}].
+export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled, said, prepare }) {
   const dialog = useRef(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
+  const [found, setFound] = useState(null); // what `prepare` told, such as a dry run
+  const open = () => {
+    setError(null);
+    setFound(prepare ? "Counting…" : null);
+    dialog.current.showModal();
+    prepare?.().then(setFound).catch((problem) => { setFound(null); setError(problem); });
+  };
   const submit = async (event) => {
     event.preventDefault();
     const given = Object.fromEntries(new FormData(event.target));
@@ -162,18 +197,18 @@ export function Action({ label, title, danger, primary, fields = [], run, done, 
       const result = await run(given);
       dialog.current.close();
       setError(null);
-      toast(result?.ok === false ? "Nothing changed: its state did not allow it." : `${label}: done`);
+      toast(result?.ok === false ? "Nothing changed: its state did not allow it." : said ? said(result) : `${label}: done`);
       done?.(result);
     } catch (problem) {
       setError(problem);
     }
     setBusy(false);
   };
-  return html`<button class=${danger ? "danger" : primary ? "primary" : ""} disabled=${disabled} onClick=${() => { setError(null); dialog.current.showModal(); }}>${label}</button>
+  return html`<button class=${danger ? "danger" : primary ? "primary" : ""} disabled=${disabled} onClick=${open}>${label}</button>
     <dialog ref=${dialog} aria-label=${title || label}><form onSubmit=${submit}>
-      <h2>${title || label}</h2>${explain ? html`<p class="muted">${explain}</p>` : ""}
-      ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required}>${field.value || ""}</textarea>` : html`<input name=${field.name} value=${field.value || ""} required=${field.required} style=${{ width: "100%" }} />`}</label>`)}
-      <label>Reason, for the event log<br /><input name="reason" maxlength="400" style=${{ width: "100%" }} /></label>
+      <h2>${title || label}</h2>${explain ? html`<p class="muted">${explain}</p>` : ""}${found ? html`<p role="status"><b>${found}</b></p>` : ""}
+      ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required} spellcheck="false">${field.value || ""}</textarea>` : html`<input name=${field.name} defaultValue=${field.value || ""} required=${field.required} placeholder=${field.placeholder || ""} />`}</label>`)}
+      <label>Reason, for the event log<br /><input name="reason" maxlength="400" /></label>
       <${Failed} error=${error} />
       <div class="row"><button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${label}</button>
       <button type="button" onClick=${() => dialog.current.close()}>Close</button></div>

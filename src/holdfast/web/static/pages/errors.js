@@ -1,16 +1,45 @@
-import { html, query, useData, useState, useTick } from "../lib.js";
-import { Empty, Failed, Head, JobLink, Link, Panel, Time, jobsPath, number } from "../ui.js";
+// Errors, grouped by the place in the code: how often, since when, the trend, which tasks, and a traceback.
+import { go, html, query, useData, useState, useTick } from "../lib.js";
+import { Copy, Empty, Failed, Head, JobLink, Link, Panel, Segments, Spark, Time, jobsPath, number } from "../ui.js";
 
-const RANGES = [["1 h", 3600], ["24 h", 86400], ["7 d", 604800], ["all", ""]];
+const RANGES = [["1 h", 3600], ["24 h", 86400], ["7 d", 604800], ["All", ""]];
+const PARTS = 48;
+
+// The API counts by code, task, queue and fingerprint. One traceback of several tasks is one group.
+function grouped(items) {
+  const groups = new Map();
+  for (const one of items) {
+    const key = one.fingerprint || `${one.error_code} ${one.task} ${one.queue}`;
+    const group = groups.get(key);
+    if (!group) { groups.set(key, { ...one, key, members: [one], trend: [...one.trend] }); continue; }
+    group.members.push(one);
+    group.count += one.count;
+    one.trend.forEach((count, index) => { group.trend[index] += count; });
+    if (one.first_seen < group.first_seen) group.first_seen = one.first_seen;
+    if (one.last_seen > group.last_seen) { group.last_seen = one.last_seen; group.last_job_id = one.last_job_id; }
+  }
+  return [...groups.values()].sort((a, b) => b.count - a.count);
+}
+
+function Group({ group, range }) {
+  const tasks = [...new Set(group.members.map((one) => one.task).filter(Boolean))];
+  const queues = [...new Set(group.members.map((one) => one.queue))];
+  const filters = { status: "failed", error: group.error_code, task: tasks.length === 1 ? tasks[0] : "", queue: queues.length === 1 ? queues[0] : "" };
+  const last = (group.traceback || "").trim().split("\n").pop();
+  return html`<${Panel} title=${html`<${Link} to=${jobsPath(filters)}>${group.error_code}<//>`} more=${html`<${Spark} kind="bad" values=${group.trend} label="How often in ${range}" /><b>${number(group.count)} ×</b>`}>
+    <p>${last ? html`<code>${last}</code>` : html`<span class="muted">No traceback: it was not raised by code.</span>`}</p>
+    <p class="muted small">${group.members.map((one, index) => html`${index ? ", " : ""}<${Link} to=${jobsPath({ ...filters, task: one.task || "", queue: one.queue })}>${one.task || "messages"}<//> on ${one.queue} (${number(one.count)})`)}</p>
+    <p class="muted small">First <${Time} at=${group.first_seen} />, last <${Time} at=${group.last_seen} />, last job <${JobLink} id=${group.last_job_id} /></p>
+    <div class="row"><button onClick=${() => go(jobsPath(filters))}>Show failed jobs</button></div>
+    ${group.traceback ? html`<details><summary class="small">Traceback</summary><div class="row"><span class="grow"></span><${Copy} text=${group.traceback} /></div><pre tabindex="0" role="region" aria-label="Traceback">${group.traceback}</pre></details>` : ""}<//>`;
+}
 
 export default function Errors() {
-  const [range, setRange] = useState(3);
+  const [range, setRange] = useState(1);
   const tick = useTick(5);
-  const { data, error } = useData(`/failures${query({ since: RANGES[range][1], limit: 100 })}`, tick);
-  return html`<${Head} title="Errors">${RANGES.map(([label], index) => html`<button aria-pressed=${range === index} onClick=${() => setRange(index)}>${label}</button>`)}<//>
-    <${Failed} error=${error} />${data && !data.items.length ? html`<${Panel}><${Empty}>No attempt has failed in this time.<//><//>` : ""}
-    <div class="stack">${(data?.items || []).map((one) => html`<${Panel} key=${`${one.error_code} ${one.queue} ${one.task} ${one.fingerprint}`}>
-      <div class="row"><h2><${Link} to=${jobsPath({ status: "failed", error: one.error_code, task: one.task })}>${one.error_code}<//></h2><span>${one.task || "messages"} on ${one.queue}</span><span class="grow"></span><b>${number(one.count)} times</b></div>
-      <p class="muted small">first <${Time} at=${one.first_seen} />, last <${Time} at=${one.last_seen} />, last job <${JobLink} id=${one.last_job_id} /></p>
-      ${one.traceback ? html`<details><summary>Traceback</summary><pre>${one.traceback}</pre></details>` : ""}<//>`)}</div>`;
+  const { data, error } = useData(`/failures${query({ since: RANGES[range][1], limit: 200, parts: PARTS })}`, tick);
+  const groups = grouped(data?.items || []);
+  return html`<${Head} title="Errors"><${Segments} label="Period" options=${RANGES} chosen=${range} choose=${setRange} /><//>
+    <${Failed} error=${error} />${data || error ? "" : html`<p class="loading">Loading…</p>`}${data && !groups.length ? html`<${Panel}><${Empty}><b>No attempt has failed in this time</b>Errors of tasks and messages appear here, grouped by the place in the code.<//><//>` : ""}
+    <div class="stack">${groups.map((group) => html`<${Group} key=${group.key} group=${group} range=${RANGES[range][1] ? RANGES[range][0] : "24 h"} />`)}</div>`;
 }

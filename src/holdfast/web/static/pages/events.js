@@ -1,24 +1,41 @@
-// The event log, live: the newest first.
-import { html, useData, useEffect, useLive, useState } from "../lib.js";
-import { Failed, Head, JobLink, Panel, Table, Time } from "../ui.js";
+// The event log, live: the newest first, with filters in the address.
+import { go, html, query, useData, useEffect, useLive, useRef, useState } from "../lib.js";
+import { Failed, Head, JobLink, Link, Panel, Table, Time, exact, jobsPath } from "../ui.js";
 
-const MOST = 500;
+const MOST = 300;
+const BAD = ["failed", "recovered", "batch_abandoned"];
 
-export default function Events() {
+export default function Events({ parameters }) {
   const [events, setEvents] = useState([]);
-  const [filter, setFilter] = useState("");
   const [paused, setPaused] = useState(false);
-  const first = useData("/events?limit=100");
+  const filter = parameters.q || "";
+  const job = /^\d+$/.test(parameters.job || "") ? parameters.job : "";
+  const first = useData(`/events${query({ limit: 200, job })}`);
+  const [older, setOlder] = useState(null);
+  const before = useData(older ? `/events${query({ limit: 200, job, before: older })}` : null);
   useEffect(() => { if (first.data) setEvents((now) => merge(now, first.data.items)); }, [first.data]);
+  useEffect(() => { if (before.data) setEvents((now) => merge(now, before.data.items)); }, [before.data]);
+  const arrived = useRef({ events: [], timer: null }); // drawn together, a few times a second
+  useEffect(() => () => clearTimeout(arrived.current.timer), []);
   useLive("events", (name, data) => {
-    if (name === "event" && !paused) setEvents((now) => merge(now, [data]));
+    if (name === "event" && !paused && (!job || data.job_id === Number(job))) {
+      const box = arrived.current;
+      box.events.push(data);
+      box.timer ||= setTimeout(() => { const more = box.events; box.events = []; box.timer = null; setEvents((now) => merge(now, more)); }, 400);
+    }
     if (name === "reset") first.reload();
   });
-  const shown = events.filter((one) => !filter || `${one.event} ${one.actor} ${one.job_id}`.includes(filter));
-  return html`<${Head} title="Events"><input aria-label="Filter events" placeholder="Filter" value=${filter} onInput=${(event) => setFilter(event.target.value)} /><button aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button><//>
-    <${Failed} error=${first.error} /><${Panel}><${Table} label="Events" rows=${first.data ? shown : null} empty="No event matches." columns=${[
-      ["#", (row) => row.id, "right"], ["When", (row) => html`<${Time} at=${row.at} />`], ["Event", (row) => html`<b>${row.event}</b>`], ["Job", (row) => (row.job_id ? html`<${JobLink} id=${row.job_id} />` : "")],
-      ["Attempt", (row) => row.attempt || "", "right"], ["By", (row) => row.actor || ""], ["Detail", (row) => html`<span class="muted small">${Object.entries(row.detail).map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ")}</span>`]]} /><//>`;
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = (one) => `${one.event} ${one.actor || ""} ${one.job_id || ""} ${one.queue || ""} ${one.task || ""} ${JSON.stringify(one.detail)}`.toLowerCase();
+  const shown = events.filter((one) => words.every((word) => text(one).includes(word)));
+  const narrow = (q) => go(`/events${query({ q, job })}`, { replace: true });
+  const oldest = events.length ? events[events.length - 1].id : 0;
+  return html`<${Head} title="Events"><input aria-label="Filter events" placeholder="Filter: failed mail ada" value=${filter} onInput=${(event) => narrow(event.target.value)} />${job ? html`<span class="chip">job ${job}<button aria-label="Remove the filter" onClick=${() => go(`/events${query({ q: filter })}`)}>×</button></span>` : ""}<button aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button><//>
+    <${Failed} error=${first.error || before.error} /><${Panel} plain><${Table} label="Events" rows=${first.data ? shown : null} empty=${html`<b>No event${filter || job ? " matches" : " yet"}</b>Every change of a job, queue or schedule appears here.`} columns=${[
+      ["When", (row) => html`<${Time} at=${row.at} />`], ["Event", (row) => html`<span class="strong ${BAD.includes(row.event) ? "bad" : ""}">${row.event.replaceAll("_", " ")}</span>`], ["Job", (row) => (row.job_id ? html`<${JobLink} id=${row.job_id} task=${row.task} queue=${row.queue} />` : "")],
+      ["Queue", (row) => (row.queue ? html`<${Link} to=${jobsPath({ queue: row.queue })}><span class="cut">${row.queue}</span><//>` : "")], ["Attempt", (row) => row.attempt || "", "right"], ["By", (row) => row.actor || ""],
+      ["Detail", (row) => html`<span class="muted small">${Object.entries(row.detail).filter(([, value]) => value !== null && value !== "").map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "string" && /^\d{4}-\d\d-\d\dT/.test(value) ? exact(value) : typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ")}</span>`], ["#", (row) => html`<span class="muted">${row.id}</span>`, "right"]]} /><//>
+    ${oldest > 1 && events.length < MOST ? html`<p class="row"><button onClick=${() => setOlder(oldest)}>Older</button></p>` : ""}`;
 }
 
 function merge(now, more) {

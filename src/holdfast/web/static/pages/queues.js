@@ -1,22 +1,50 @@
 import { html, may, post, useData, useTick } from "../lib.js";
-import { Action, Badge, Failed, Head, Link, Panel, Spark, Table, duration, jobsPath, number } from "../ui.js";
+import { Action, Badge, Failed, Head, Link, Name, Panel, Spark, Table, Time, duration, jobsPath, number } from "../ui.js";
+
+const STEP = 120, STEPS = 30; // an hour
+
+// What went in and out of each queue per minute, by its name.
+function rates(points) {
+  const found = {};
+  const now = Date.now();
+  for (const one of points || []) {
+    const queue = (found[one.queue] ||= { into: Array(STEPS).fill(0), out: Array(STEPS).fill(0) });
+    const at = STEPS - 1 - Math.floor((now - Date.parse(one.at)) / 1000 / STEP);
+    if (at < 0) continue;
+    queue.into[at] += (one.enqueued * 60) / STEP;
+    queue.out[at] += ((one.succeeded + one.failed + one.cancelled) * 60) / STEP;
+  }
+  return found;
+}
+
+const per = (values) => { const sum = values.slice(-5).reduce((a, b) => a + b, 0) / 5; return sum < 10 ? sum.toFixed(sum ? 1 : 0) : number(Math.round(sum)); };
 
 export default function Queues() {
   const tick = useTick(2);
   const { data, error, reload } = useData("/queues", tick);
-  const throughput = useData("/throughput?since=3600&step=120", tick);
-  const done = (name) => {
-    const values = Array(30).fill(0);
-    const now = Date.now();
-    for (const one of throughput.data?.items || []) if (one.queue === name) values[Math.max(0, 29 - Math.floor((now - Date.parse(one.at)) / 120000))] += one.succeeded + one.failed + one.retried;
-    return values;
-  };
+  const throughput = useData(`/throughput?since=${STEP * STEPS}&step=${STEP}`, tick);
+  const workers = useData("/workers", tick);
+  const flows = rates(throughput.data?.items);
+  const live = (workers.data?.items || []).filter((one) => one.alive);
   const act = (name, verb) => (given) => post(`/queues/${encodeURIComponent(name)}/${verb}`, given);
-  const count = (name, field) => (row) => (row[field] ? html`<${Link} to=${jobsPath({ queue: row.name, status: name })}>${number(row[field])}<//>` : number(row[field]));
-  return html`<${Head} title="Queues" /><${Failed} error=${error} /><${Panel}><${Table} label="Queues" rows=${data?.items} rowKey=${(row) => row.name}
-    empty=${html`No queue has unfinished or failed jobs. Send a message: <code>holdfast send inbox '{"text": "hello"}'</code>`} columns=${[
-      ["Queue", (row) => html`<${Link} to=${jobsPath({ queue: row.name })}>${row.name}<//>`], ["Ready", count("ready", "ready"), "right"], ["Running", count("running", "running"), "right"], ["Scheduled", count("scheduled", "scheduled"), "right"],
-      ["Blocked", count("blocked", "blocked"), "right"], ["Failed", count("failed", "failed"), "right"], ["Oldest ready", (row) => duration(row.oldest_ready_age), "right nowrap"],
-      ["Out, last hour", (row) => html`<${Spark} values=${done(row.name)} label="Jobs that ended in the last hour" />`],
-      ["", (row) => html`<span class="row">${row.paused ? html`<${Badge} state="paused" />` : ""}${may("operator") ? html`<${Action} label=${row.paused ? "Resume" : "Pause"} title=${`${row.paused ? "Resume" : "Pause"} queue ${row.name}`} run=${act(row.name, row.paused ? "resume" : "pause")} done=${reload} />` : ""}</span>`]]} /><//>`;
+  const count = (field) => (row) => (row[field] ? html`<${Link} to=${jobsPath({ queue: row.name, status: field })}>${number(row[field])}<//>` : html`<span class="muted">${number(row[field])}</span>`);
+  const flow = (row, kind, words) => {
+    const values = flows[row.name]?.[kind] || Array(STEPS).fill(0);
+    const both = flows[row.name] ? Math.max(...flows[row.name].into, ...flows[row.name].out) : 0;
+    return html`<span class="sparks"><${Spark} kind=${kind === "into" ? "in" : "out"} values=${values} top=${both} label="Jobs ${words} per minute, in the last hour" /><span class="small muted nowrap">${per(values)} ${words}</span></span>`;
+  };
+  const served = (row) => {
+    const serving = live.filter((one) => !one.queues || one.queues.includes(row.name));
+    if (!serving.length) return html`<span class="nowrap ${row.ready ? "bad" : "muted"}">no worker</span>`;
+    const limits = serving.map((one) => one.limits[row.name]).filter((limit) => limit !== undefined);
+    const slots = serving.reduce((sum, one) => sum + Math.min(one.concurrency, one.limits[row.name] ?? one.concurrency), 0);
+    return html`<span title="${serving.length} ${serving.length === 1 ? "worker" : "workers"}">${number(row.running)} / ${number(slots)}</span>${limits.length ? html`<div class="muted small nowrap">limit ${limits.join(", ")}</div>` : ""}`;
+  };
+  return html`<${Head} title="Queues" /><${Failed} error=${error} /><${Panel} plain><${Table} label="Queues" rows=${data?.items} rowKey=${(row) => row.name}
+    empty=${html`<b>No queue has unfinished or failed jobs</b>Send a message: <code>holdfast send inbox '{"text": "hello"}'</code>`} columns=${[
+      ["Queue", (row) => html`<${Link} to=${jobsPath({ queue: row.name })}><${Name} text=${row.name} /><//>${row.paused ? html`<div class="small reason"><${Badge} state="paused" /> <span class="muted">by ${row.paused_by || "plain SQL"} <${Time} at=${row.paused_at} />${row.pause_reason ? `: ${row.pause_reason}` : ""}</span></div>` : ""}`],
+      ["Ready", count("ready"), "right"], ["Oldest", (row) => html`<span class="muted">${duration(row.oldest_ready_age)}</span>`, "right nowrap"], ["Running", served, "right"],
+      ["Scheduled", count("scheduled"), "right"], ["Blocked", count("blocked"), "right"], ["Failed", count("failed"), "right"],
+      ["In and out per minute", (row) => html`${flow(row, "into", "in")}${flow(row, "out", "out")}`],
+      ["", (row) => (may("operator") ? html`<span class="actions"><${Action} label=${row.paused ? "Resume" : "Pause"} title=${`${row.paused ? "Resume" : "Pause"} queue ${row.name}`} explain=${row.paused ? "" : "No worker or consumer takes jobs of it until it is resumed. Running jobs continue."} run=${act(row.name, row.paused ? "resume" : "pause")} done=${reload} /></span>` : "")]]} /><//>`;
 }

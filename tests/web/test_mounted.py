@@ -1,0 +1,118 @@
+"""The mounted forms of examples/mounted: Starlette, FastAPI and Django, each with the users of the site."""
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+FOLDER = Path(__file__).parents[2] / "examples" / "mounted"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], TestClient]]:
+    """Import the site of an example, on a new database."""
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "shop.db"))
+    monkeypatch.syspath_prepend(str(FOLDER))
+    loaded: list[str] = []
+
+    def load(name: str) -> TestClient:
+        loaded.extend([name, "jobs"])
+        return TestClient(importlib.import_module(name).site, base_url="https://shop.example.org")
+
+    yield load
+    if "jobs" in loaded:
+        sys.modules["jobs"].app.close()
+    for name in loaded:
+        sys.modules.pop(name, None)
+
+
+def page_of(client: TestClient) -> str:
+    """The page below its mount point: it names where it is mounted, and its files load from there."""
+    page = client.get("/jobs/queues").text
+    assert 'data-root="/jobs"' in page
+    assert client.get("/jobs/static/main.js").status_code == 200
+    return page
+
+
+def enqueue(client: TestClient, **headers: str) -> Any:
+    return client.post("/jobs/api/v1/jobs", json={"task": "send_mail", "args": {"to": "ada"}}, headers=headers)
+
+
+def test_starlette_with_its_own_session(site: Callable[[str], TestClient]) -> None:
+    client = site("starlette_site")
+    page_of(client)
+    assert client.get("/jobs/api/v1/stats").status_code == 401
+    assert "Holdfast" in client.get("/login/kim").text
+    assert client.get("/jobs/api/v1/me").json()["role"] == "viewer"
+    assert enqueue(client).status_code == 403
+    client.get("/login/ada")
+    assert enqueue(client).json() == {"id": 1, "deduplicated": False}
+    assert client.get("/").text.startswith("Hello, ada")
+
+
+def test_fastapi_behind_a_proxy_that_authenticates(site: Callable[[str], TestClient]) -> None:
+    client = site("fastapi_site")
+    page_of(client)
+    assert client.post("/mails?to=ada").json() == {"job": 1}
+    assert client.get("/jobs/api/v1/jobs/1").status_code == 401
+    job = client.get("/jobs/api/v1/jobs/1", headers={"x-user": "ada"}).json()
+    assert (job["task"], job["args"]) == ("send_mail", {"to": "ada"})
+    assert enqueue(client, **{"x-user": "ada"}).status_code == 201
+
+
+DJANGO = """
+import os
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # this script itself uses the ORM
+from django_site import site
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
+from django.core.management import call_command
+from starlette.testclient import TestClient
+
+client = TestClient(site, base_url="https://shop.example.org")
+call_command("migrate", verbosity=0)
+
+def log_in(user):
+    session = SessionStore()
+    session[SESSION_KEY] = str(user.pk)
+    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session.save()
+    client.cookies.set("sessionid", session.session_key)
+
+def told():
+    return client.get("/jobs/api/v1/me").json()
+
+print(client.get("/").text)
+print('data-root="/jobs"' in client.get("/jobs/queues").text)
+print(client.get("/jobs/api/v1/stats").status_code)
+log_in(User.objects.create_user("customer"))
+print(client.get("/jobs/api/v1/stats").status_code)
+log_in(User.objects.create_user("ada", is_staff=True))
+print(told()["name"], told()["role"])
+print(client.post("/jobs/api/v1/jobs", json={"task": "send_mail", "args": {"to": "ada"}}).status_code)
+"""
+
+
+def test_django_with_its_staff(tmp_path: Path) -> None:
+    """In a process of its own: Django's settings belong to a process."""
+    places = {"HOLDFAST_URL": str(tmp_path / "shop.db"), "SITE_DB": str(tmp_path / "site.sqlite3")}
+    command = [sys.executable, "-W", "ignore", "-c", DJANGO]
+    done = subprocess.run(
+        command, cwd=FOLDER, env={**os.environ, **places, "PYTHONPATH": "."}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "This is Django. The jobs are at /jobs/",
+        "True",
+        "401",
+        "401",
+        "ada operator",
+        "201",
+    ], done.stderr
