@@ -67,37 +67,39 @@ def growth(samples: Sequence[dict[str, float]]) -> dict[str, str]:
     its median does not rise from each part to the next: a leak does, noise does not.
     """
     found: dict[str, str] = {}
-    warm = list(samples)[int(len(samples) * WARM_UP) :]
-    size = len(warm) // PARTS
-    if not size:
-        return {"samples": f"{len(samples)} are too few"}
     for name, allowed in TOLERANCES.items():
-        medians = [
-            statistics.median(one[name] for one in warm[part * size : (part + 1) * size]) for part in range(PARTS)
-        ]
-        rises = all(later > earlier for earlier, later in pairwise(medians))
-        if rises and medians[-1] > medians[0] * allowed.factor + allowed.plus:
-            found[name] = " -> ".join(f"{median:,.0f}" for median in medians)
+        parts = medians(samples, name)
+        if not parts:
+            return {"samples": f"{len(samples)} are too few"}
+        rises = all(later > earlier for earlier, later in pairwise(parts))
+        if rises and parts[-1] > parts[0] * allowed.factor + allowed.plus:
+            found[name] = " -> ".join(f"{median:,.0f}" for median in parts)
     return found
+
+
+def medians(samples: Sequence[dict[str, float]], name: str) -> list[float]:
+    """Return the median of a figure in each part of the run after the warm-up; none if there are too few samples."""
+    warm = samples[int(len(samples) * WARM_UP) :]
+    size = len(warm) // PARTS
+    parts = [warm[part * size : (part + 1) * size] for part in range(PARTS)] if size else []
+    return [statistics.median(one[name] for one in part) for part in parts]
 
 
 @dataclass
 class Report:
     seconds: float = 0
+    cpu_seconds: float = 0  # of all processes
     samples: list[dict[str, float]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def figures(self) -> dict[str, str]:
-        """Return for each figure: the first and the last part of the samples after the warm-up, and the largest."""
-        warm = self.samples[int(len(self.samples) * WARM_UP) :]
-        size = max(1, len(warm) // PARTS)
+        """Return for each figure: the medians of the parts of the run after the warm-up, and the largest value."""
         return {
-            name: f"{statistics.median(one[name] for one in warm[:size]):,.1f} -> "
-            f"{statistics.median(one[name] for one in warm[-size:]):,.1f} "
-            f"(largest {max(one[name] for one in self.samples):,.1f})"
+            name: " -> ".join(f"{median:,.1f}" for median in medians(self.samples, name))
+            + f" (largest {max(one[name] for one in self.samples):,.1f})"
             for name in TOLERANCES
-            if warm
+            if self.samples
         }
 
 
@@ -144,6 +146,7 @@ class Soak:
                     process.wait()
             self.report.counts["jobs enqueued"] = app.store.statistics.totals().enqueued
         self.report.seconds = time.monotonic() - began
+        self.report.cpu_seconds = sum(os.times()[:4])
         return self.report
 
     # --- the processes ---
@@ -296,6 +299,7 @@ def main(minutes: float, seed: int) -> int:
         report = Soak(Path(folder), minutes * 60, seed).run()
     rising = growth(report.samples)
     print(f"soak, seed {seed}, {report.seconds:,.0f} s, {len(report.samples)} samples:", json.dumps(report.counts))
+    print(f"  {report.cpu_seconds / report.seconds:.0%} of a processor")
     for name, figure in report.figures().items():
         print(f"  {name:15} {figure}{'   NOT FLAT: ' + rising[name] if name in rising else ''}")
     for problem in report.problems:
