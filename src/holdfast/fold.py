@@ -124,7 +124,8 @@ def bucket_of(duration: int) -> int:
 
 
 def lower_bound(bucket: int) -> int:
-    """Return the lower bound of a bucket."""
+    """Return the lower bound of a bucket. There is no bucket after the last one, except in a damaged row."""
+    bucket = min(bucket, BUCKETS)
     if bucket < 4:
         return bucket
     power, part = divmod(bucket, 4)

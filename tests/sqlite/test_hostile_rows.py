@@ -106,3 +106,62 @@ def test_no_command_ends_in_a_traceback(live: Holdfast, url: str, command: str) 
         by_hand(url, f"UPDATE holdfast_{table} SET {assigned}")  # noqa: S608
     result = CliRunner().invoke(main, [*command.split(), "--db", url], prog_name="holdfast")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+
+
+@pytest.mark.parametrize("damage", ["[[[]]]", "{", "[" * 5000, '{"jobs": "many"}'])
+def test_a_pruning_run_with_damaged_counts_keeps_nobody_from_pruning(live: Holdfast, url: str, damage: str) -> None:
+    live.prune()
+    by_hand(url, "UPDATE holdfast_upkeep SET last_counts = ?, counts = ?, note = ?, token = 'gone'", *3 * [damage])
+    assert live.observe.retention().last_pruned_jobs == 0
+    live.prune()  # logs the run that another one did not end
+    assert live.observe.retention().last_pruned_jobs == 0
+
+
+def test_pages_of_finished_jobs_end_with_a_time_that_is_a_fraction(live: Holdfast, url: str) -> None:
+    """A position is a whole number, and the same job came after it again and again: pruning never ended."""
+    live.task(name="work")(lambda: None).enqueue()
+    drain(live)
+    by_hand(url, "UPDATE holdfast_jobs SET finished_at = 1.5")
+    first = live.store.pruning.finished_after("succeeded", (0, 0), (2**62, 0), 10)
+    assert all(job.position != (1, job.id) for job in first)
+    live.prune(dry_run=True)
+
+
+def test_a_schedule_whose_name_is_no_text_keeps_no_worker_busy(live: Holdfast, url: str) -> None:
+    """Bytes come after every text, so that each page had another one."""
+    work = live.task(name="work")(lambda: None)
+    live.schedules.add("good", "@daily", work)
+    live.schedules.add("bad", "@daily", work)
+    by_hand(url, "UPDATE holdfast_schedules SET name = x'ff', next_at = 1 WHERE name = 'bad'")
+    assert [one.name for one in live.store.schedules.list("")] == ["good"]
+    due, _ = live.store.schedules.due(["work"], [], 2**60, "", 10)
+    assert [one.name for one in due] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "command"),
+    [
+        ("UPDATE holdfast_jobs SET status = 'soon'", "explain 1"),
+        ("UPDATE holdfast_jobs SET actor = x'ff'", "explain 1"),
+        ("UPDATE holdfast_jobs SET queue = x'ff'", "stats"),
+        ("INSERT INTO holdfast_queues VALUES (x'ff', 1), ('other', 1)", "queues"),
+        ("UPDATE holdfast_upkeep SET last_at = 'soon'", "stats"),
+        ("UPDATE holdfast_minutes SET bucket = 9223372036854775807", "stats"),
+        ("INSERT INTO holdfast_migrations (name, applied_at) VALUES (x'ff', 1)", "doctor"),
+    ],
+)
+def test_what_no_constraint_keeps_out_is_shown_without_a_traceback(
+    live: Holdfast, url: str, damage: str, command: str
+) -> None:
+    """Each of these was found by trying every value in every column."""
+    work = live.task(name="work")(lambda: None)
+    work.enqueue()
+    drain(live)
+    live.store.statistics.fold()
+    live.prune()
+    work.enqueue()
+    live.queue("unlogged", history=False).send(1)
+    by_hand(url, damage)
+    result = CliRunner().invoke(main, [*command.split(), "--db", url], prog_name="holdfast")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    assert result.output

@@ -293,7 +293,7 @@ def explain(app: App, id: int) -> Explanation:
         "failed": job.failed,
         "cancelled": job.cancelled,
     }
-    reason, advice = by_status[status]()
+    reason, advice = by_status.get(status, job.unknown)()
     return Explanation(id, status, f"{reason}{job.expiry()}", advice)
 
 
@@ -306,6 +306,11 @@ class _JobExplainer:
         self._it = subject(job.id, job.task)
         self._attempt = f"attempt {job.attempt} of {job.max_attempts}"
         self._actor = short(details.actor or "an unknown actor")
+
+    def unknown(self) -> ReasonAndAdvice:
+        """Explain a status that no constraint would have allowed."""
+        reason = f"{self._it} has the status {short(self._job.status)!r}, which does not exist: its row is damaged."
+        return reason, "run 'holdfast doctor', which names damaged rows"
 
     # --- not started ---
 

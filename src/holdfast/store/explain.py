@@ -23,14 +23,15 @@ class Explain:
 
     def job_details(self, job_id: int) -> JobDetails | None:
         def work(connection: Connection) -> JobDetails | None:
-            record = get_record(connection, self._db, job_id)
+            job = get_record(connection, self._db, job_id)
             row = connection.execute(self._sql.job_details, (job_id,)).fetchone()
-            if record is None or row is None:
+            if job is None or row is None:
                 return None
             transition, actor, reason, lease, paused, unresolved = row
             left = None if lease is None else integer(lease) - self._clock.boot_now()
-            behind = self._indirect_blockers(connection, record)
-            return JobDetails(record, transition, actor, reason, left, bool(paused), bool(unresolved), behind)
+            behind = self._indirect_blockers(connection, job)
+            values = (job, transition, actor, reason, left, bool(paused), bool(unresolved), behind)
+            return record(JobDetails, values)
 
         return self._db.read_snapshot(work)
 

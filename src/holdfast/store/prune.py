@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..blobs import is_reference
@@ -42,7 +43,7 @@ from ..model.pruning import (
 )
 from ..retention import FINISHED, Expiry, Position
 from .database import SharedDatabase
-from .rows import record
+from .rows import decoded, record
 from .statements import Statements, as_json
 
 T = TypeVar("T")
@@ -211,7 +212,7 @@ class BlobPart(Protocol):
         ...
 
 
-class _Run(NamedTuple):
+class _Run(Struct, frozen=True):
     """The row of the table `upkeep`."""
 
     token: str | None
@@ -285,7 +286,7 @@ class Prune:
             if run is None or run.token != token:
                 return False  # another run has taken over, and has logged this one
             self._log_run(connection, run, interrupted)
-            deleted = bool(_decode(run.counts))
+            deleted = bool(_counts(run.counts))
             values = {"token": token, "now": self._clock.now(), "deleted": deleted}
             connection.execute(self._sql.end_prune_run, values)
             return deleted
@@ -307,21 +308,21 @@ class Prune:
         retention = None if row is None else str(row[0])
         if run is None:
             return PruneState(retention=retention)
-        last = PruneState(last_at=run.last_at, last_counts=_decode(run.last_counts), retention=retention)
+        last = PruneState(last_at=run.last_at, last_counts=_counts(run.last_counts), retention=retention)
         if run.token is None or not self._lock.is_held(*run.lock):
             return last
         return replace(last, pid=run.pid, actor=run.actor, begun_at=run.begun_at)
 
     def _current(self, connection: Any) -> _Run | None:
         row = connection.execute(self._sql.get_prune_run).fetchone()
-        return None if row is None else _Run(*(*row[:9], row[9:]))
+        return None if row is None else record(_Run, (*row[:9], row[9:]))
 
     def _log_run(self, connection: Any, run: _Run, interrupted: bool) -> None:
         """Add the event `pruned`, unless a worker's run deleted nothing."""
-        counts = _decode(run.counts)
+        counts = _counts(run.counts)
         if not counts and run.kind == "worker":
             return
-        detail = counts | msgspec.json.decode(run.note or "{}") | ({"interrupted": True} if interrupted else {})
+        detail = counts | decoded(run.note, dict[str, Any], {}) | ({"interrupted": True} if interrupted else {})
         values = {"now": self._clock.now(), "event": "pruned", "actor": run.actor, "detail": as_json(detail)}
         connection.execute(self._sql.log_event, values)
 
@@ -521,5 +522,5 @@ def _expired(chain: int, members: list[Any], expiry: Expiry, batches: dict[int, 
     return ExpiredChain(chain, {job: status for job, status, *_ in members}, rows, end[0], long)
 
 
-def _decode(counts: str | None) -> dict[str, int]:
-    return msgspec.json.decode(counts, type=dict[str, int]) if counts else {}
+def _counts(stored: str | None) -> dict[str, int]:
+    return decoded(stored, dict[str, int], {})

@@ -10,7 +10,7 @@ from ..clock import SECOND
 from ..model.job import JobRecord, TimelineEntry
 from ..model.stats import EventRecord
 from .database import Connection, Dialect, SharedDatabase
-from .rows import record
+from .rows import decoded, record
 from .statements import as_json
 from .waiters import Awaited, Happened
 
@@ -78,10 +78,7 @@ def _detail(
 
 
 def read_detail(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:  # inserted by plain SQL
-        return {"text": text}
+    return decoded(text, dict[str, Any], {"text": text})
 
 
 @cache

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 T = TypeVar("T", bound=Struct)
+J = TypeVar("J")
 Convert = Callable[[Any], Any]
 
 
@@ -43,6 +45,14 @@ def text(value: Any, otherwise: Any = "") -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return otherwise if value is None else str(value)
+
+
+def decoded(value: Any, kind: type[J], otherwise: J) -> J:
+    """Decode JSON of this type. NULL is replaced, and so is what plain SQL stored instead of it."""
+    try:
+        return otherwise if value is None else msgspec.json.decode(text(value), type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return otherwise
 
 
 def _number(value: Any, otherwise: Any = 0.0) -> Any:

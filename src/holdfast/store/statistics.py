@@ -15,7 +15,7 @@ from ..clock import Clock
 from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
 from ..model.stats import Count, FailureRecord, MinuteRecord, Totals
 from .database import SharedDatabase
-from .rows import integer, record
+from .rows import integer, record, text
 from .statements import Statements, as_json
 
 T = TypeVar("T")
@@ -78,10 +78,10 @@ class StatisticsReader:
         """Count the jobs by queue, task and status."""
         found: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.folded_counts, {"queue": queue}).fetchall():
-            found[key[0], key[1], key[2]] += n
+            found[text(key[0]), text(key[1]), text(key[2])] += n
         for key, n in self.tail(connection).counts.items():
             if queue is None or key[0] == queue:
-                found[key] += n
+                found[text(key[0]), text(key[1]), text(key[2])] += n
         unlogged, unknown = self._unlogged(connection, queue)
         found.update(unlogged)
         return [
@@ -97,7 +97,7 @@ class StatisticsReader:
         values = {"queue": queue, "most": MAX_UNLOGGED_JOBS}
         statement = self._sql.unlogged_counts if queue is None else self._sql.unlogged_counts_of_queue
         rows = connection.execute(statement, values).fetchall()
-        found = Counter({(in_queue, task, status): n for in_queue, task, status, n in rows})
+        found = Counter({(text(in_queue), text(task), text(status)): n for in_queue, task, status, n in rows})
         if found.total() < MAX_UNLOGGED_JOBS:
             return found, set()
         last = max((in_queue, task) for in_queue, task, _ in found)

@@ -6,7 +6,7 @@ from typing import Any
 from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Pause, Storage, Totals, WaitingJob
 from .database import Connection, DamageGuard, SharedDatabase
 from .read import EVENT_COLUMNS, event_record
-from .rows import record
+from .rows import record, text
 from .statements import as_json
 from .statistics import Statistics
 
@@ -38,8 +38,8 @@ class StoredStatistics:
             rows = connection.execute(self._sql.queues_ever_paused).fetchall()
             return Counts(
                 self._statistics.counts(connection, queue),
-                {name: at is not None for name, at, _, _ in rows},
-                {name: record(Pause, (at, by, reason)) for name, at, by, reason in rows if at is not None},
+                {text(name): at is not None for name, at, _, _ in rows},
+                {text(name): record(Pause, (at, by, reason)) for name, at, by, reason in rows if at is not None},
             )
 
         return self._statistics.read(work)

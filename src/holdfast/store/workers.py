@@ -6,15 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from ..model.job import Lease
 from ..model.worker import WorkerLimits, WorkerRecord, WorkerStatus
 from ..retention import from_json as retention_from_json
 from ..text import plural
 from .database import Connection, SharedDatabase
 from .process_locks import ProcessLocks, Slot
-from .rows import integer, record, text
+from .rows import decoded, integer, record
 from .statements import Statements, as_json
 from .workflow import Workflows
 
@@ -44,7 +42,8 @@ def _attendance(
     found = []
     rows = connection.execute(sql.workers).fetchall()
     for number, place, id, pid, host, queues, tasks, *plain, limits, version, memory, stop_at in rows:
-        row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, _limits(limits), version, memory, stop_at)
+        allowed = decoded(limits, WorkerLimits, WorkerLimits())
+        row = (id, pid, host, _texts(queues), _texts(tasks) or (), *plain, allowed, version, memory, stop_at)
         worker, slot = record(WorkerRecord, row), record(Slot, (number, place))
         if worker.ended_at is None:
             state = locks.state(slot, worker.pid, worker.host)
@@ -54,18 +53,8 @@ def _attendance(
     return found
 
 
-def _limits(stored: Any) -> WorkerLimits:
-    try:
-        return WorkerLimits() if stored is None else msgspec.json.decode(text(stored), type=WorkerLimits)
-    except msgspec.DecodeError:  # plain SQL
-        return WorkerLimits()
-
-
 def _texts(stored: Any) -> tuple[str, ...] | None:
-    try:
-        return None if stored is None else tuple(msgspec.json.decode(text(stored), type=list[str]))
-    except msgspec.DecodeError:  # plain SQL
-        return ()
+    return None if stored is None else tuple(decoded(stored, list[str], []))
 
 
 class PruneRunLock:

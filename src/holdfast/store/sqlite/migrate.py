@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
 from ...model.diagnosis import Schema, SchemaDifference
+from ...text import clean
+from ..rows import text
 from ..statements import Statements, with_prefix
 from .engine.errors import BusyRetry, is_busy
 
@@ -124,7 +126,8 @@ class Migrations:
         if not found:
             return set()
         try:
-            return {row[0] for row in self._connection.execute(f"SELECT name FROM {table}").fetchall()}  # noqa: S608
+            rows = self._connection.execute(f"SELECT name FROM {table}").fetchall()  # noqa: S608
+            return {clean(text(name)) for (name,) in rows}
         except sqlite3.OperationalError as error:
             if is_busy(error):
                 raise

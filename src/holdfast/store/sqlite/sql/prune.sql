@@ -1,12 +1,14 @@
 -- Pruning. Candidates are found by reads, and checked again in the transaction that deletes them.
 
 -- name: finished_after
--- jobs of one status between two positions, in the order in which they finished
+-- jobs of one status between two positions, in the order in which they finished. A damaged row may hold a fraction,
+-- which no position could name: it is left out.
 SELECT id, status, queue, task, finished_at, attempt, coalesce(chain_id, id),
        continued OR chain_id IS NOT NULL OR awaited OR batch_id IS NOT NULL
 FROM {p}jobs
 WHERE status = :status AND finished_at >= :after AND finished_at <= :until
   AND (finished_at, id) > (:after, :after_id) AND (finished_at, id) <= (:until, :until_id)
+  AND typeof(finished_at) = 'integer'
 ORDER BY finished_at, id LIMIT :limit
 
 -- name: delete_standalone_jobs

@@ -4,7 +4,8 @@
 SELECT {columns} FROM {p}schedules WHERE name = ?
 
 -- name: list_schedules
-SELECT {columns} FROM {p}schedules WHERE name > ? ORDER BY name LIMIT ?
+-- A damaged name that is no text comes after every text, so that no page would be the last one: it is left out.
+SELECT {columns} FROM {p}schedules WHERE name > ? AND typeof(name) = 'text' ORDER BY name LIMIT ?
 
 -- name: due_schedules
 -- Schedules of these tasks that are due, or whose last occurrence is in the future because the clock was set back.
@@ -13,7 +14,7 @@ SELECT {columns} FROM {p}schedules
 WHERE paused_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
   AND (next_at IS NULL OR next_at <= :now OR handled_at > :now)
   AND (source = 'runtime' OR name IN (SELECT value FROM json_each(:declared)))
-  AND name > :after
+  AND name > :after AND typeof(name) = 'text'
 ORDER BY name LIMIT :limit
 
 -- name: next_occurrence
