@@ -438,3 +438,109 @@ def test_leftover_events_are_deleted_once_they_are_folded(bench: Bench) -> None:
         bench.returned("delete_events_of_removed", {"jobs": "[1]"})
         left = {row[0] for row in bench.connection.execute("SELECT id FROM holdfast_events")}
         assert left == {one["id"] for one in events if one["job_id"] != 1 or one["id"] > 40}
+
+
+# --- versions, waiting, and what an attempt keeps ---
+
+
+def test_a_claim_of_readable_jobs_leaves_newer_versions_and_those_to_skip(bench: Bench) -> None:
+    jobs = some_jobs(Random(6), 200, status="ready", chain_id=None)
+    bench.insert("jobs", [job | {"version": number % 4} for number, job in enumerate(jobs)])
+    bench.insert("jobs", [job | {"version": 1} for job in some_jobs(Random(7), 60)])
+    crowd = bench.jobs()
+    pairs = [("a", "one", 1), ("b", "two", 2), (PAUSED, "one", 3)]
+    skip = [job["id"] for job in crowd[::5]]
+    given = {"worker": "w", "lease": LEASE, "now": NOW, "limit": ANY, "each": ANY, "scanned": ANY}
+    given |= {"pairs": json.dumps(pairs), "skip": json.dumps(skip)}
+    wanted = {
+        job["id"]
+        for job in crowd
+        for queue, task, version in pairs
+        if is_ready(job, queue, task) and job["version"] <= version and job["id"] not in skip
+    }
+    assert bench.changed("claim_readable", given).keys() == wanted != set()
+
+
+def test_the_newest_version_of_the_ready_jobs_of_a_pair(bench: Bench) -> None:
+    jobs = some_jobs(Random(8), 80)
+    bench.insert("jobs", [job | {"version": number % 4} for number, job in enumerate(jobs)])
+    pairs = [(queue, task) for queue in ("a", "b", "never") for task in ("one", "two")]
+    crowd, seen = bench.jobs(), set()
+    for most in range(5):
+        with bench.undone():
+            bench.connection.execute("UPDATE holdfast_jobs SET version = 0 WHERE version > ?", (most,))
+            found = [row[0] for row in bench.returned("newest_versions", {"pairs": json.dumps(pairs)})]
+        versions = [
+            [
+                job["version"] if job["version"] <= most else 0
+                for job in crowd
+                if job["status"] == "ready" and (job["queue"], job["task"]) == pair
+            ]
+            for pair in pairs
+        ]
+        assert found == [max((one for one in each if one > 0), default=None) for each in versions]
+        seen |= set(found)
+    assert seen == {None, 1, 2, 3}
+
+
+def test_a_payload_that_does_not_fit_is_returned_while_it_is_kept_for_newer_code(bench: Bench) -> None:
+    crowd, keep, returned = some_jobs(Random(9), 200), 50, 0
+    since = [None, NOW - keep - 1, NOW - keep, NOW - keep + 1]
+    bench.insert("jobs", [job | {"unfit_since": since[number % 4]} for number, job in enumerate(crowd)])
+    for job in bench.jobs():
+        for attempt in (job["attempt"] - 1, job["attempt"], job["attempt"] + 1):
+            given = {"id": job["id"], "attempt": attempt, "clock": NOW, "now": NOW, "keep": keep, "run_at": NOW}
+            wanted = holds(job, attempt, None) and (job["unfit_since"] is None or job["unfit_since"] > NOW - keep)
+            changed = bench.changed("return_unfit", given)
+            assert set(changed) == ({job["id"]} if wanted else set()), (job, attempt)
+            for late, status, run_at in ((-1, "ready", job["run_at"]), (1, "scheduled", NOW + 1)) if wanted else ():
+                (after,) = bench.changed("return_unfit", given | {"run_at": NOW + late}).values()
+                assert (after["status"], after["run_at"]) == (status, run_at)
+            returned += wanted
+    assert returned > 10
+
+
+def test_an_attempt_saves_its_state_only_while_it_holds_the_job(bench: Bench, crowd: list[Row]) -> None:
+    for job in crowd:
+        for attempt in (job["attempt"] - 1, job["attempt"], job["attempt"] + 1):
+            with bench.undone():
+                bench.returned("save_state", ('"mine"', job["id"], attempt))
+                saved = {one["id"] for one in bench.jobs("state IS NOT NULL")}
+                assert saved == ({job["id"]} if holds(job, attempt, None) else set())
+
+
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+def test_what_waiting_threads_wait_for_is_found(bench: Bench) -> None:
+    random, seen = Random(10), set[str]()
+    for number, done in ((1, None), (2, NOW), (3, None)):
+        bench.insert("batches", [{"id": number, "created_at": NOW, "done_at": done}])
+    for jobs in populations():
+        with bench.undone():
+            for number, job in enumerate(jobs):  # of a chain, only the last job counts
+                chain = random.choice([None, 900])
+                bench.insert("jobs", [job | {"id": 901 + number, "chain_id": chain, "chain_index": number}])
+            found = bench.jobs()
+            status = {job["id"]: job["status"] for job in found}
+            last = {job["chain_id"]: job["id"] for job in found if job["chain_id"] is not None}
+            given = {
+                "queues": ["a", "b", PAUSED],
+                "jobs": [901, 902, 5],
+                "chains": [900, 901, 5],
+                "batches": [1, 2, 4],
+            }
+            rows = bench.returned("awaited", {"most": 2} | {name: json.dumps(value) for name, value in given.items()})
+            expected: list[Any] = [
+                ("due", min((job["run_at"] for job in found if job["status"] == "scheduled"), default=None), 0),
+                ("lease", min((job["lease"] or 0 for job in found if job["status"] == "running"), default=None), 0),
+            ]
+            for queue in ("a", "b"):
+                messages = sum(is_ready(job, queue, None) for job in found)
+                expected += [("queue", queue, min(2, messages))] if messages else []
+            expected += [("job", id, 1) for id in (901, 902, 5) if status.get(id, "failed") in ENDED]
+            expected += [("chain", id, 1) for id in (900, 901, 5) if status.get(last.get(id, id), "failed") in ENDED]
+            expected += [("batch", 2, 1), ("batch", 4, 1)]
+            assert rows == expected
+            seen |= {row[0] for row in rows} | {f"{row[0]} {row[2]}" for row in rows}
+    assert seen >= {"queue 1", "queue 2", "job 1", "chain 1"}
