@@ -21,7 +21,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from faults.checkers import check_all
+from faults.checkers import FEW, PROCESSES, Checkers, Ended
 from faults.report import Report
 from holdfast import Holdfast
 from holdfast.cli import main as command_line
@@ -31,6 +31,7 @@ from holdfast.worker import dispatcher
 SHORT = 0.004
 DAMAGES = 10_000
 JOBS, MESSAGES = 40, 40
+COMMANDS = (["stats"], ["doctor", "--deep"], ["jobs"])
 KINDS = ("flip", "byte", "page", "zeros", "swap", "truncate", "extend")
 SOURCE = """
 import os, sys
@@ -76,29 +77,30 @@ def run(report: Report) -> None:
     assert all(file.stat().st_size > 30_000 for file in files)
     rng = random.Random(report.seed)
     cases = [rng.randrange(2**32) for _ in range(report.scaled(DAMAGES))] if report.only is None else [report.only]
-    damages = [Damage(str(report.folder), case) for case in cases]
-    for damage, found in check_all(check, damages):
-        report.count("damages")
-        if isinstance(found, str):
-            report.violation(f"{damage.describe()}: {found}", damage.seed)
-            continue
-        for what, number in found.counters.items():
-            report.count(what, number)
-        for what in found.violations:
-            report.violation(f"{damage.describe()}: {what}", damage.seed)
-    if report.only is None:
-        report.require("typed errors", "right answers")
-        _control(report)
+    report.require("typed errors", "right answers")
+    damages = [Damage(str(report.folder), case) for case in report.mine(cases)]
+    with Checkers(check, PROCESSES if len(damages) > FEW else 1) as checkers:
+        for damage, found in checkers.each(damages):
+            report.count("damages")
+            if isinstance(found, Ended):
+                report.violation(f"{damage.describe()}: {found}", damage.seed)
+                continue
+            for what, number in found.counters.items():
+                report.count(what, number)
+            for what in found.violations:
+                report.violation(f"{damage.describe()}: {what}", damage.seed)
+        if report.has_controls:
+            _control(report, checkers)
 
 
-def _control(report: Report) -> None:
+def _control(report: Report, checkers: Checkers) -> None:
     """Change a payload by SQL: the checks must see it. And damage nothing: everything must be right."""
     changed = "UPDATE holdfast_jobs SET args = json_set(args, '$.n', 7777) WHERE status = 'ready'"
-    ((_, seen),) = check_all(check, [Damage(str(report.folder), 0, changed)], 1)
-    wrong = not isinstance(seen, str) and any("wrong payload" in what for what in seen.violations)
+    ((_, seen),) = checkers.each([Damage(str(report.folder), 0, changed)])
+    wrong = not isinstance(seen, Ended) and any("wrong payload" in what for what in seen.violations)
     report.control("a payload changed by SQL", caught=wrong)
-    ((_, calm),) = check_all(check, [Damage(str(report.folder), 0, "SELECT 1")], 1)
-    right = not isinstance(calm, str) and not calm.violations and calm.counters.get("typed errors") is None
+    ((_, calm),) = checkers.each([Damage(str(report.folder), 0, "SELECT 1")])
+    right = not isinstance(calm, Ended) and not calm.violations and calm.counters.get("typed errors") is None
     report.control("no damage is no error", caught=right)
 
 
@@ -212,7 +214,6 @@ def _try_everything(path: str, found: Found) -> None:
             "list": lambda: [(job.status, job.error_code) for job in app.jobs.list(limit=200)],
             "history": lambda: [app.jobs.history(job.id) for job in app.jobs.list(limit=20)],
             "observe": lambda: (app.observe.snapshot(), app.observe.retention()),
-            "check": lambda: app.check(deep=True),
             "prune": lambda: app.prune(hurry=True),
             "checkpoint": lambda: app.store.file.checkpoint(),
             "vacuum": lambda: app.vacuum(hurry=True),
@@ -220,10 +221,11 @@ def _try_everything(path: str, found: Found) -> None:
         }
         for name, step in steps.items():
             _step(found, name, step)
-    for command in ("stats", "doctor", "jobs"):
-        result = CliRunner().invoke(command_line, [command, "--db", path], prog_name="holdfast")
+    for command in COMMANDS:
+        result = CliRunner().invoke(command_line, [*command, "--db", path], prog_name="holdfast")
+        found.count("commands")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
-            found.violations.append(f"holdfast {command}: traceback {result.exception!r}")
+            found.violations.append(f"holdfast {' '.join(command)}: traceback {result.exception!r}")
 
 
 def _step(found: Found, name: str, step: Callable[[], object]) -> None:

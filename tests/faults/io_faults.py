@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.checkers import check_all
+from faults.checkers import PROCESSES, Checkers, Ended
 from faults.report import Report
 from holdfast import Holdfast, Retention
 from holdfast.errors import HoldfastError
@@ -28,8 +28,8 @@ from holdfast.store.sqlite.engine.writer import Writer
 from holdfast.worker import dispatcher
 from support.child_processes import compile_shim
 
-SHORT = 0.005
-CASES = 6000
+SHORT = 0.003
+REPEATED = 0.4  # of the calls: they also fail together with the three after them
 FAULTS = {
     "a write fails": ("w", errno.EIO, False),
     "the disk is full": ("wtom", errno.ENOSPC, False),
@@ -66,41 +66,46 @@ class Found:
 
 def run(report: Report) -> None:
     shim = compile_shim("fault_shim.c", report.folder)
-    with _environment(LD_PRELOAD=shim, FAULT_DIR=str(report.folder)):
+    report.require("faults that surfaced", "faults that were survived", *(f"fired: {fault}" for fault in FAULTS))
+    processes = PROCESSES if report.effort == 1 else 1
+    with _environment(LD_PRELOAD=shim, FAULT_DIR=str(report.folder)), Checkers(check, processes) as checkers:
         counting = [Case(0, str(report.folder), fault, 0) for fault in FAULTS]
-        calls = {case.fault: found.calls for case, found in check_all(check, counting)}
-        for fault, number in calls.items():
-            report.count(f"calls where {fault}", number)
-        for case, found in check_all(check, _cases(report, calls)):
+        calls = {case.fault: found.calls for case, found in checkers.each(counting)}
+        if report.has_controls:
+            for fault, number in calls.items():
+                report.count(f"calls where {fault}", number)
+        for case, found in checkers.each(_cases(report, calls)):
             report.count("faults")
-            if isinstance(found, str):
+            if isinstance(found, Ended):
                 report.violation(f"{case.describe()}: {found}", case.number)
                 continue
             report.counters.update(found.counters)
             for what in found.violations:
                 report.violation(f"{case.describe()}: {what}", case.number)
-        if report.only is None:
-            report.require(
-                "faults that surfaced", "faults that were survived", *(f"fired: {fault}" for fault in FAULTS)
-            )
-            _control(report)
+        if report.has_controls:
+            _control(report, checkers)
 
 
-def _cases(report: Report, calls: dict[str, int]) -> Iterator[Case]:
-    rng = random.Random(report.seed)
-    everything = [
-        (fault, call, repeat) for fault in FAULTS for call in range(1, calls[fault] + 1) for repeat in (0, 3)
-    ]
-    count = min(len(everything), report.scaled(CASES, 3 * len(FAULTS)))
-    # Some of each, however few calls it has, and the rest from all of them.
-    chosen = [rng.choice([one for one in everything if one[0] == fault]) for fault in FAULTS]
-    chosen += rng.sample(everything, count - len(chosen))
-    for number, (fault, call, repeat) in enumerate(chosen):
-        if report.only in (None, number):
-            yield Case(number, str(report.folder), fault, call, repeat)
+def _cases(report: Report, calls: dict[str, int]) -> list[Case]:
+    """Every call fails once; and some fail together with the three after them.
+
+    How many calls there are depends a little on chance, so the number of a case is made of what it is.
+    """
+    rng, every = random.Random(report.seed), list[tuple[str, int, int]]()
+    for fault in FAULTS:
+        mine = [(fault, call, 0) for call in report.mine(range(1, calls[fault] + 1))]
+        every += [*mine, *((fault, call, 3) for _, call, _ in mine if rng.random() < REPEATED)]
+    if report.effort < 1:  # some of each, however few calls it has, and the rest from all of them
+        some = [rng.choice([one for one in every if one[0] == fault]) for fault in FAULTS]
+        every = [*some, *rng.sample(every, report.scaled(len(every)))]
+    if report.only is not None:
+        call, kind = divmod(report.only, 2 * len(FAULTS))
+        every = [(list(FAULTS)[kind // 2], call, kind % 2 * 3)]
+    numbers = [(call * len(FAULTS) + list(FAULTS).index(fault)) * 2 + (repeat > 0) for fault, call, repeat in every]
+    return [Case(number, str(report.folder), *one) for number, one in zip(numbers, every, strict=True)]
 
 
-def _control(report: Report) -> None:
+def _control(report: Report, checkers: Checkers) -> None:
     folder = str(report.folder)
     controls = {
         "an acknowledged job that was not stored": ("forget", "lost"),
@@ -108,8 +113,8 @@ def _control(report: Report) -> None:
     }
     for what, (control, expected) in controls.items():
         cases = [Case(0, folder, "a write fails", call, 50, control) for call in (300, 600, 900, 1200)]
-        found = [one for _, one in check_all(check, cases) if not isinstance(one, str)]
-        report.control(what, caught=any(expected in text for one in found for text in one.violations))
+        results = [one for _, one in checkers.each(cases) if not isinstance(one, Ended)]
+        report.control(what, caught=any(expected in text for one in results for text in one.violations))
 
 
 @contextmanager

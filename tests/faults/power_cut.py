@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.checkers import PROCESSES, check_all
+from faults.checkers import FEW, PROCESSES, Checkers
 from faults.disk_model import WAYS, Disk, Entry, Image, read_recording, write_image
 from faults.report import Report
 from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from support.child_processes import compile_shim
 
-SHORT = 0.008
-IMAGES, CONTROL_IMAGES = 5000, 600
+SHORT = 0.004
+RECORDINGS, IMAGES, CONTROL_IMAGES = 5, 10_000, 600
 OPERATIONS = 400
 SCENARIOS = {
     "plain": "",  # only power cuts
@@ -38,41 +38,48 @@ CONTROLS = {
 
 def run(report: Report) -> None:
     shim = compile_shim("fault_shim.c", report.folder)
-    for name, mode in SCENARIOS.items():
-        bad = _scenario(report, shim, name, mode, report.scaled(IMAGES) // len(SCENARIOS))
-        for case, what in bad:
-            report.violation(f"{name}: {what}", case)
-    if report.only is not None:
-        return
     report.require(*(f"{name}: images that lost something unflushed" for name in SCENARIOS))
     report.require("failed flush: flushes that failed", "plain: acknowledged")
-    for name, mode in CONTROLS.items():
-        bad = _scenario(
-            Report("", report.seed, 1, report.folder), shim, name, mode, report.scaled(CONTROL_IMAGES, 30)
-        )
-        lost = sum("lost" in what or "damaged" in what for _, what in bad)
-        report.control(f"{name}: {lost} images lost something acknowledged", caught=lost > 0)
+    images = report.scaled(IMAGES) // len(SCENARIOS)
+    with Checkers(check, PROCESSES if images > FEW else 1) as checkers:
+        for recording in report.mine(range(report.scaled(RECORDINGS))):
+            for name, mode in SCENARIOS.items():
+                seed = report.seed + recording
+                if report.only is None or report.only // IMAGES == recording:
+                    number = images // report.scaled(RECORDINGS)
+                    for case, what in _scenario(report, checkers, shim, name, mode, number, seed):
+                        report.violation(f"{name}: {what}", recording * IMAGES + case)
+        if report.has_controls:
+            for name, mode in CONTROLS.items():
+                # In a short recording, few flushes fail before something is acknowledged: this one is long.
+                unseen = Report("", report.seed, 1.0, report.folder)
+                bad = _scenario(unseen, checkers, shim, name, mode, report.scaled(CONTROL_IMAGES, 30), report.seed)
+                lost = sum("lost" in what or "damaged" in what for _, what in bad)
+                report.control(f"{name}: {lost} images lost something acknowledged", caught=lost > 0)
 
 
-def _scenario(report: Report, shim: str, name: str, mode: str, images: int) -> list[tuple[int, str]]:
+def _scenario(
+    report: Report, checkers: Checkers, shim: str, name: str, mode: str, images: int, seed: int
+) -> list[tuple[int, str]]:
     """Record a run, and check so many images. Return the case and the problem of the bad ones."""
-    root, log = report.folder / name.replace(" ", "-") / "disk", report.folder / name.replace(" ", "-") / "log"
+    folder = report.folder / f"{name.replace(' ', '-')}-{seed}"
+    root, log = folder / "disk", folder / "log"
     root.mkdir(parents=True)
     code = f"import sys\nsys.path[:0] = {sys.path!r}\nfrom faults.power_cut import record\nrecord()"
     environment = {"LD_PRELOAD": shim, "FAULT_DIR": str(root), "FAULT_LOG": str(log), "FAULT_MODE": mode}
-    operations = report.scaled(OPERATIONS, 80)
-    command = [sys.executable, "-c", code, str(root / "app.db"), str(report.seed), str(operations)]
+    command = [sys.executable, "-c", code, str(root / "app.db"), str(seed), str(report.scaled(OPERATIONS, 80))]
     subprocess.run(command, env=os.environ | environment, check=True, timeout=300)
     entries = list(read_recording(log))
     report.count(f"{name}: flushes that failed", sum(entry.kind == "F" for entry in entries))
     report.count(f"{name}: acknowledged", sum(entry.kind == "M" for entry in entries))
     bad = []
-    processes = PROCESSES if images > 100 else 1  # starting one takes as long as some images
-    for case, result in check_all(check, _cases(report, entries, str(root), images), processes):
+    for case, result in checkers.each(_cases(report, entries, str(root), images, seed)):
         report.count(f"{name}: images")
         report.count(f"{name}: images that lost something unflushed", int(case.image.lost > 0))
         if result:
             bad.append((case.number, f"image {case.number} ({case.way}): {result}"))
+    if not bad:
+        shutil.rmtree(folder)
     return bad
 
 
@@ -86,8 +93,8 @@ class Case:
     folder: str
 
 
-def _cases(report: Report, entries: list[Entry], root: str, images: int) -> Iterator[Case]:
-    rng = random.Random(report.seed)
+def _cases(report: Report, entries: list[Entry], root: str, images: int, seed: int) -> Iterator[Case]:
+    rng = random.Random(seed)
     interesting = [index for index, entry in enumerate(entries) if entry.kind in "MSFTRUC"]
     points: dict[int, list[int]] = {}
     for number in range(images):
@@ -96,8 +103,8 @@ def _cases(report: Report, entries: list[Entry], root: str, images: int) -> Iter
     disk, acknowledged = Disk(), list[dict[str, Any]]()
     for index in range(len(entries) + 1):
         for number in points.get(index, ()):
-            if report.only in (None, number):
-                own = random.Random(report.seed * 1_000_003 + number)
+            if report.only is None or report.only % IMAGES == number:
+                own = random.Random(seed * 1_000_003 + number)
                 way = own.choice(WAYS)
                 yield Case(number, way, disk.crash(own, way), acknowledged[:], root, str(report.folder))
         if index < len(entries):

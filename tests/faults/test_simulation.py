@@ -39,7 +39,7 @@ def test_another_process_with_other_hashes_does_the_same() -> None:
 
 def test_a_violation_names_its_seed_and_replays_with_the_same_trace() -> None:
     what = "no commit: an enqueue is acknowledged and not stored"
-    found, (fault, settings) = find(what), CONTROLS[what]
+    found, (fault, settings, _) = find(what), CONTROLS[what]
     assert found is not None
     with fault():
         again = simulate(found.seed, **settings)
