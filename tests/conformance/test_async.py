@@ -399,3 +399,33 @@ def test_every_message_is_received_while_receivers_come_and_go(no_polling: None,
         await asyncio.gather(*threads, *coroutines, return_exceptions=True)
 
     run(main(), threads=8)
+
+
+def test_a_message_of_a_cancelled_receive_is_given_back_although_all_threads_are_busy(app: Holdfast) -> None:
+    """The threads of the loop may wait for that very message."""
+    inbox, claimed, go_on = app.queue("inbox"), threading.Event(), threading.Event()
+    claim = inbox._claim
+
+    def claim_and_wait(*args: Any) -> Any:
+        found = claim(*args)
+        claimed.set()
+        go_on.wait(PATIENCE_SECONDS)
+        return found
+
+    inbox._claim = claim_and_wait  # type: ignore[method-assign]
+    inbox.send("x")
+
+    async def main() -> bool:
+        loop = asyncio.get_running_loop()
+        receiving = asyncio.ensure_future(inbox.areceive(wait=LONG))
+        while not claimed.is_set():
+            await asyncio.sleep(0)
+        busy = loop.run_in_executor(None, lambda: app.queue("inbox").receive(wait=10))  # takes the only thread next
+        receiving.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with suppress(asyncio.CancelledError):
+            await receiving
+        return await busy is not None
+
+    assert run(main(), threads=1)

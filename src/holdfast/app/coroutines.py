@@ -1,12 +1,9 @@
 """Transactions in coroutines. Imported when one is used, since asyncio takes time to import."""
 
 import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import TransactionError
 from ..store.protocol import Store
@@ -44,7 +41,7 @@ class TransactionInCoroutine(Generic[T]):
             )
         self._owner.leave()
         # In a thread of its own: all threads of the loop may be waiting for the end of this transaction.
-        handled = await finish_in_thread(lambda: self._leave(error), executor=NewThread())
+        handled = await finish_in_thread(lambda: self._leave(error), own_thread=True)
         if kind is None and error is not None:
             raise error
         return handled
@@ -53,19 +50,3 @@ class TransactionInCoroutine(Generic[T]):
         if error is None:
             return bool(self._transaction.__exit__(None, None, None))
         return bool(self._transaction.__exit__(type(error), error, error.__traceback__))
-
-
-class NewThread(Executor):
-    """Runs each call in a new thread."""
-
-    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  raised where it is awaited
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="holdfast-commit").start()
-        return future

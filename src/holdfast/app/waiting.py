@@ -15,7 +15,7 @@ from ..store.waiters import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Executor
+    from concurrent.futures import Future
 
     from .app import App
 
@@ -93,17 +93,18 @@ class WaitForEnd:
 
 
 async def finish_in_thread(
-    call: Callable[[], T], undo: Callable[[T], object] | None = None, executor: "Executor | None" = None
+    call: Callable[[], T], undo: Callable[[T], object] | None = None, own_thread: bool = False
 ) -> T:
     """Run the call in a thread. A cancelled caller still waits for it, since a commit cannot be interrupted.
 
-    undo: called in a thread with the result if the caller was cancelled, which never sees it.
-    executor: of the thread; by default the event loop's.
+    undo: called in a thread of its own with the result if the caller was cancelled, which never sees it.
+    own_thread: not one of the event loop's, all of which may wait for what this call ends.
     """
     import asyncio
 
     # A future and not a task: asyncio.run cancels all tasks at its end.
-    running = asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call)
+    loop, context = asyncio.get_running_loop(), copy_context()
+    running = asyncio.wrap_future(_start(call)) if own_thread else loop.run_in_executor(None, context.run, call)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -112,8 +113,25 @@ async def finish_in_thread(
                 await asyncio.wait([running])
         if running.exception() is None and undo is not None and (result := running.result()):
             with suppress(asyncio.CancelledError):
-                await finish_in_thread(lambda: undo(result))
+                await finish_in_thread(lambda: undo(result), own_thread=True)
         raise
+
+
+def _start(call: Callable[[], T]) -> "Future[T]":
+    """Run the call in a new thread."""
+    from concurrent.futures import Future
+    from threading import Thread
+
+    future, context = Future[T](), copy_context()
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:  # noqa: BLE001  raised where it is awaited
+            future.set_exception(error)
+
+    Thread(target=run, name="holdfast-commit").start()
+    return future
 
 
 class _OfApp(Protocol):
