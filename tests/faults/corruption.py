@@ -28,7 +28,7 @@ from holdfast.cli import main as command_line
 from holdfast.errors import HoldfastError
 from holdfast.worker import dispatcher
 
-SHORT = 0.004
+SHORT = 0.002
 DAMAGES = 10_000
 JOBS, MESSAGES = 40, 40
 COMMANDS = (["stats"], ["doctor", "--deep"], ["jobs"])

@@ -72,7 +72,7 @@ OF_A_JOB = ("show", "explain")
 INNOCENT = 5
 IMPOSSIBLE = "refused and no row could take"
 REFUSED = {"holdfast_migrations"}  # a name in it that is unknown is one of a newer version
-SHORT = 0.004
+SHORT = 0.002
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from holdfast.store.sqlite.engine.writer import Writer
 from holdfast.worker import dispatcher
 from support.child_processes import compile_shim
 
-SHORT = 0.003
+SHORT = 0.001
 REPEATED = 0.4  # of the calls: they also fail together with the three after them
 FAULTS = {
     "a write fails": ("w", errno.EIO, False),

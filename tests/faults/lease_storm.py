@@ -199,6 +199,18 @@ def run(report: Report) -> None:
             for one in ends
         ),
     )
+    # Counted, and no violation: a worker that is stopped between asking for its lease and calling the handler cannot
+    # know. What such an attempt writes is fenced.
+    report.count(
+        "handlers that began after a later attempt",
+        sum(
+            any(
+                other.job == one.job and other.number > one.number and other.begun < one.begun
+                for other in logs.attempts
+            )
+            for one in logs.attempts
+        ),
+    )
     for what in logs.violations():
         report.violation(what)
     report.require("kills", "stops", "attempts cut off by a kill or a stop")

@@ -31,7 +31,7 @@ import msgspec
 import holdfast
 from faults.report import Report
 
-SHORT = 0.015
+SHORT = 0.006
 TESTS = Path(__file__).parents[1]
 PACKAGE = Path(holdfast.__file__).parent
 SQL, SCHEMA = PACKAGE / "store/sqlite/sql", PACKAGE / "store/sqlite/migrations/0001_schema.sql"

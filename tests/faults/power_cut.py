@@ -23,7 +23,7 @@ from holdfast import Holdfast
 from holdfast.clock import SystemClock
 from support.child_processes import compile_shim
 
-SHORT = 0.004
+SHORT = 0.003
 RECORDINGS, IMAGES, CONTROL_IMAGES = 5, 10_000, 600
 OPERATIONS = 400
 SCENARIOS = {
@@ -53,7 +53,7 @@ def run(report: Report) -> None:
             for name, mode in CONTROLS.items():
                 # In a short recording, few flushes fail before something is acknowledged: this one is long.
                 unseen = Report("", report.seed, 1.0, report.folder)
-                bad = _scenario(unseen, checkers, shim, name, mode, report.scaled(CONTROL_IMAGES, 30), report.seed)
+                bad = _scenario(unseen, checkers, shim, name, mode, report.scaled(CONTROL_IMAGES, 24), report.seed)
                 lost = sum("lost" in what or "damaged" in what for _, what in bad)
                 report.control(f"{name}: {lost} images lost something acknowledged", caught=lost > 0)
 
