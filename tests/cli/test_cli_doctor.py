@@ -152,7 +152,7 @@ def test_wrong_usage_exits_with_2(run: Run, url: str, args: list[str]) -> None:
 
 def test_stored_control_characters_are_escaped(app: Holdfast, on: Run, url: str) -> None:
     with sqlite3.connect(url) as connection:
-        connection.execute("INSERT INTO holdfast_queues VALUES (?, 1)", ("\x1b[31mred",))
+        connection.execute("INSERT INTO holdfast_queues (name, paused_at) VALUES (?, 1)", ("\x1b[31mred",))
         connection.execute('CREATE TABLE "holdfast_\x1b" (id)')
     connection.close()
     result = on("doctor", "--verbose")

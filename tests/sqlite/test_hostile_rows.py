@@ -144,7 +144,7 @@ def test_a_schedule_whose_name_is_no_text_keeps_no_worker_busy(live: Holdfast, u
         ("UPDATE holdfast_jobs SET status = 'soon'", "explain 1"),
         ("UPDATE holdfast_jobs SET actor = x'ff'", "explain 1"),
         ("UPDATE holdfast_jobs SET queue = x'ff'", "stats"),
-        ("INSERT INTO holdfast_queues VALUES (x'ff', 1), ('other', 1)", "queues"),
+        ("INSERT INTO holdfast_queues (name, paused_at) VALUES (x'ff', 1), ('other', 1)", "queues"),
         ("UPDATE holdfast_upkeep SET last_at = 'soon'", "stats"),
         ("UPDATE holdfast_minutes SET bucket = 9223372036854775807", "stats"),
         ("INSERT INTO holdfast_migrations (name, applied_at) VALUES (x'ff', 1)", "doctor"),
