@@ -33,7 +33,7 @@ class Bench:
         self.connection = sqlite3.connect(path, isolation_level=None)
         self.connection.row_factory = sqlite3.Row
         self.sql = Statements(Path(database.__file__).parent / "sql", "holdfast_")
-        self.connection.execute("INSERT INTO holdfast_queues (name, paused_at) VALUES ('a', NULL), (?, ?)", (PAUSED, NOW))
+        self.insert("queues", [{"name": "a"}, {"name": PAUSED, "paused_at": NOW}])
 
     @contextmanager
     def undone(self) -> Iterator[None]:
