@@ -7,7 +7,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from . import bulk, depth, drains, footprint, latency, listing, observing, pruning, sends, trips, waiting, workflows
+from . import (
+    bulk,
+    depth,
+    drains,
+    footprint,
+    latency,
+    listing,
+    observing,
+    pruning,
+    sends,
+    trips,
+    waiting,
+    web,
+    workflows,
+)
 from .files import flush_milliseconds, scratch_folder
 from .measure import QUICK, WHOLE, Effort, Figure, Table
 from .report import HEAD, as_markdown, as_text, figure_row, machine, summary
@@ -32,6 +46,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "workflows": workflows,
     "footprint": footprint,
     "listing": listing,
+    "web": web,
 }
 RESULTS = Path(__file__).parent / "results.md"
 NOTES = """\

@@ -17,7 +17,7 @@ from holdfast.cli import main
 DOCS = Path(__file__).parent
 TEMPLATE, PAGE = DOCS / "templates" / "cli.md.in", DOCS / "reference" / "cli.md"
 DATABASE = ("--db", "--app", "--prefix")
-FILTERS = ("--status", "--queue", "--task", "--tag", "--key", "--error-code", "--batch", "--since")
+FILTERS = ("--status", "--queue", "--task", "--tag", "--arg", "--key", "--error-code", "--batch", "--since")
 WITH_FILTERS = ("jobs", "retry", "cancel", "run-now", "delete")
 # With the settings of the command itself: click keeps the help option that it makes first.
 CONTEXT = click.Context(main, info_name="holdfast", max_content_width=1000, **main.context_settings)

@@ -125,6 +125,10 @@ class WorkerNotFound(HoldfastError, LookupError):
     """
 
 
+class OperationNotFound(HoldfastError, LookupError):
+    """No bulk operation has this id. It never existed, or many others have followed it."""
+
+
 class BatchEnded(HoldfastError):
     """`using(batch=…)`: the batch is done, so it takes no more members.
 

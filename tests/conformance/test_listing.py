@@ -121,12 +121,79 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"queue": "mail", "status": "ready"}, "message"),
     ({"queue": "mail", "task": "thumbnail", "status": ["running", "ready"]}, "running"),
     ({"tag": "b", "status": "failed"}, "failed"),
+    ({"task_like": "send_*"}, "succeeded failed scheduled"),
+    ({"task_like": ["*nail", "x"]}, "cancelled running ready"),
+    ({"task_like": "*_m*l", "task": "thumbnail"}, "succeeded failed cancelled running ready scheduled"),
+    ({"task_like": "Send_*"}, ""),
+    ({"task_like": "thumbnai?"}, ""),
+    ({"task_like": "[t]humbnail"}, ""),
+    ({"task_like": "nothing*", "status": "ready"}, ""),
+    ({"queue_like": "m*", "status": "ready"}, "ready message"),
+    ({"queue_like": "med*", "task_like": "*"}, "cancelled ready"),
+    ({"error_code_like": "DEPEND*"}, "failed"),
+    ({"error_code_like": "*SMTP", "status": "failed"}, "failed"),
+    ({"error_code_like": "TIMEOUT*"}, ""),
+    ({"error_code_like": "TIMEOUT*", "error_code": "DEPENDENCY:SMTP"}, "failed"),
 ]
 
 
 @pytest.mark.parametrize(("filters", "expected"), FILTERS, ids=[str(filters) for filters, _ in FILTERS])
 def test_filters_choose_jobs(app: Holdfast, zoo: dict[str, int], filters: Any, expected: str) -> None:
     assert sorted(ids(app.jobs.list(**filters))) == sorted(zoo[name] for name in expected.split())
+
+
+def test_a_pattern_finds_what_lies_behind_many_others(app: Holdfast, work: Task[[int], None]) -> None:
+    """An index is used: the scan by id would stop before it."""
+    app.jobs.fail(work.enqueue(0).id, "RARE:CODE")
+    app.queue("rare-queue").send(1)
+    app.queue("inbox").send_many(range(3000))
+    for filters in ({"task_like": "wor*"}, {"error_code_like": "RARE*"}, {"queue_like": "rare*"}):
+        page = app.jobs.list(**filters)
+        assert (len(page), page.scanned) == (1, None), filters
+
+
+ARGUMENTS: list[tuple[dict[str, str], list[int]]] = [
+    ({"to": "ada@example.org"}, [1]),
+    ({"to": "ada*"}, [1, 2]),
+    ({"to": "*"}, [1, 2]),
+    ({"user.name": "Eve"}, [3]),
+    ({"user.name": "Eve", "n": "7"}, [3]),
+    ({"n": "7"}, [3, 4]),
+    ({"n": "7*"}, [3, 4]),
+    ({"ok": "true"}, [5]),
+    ({"ok": "1"}, []),
+    ({"none": "null"}, [5]),
+    ({"list.0": "x"}, [5]),
+    ({"to": "[a]da*"}, []),
+    ({"missing": "*"}, []),
+]
+
+
+@pytest.mark.parametrize(("args", "expected"), ARGUMENTS, ids=[str(args) for args, _ in ARGUMENTS])
+def test_values_in_the_payload_choose_jobs(app: Holdfast, args: dict[str, str], expected: list[int]) -> None:
+    inbox = app.queue("inbox")
+    inbox.send({"to": "ada@example.org"})
+    inbox.send({"to": "ada"})
+    inbox.send({"user": {"name": "Eve"}, "n": 7})
+    inbox.send({"n": "7"})
+    inbox.send({"ok": True, "none": None, "list": ["x"]})
+    inbox.send("text")
+    inbox.send([1, 2])
+    assert sorted(ids(app.jobs.list(args=args))) == expected
+    assert app.jobs.count(args=args) == len(expected)
+
+
+@pytest.mark.parametrize("args", ["to", {"": "x"}, {"a..b": "x"}, {'a"b': "x"}, {"a": 1}, {1: "a"}, {"a": "\0"}])
+def test_a_wrong_path_or_pattern_is_refused(app: Holdfast, args: Any) -> None:
+    with pytest.raises(InvalidInput, match="args"):
+        app.jobs.list(args=args)
+
+
+def test_a_bulk_action_checks_patterns_again(app: Holdfast, zoo: dict[str, int]) -> None:
+    assert app.jobs.cancel(task_like="thumb*", status="ready") == 1
+    assert app.jobs.get(zoo["ready"]).status == "cancelled"
+    assert app.jobs.delete(args={"x": "1"}) == 0
+    assert app.jobs.retry(error_code_like="DEP*") == 1
 
 
 def test_a_range_of_creation_includes_its_start_and_not_its_end(app: Holdfast, zoo: dict[str, int]) -> None:

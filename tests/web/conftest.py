@@ -9,9 +9,7 @@ from starlette.testclient import TestClient
 
 from holdfast import Holdfast
 from holdfast.web import Users, auth
-
-PASSWORD = "correct horse battery"
-HASH = auth.hash_password(PASSWORD)
+from support.web_users import HASH
 
 
 @pytest.fixture

@@ -223,6 +223,7 @@ def test_every_response_fits_the_document(api: TestClient, served: Holdfast, ope
     served.queue("q").send({"n": 1})
     served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
     drain(served, raise_errors=False)
+    served.operations.start("retry", task="explode")
     checked = 0
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":
@@ -293,3 +294,108 @@ def test_workers_are_asked_to_stop_and_the_file_is_vacuumed(api: TestClient, ser
     assert (event.actor, event.detail["reason"]) == ("web", "space")
     assert api.get("/retention").json()["automatic"] is True
     assert api.get("/tracebacks/none").json() == {"traceback": None}
+
+
+# --- bulk operations and search -------------------------------------------------------------------
+
+
+def wait_until_over(api: TestClient, id: int) -> Any:
+    while (found := api.get(f"/operations/{id}").json())["state"] == "running":
+        pass
+    return found
+
+
+def test_many_jobs_are_counted_and_then_changed_in_the_background(connect: Any, served: Holdfast) -> None:
+    with connect() as api:
+        ids = [enqueue(api, number) for number in range(5)]
+        for id in ids[:4]:
+            api.post(f"/jobs/{id}/fail", json={"code": "TIMEOUT:HTTP"})
+        some = {"action": "retry", "filters": {"error_code": "TIMEOUT*", "task": "a*"}}
+        assert api.post("/operations/count", json=some).json() == {"count": 4, "is_complete": True}
+        started = api.post("/operations", json={**some, "reason": "smtp is back"})
+        assert (started.status_code, started.json()["matched"]) == (202, 4)
+        ended = wait_until_over(api, started.json()["id"])
+        assert (ended["state"], ended["changed"], ended["actor"]) == ("finished", 4, "web")
+        assert {served.jobs.get(id).status for id in ids} == {"ready"}
+        by_ids = api.post("/operations", json={"action": "delete", "ids": ids[:2]}).json()
+        assert wait_until_over(api, by_ids["id"])["changed"] == 2
+        assert [one["id"] for one in api.get("/operations").json()["items"]] == [by_ids["id"], started.json()["id"]]
+        assert api.post(f"/operations/{by_ids['id']}/stop", json={}).json() == {"ok": False}
+        assert problem(api.get("/operations/99")) == (404, "OperationNotFound")
+        assert problem(api.post("/operations", json={"action": "retry"})) == (400, "InvalidInput")
+        assert problem(api.post("/operations", json={"action": "burn", "ids": [1]})) == (400, "InvalidInput")
+
+
+def test_an_operation_of_a_former_process_is_continued_at_the_start(connect: Any, served: Holdfast) -> None:
+    ids = [served.jobs.enqueue("add", {"a": 1, "b": 2}).id for _ in range(3)]
+    started = served.operations.start("cancel", task="add", actor="kim")
+    with connect():  # no request is made
+        while served.operations.is_any_running():
+            pass
+    assert served.operations.get(started.id).changed == 3
+    assert {served.jobs.get(id).status for id in ids} == {"cancelled"}
+
+
+def test_a_mounted_application_continues_it_with_its_first_request(api: TestClient, served: Holdfast) -> None:
+    served.jobs.enqueue("add", {"a": 1, "b": 2})
+    started = served.operations.start("cancel", task="add")
+    assert wait_until_over(api, started.id)["changed"] == 1
+
+
+def test_only_an_admin_deletes_many(connect: Any, users: Any, served: Holdfast) -> None:
+    job = served.jobs.enqueue("add", {"a": 1, "b": 2}).id
+    client = connect(auth=users)
+    operator, admin = ({"Authorization": f"Bearer {name}"} for name in ("operator", "admin"))
+    for path in ("/operations", "/operations/count"):
+        refused = client.post(path, json={"action": "delete", "ids": [job]}, headers=operator)
+        assert problem(refused) == (403, "NotAllowed")
+    assert client.post("/operations", json={"action": "delete", "ids": [job]}, headers=admin).status_code == 202
+
+
+def test_jobs_are_found_by_patterns_and_arguments(api: TestClient) -> None:
+    for number in range(3):
+        enqueue(api, number)
+    api.post("/queues/inbox/messages", json={"body": {"user": {"name": "ada"}}})
+
+    def found(**query: str) -> list[int]:
+        return [one["id"] for one in api.get("/jobs", params=query).json()["items"]]
+
+    assert found(task="ad*") == found(task="a*,x") == [3, 2, 1]
+    assert found(queue="m*,inbox") == [4, 3, 2, 1]
+    assert found(args='{"user.name": "a*"}') == [4]
+    assert found(args='{"a": "2"}', task="add") == [3]
+    for args in ("x", "[]", '{"a": 1}', '{"": "x"}'):
+        assert problem(api.get("/jobs", params={"args": args})) == (400, "InvalidInput")
+
+
+def test_who_may_not_see_arguments_may_not_search_for_them(connect: Any, users: Any, served: Holdfast) -> None:
+    served.jobs.enqueue("add", {"a": 1, "b": 2})
+    client = connect(auth=users, hide_args=True, redact=["^b$"])
+
+    def status(name: str, args: str) -> int:
+        headers = {"Authorization": f"Bearer {name}"}
+        code: int = client.get("/jobs", params={"args": args}, headers=headers).status_code
+        return code
+
+    assert status("viewer", '{"a": "1"}') == 403
+    assert status("operator", '{"a": "1"}') == 200
+    assert status("admin", '{"b": "2"}') == status("admin", '{"x.b": "*"}') == 400
+
+
+def test_pages_that_follow_events_share_a_read(api: TestClient, served: Holdfast) -> None:
+    live = {"Cache-Control": "max-age=5"}
+    assert api.get("/jobs", headers=live).json()["items"] == []
+    served.queue("q").send(1)
+    assert api.get("/jobs", headers=live).json()["items"] == [], "told again from a moment ago"
+    assert len(api.get("/jobs").json()["items"]) == 1, "a program always gets what is stored"
+    assert len(api.get("/jobs?limit=9", headers=live).json()["items"]) == 1
+    api.post("/queues/q/messages", json={"body": 2})
+    assert len(api.get("/jobs", headers=live).json()["items"]) == 2, "a change by this server is seen at once"
+
+
+def test_what_is_shared_is_not_shared_with_those_who_may_see_less(connect: Any, users: Any, served: Holdfast) -> None:
+    job = served.jobs.enqueue("add", {"a": 1, "b": 2}).id
+    client = connect(auth=users, hide_args=True)
+    for name, hidden in (("operator", False), ("viewer", True), ("admin", False)):
+        headers = {"Authorization": f"Bearer {name}", "Cache-Control": "max-age=5"}
+        assert client.get(f"/jobs/{job}", headers=headers).json()["hidden"] is hidden

@@ -3,13 +3,14 @@
 import re
 import stat
 from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from starlette.testclient import TestClient
 
-from conftest import PASSWORD
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.testing import drain
@@ -17,6 +18,7 @@ from holdfast.web import Identity, Role, Users, auth, identity, trusted_header
 from holdfast.web.api import ENDPOINTS
 from holdfast.web.app import CSRF_HEADER
 from holdfast.web.server import is_loopback, require_authentication
+from support.web_users import PASSWORD
 
 Connect = Callable[..., TestClient]
 
@@ -276,3 +278,95 @@ def test_hostile_strings_come_back_as_they_are(api: TestClient, text: str) -> No
     response = api.get(f"/jobs/{sent['id']}")
     assert response.json()["args"] == {"text": text}
     assert response.headers["content-type"] == "application/json"
+
+
+# --- what is logged, and what is installed --------------------------------------------------------
+
+
+def test_no_secret_is_in_a_url_or_a_log(
+    connect: Connect, users: Users, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("DEBUG")
+    client = connect(auth=users)
+    csrf = log_in(client, "operator").json()["csrf"]
+    cookie = client.cookies["holdfast_session"]
+    log_in(client, "operator", "a wrong password")
+    client.post("/queues/q/messages", json={"body": "the payload"}, headers={CSRF_HEADER: csrf})
+    client.get("/jobs", headers=bearer("hf_a-wrong-token"))
+    client.get("/jobs/1", headers=bearer("admin"))
+    users.path.write_text("{")
+    client.get("/jobs", headers=bearer("hf_a-wrong-token"))
+    said = caplog.text + "".join(capfd.readouterr())
+    for secret in (PASSWORD, "a wrong password", csrf, cookie, "hf_a-wrong-token", "the payload"):
+        assert secret not in said
+    assert "is not a users file" in said, "what is logged is seen here"
+
+
+def test_a_token_or_password_in_a_url_is_not_taken(connect: Connect, users: Users) -> None:
+    client = connect(auth=users)
+    for query in ("token=admin", "access_token=admin", "authorization=Bearer admin", "holdfast_session=admin"):
+        assert client.get(f"/jobs?{query}").status_code == 401
+    assert client.get(f"/login?name=admin&password={PASSWORD}").status_code in (404, 405)
+
+
+def test_every_change_is_in_the_log_with_the_person_and_the_reason(
+    connect: Connect, users: Users, served: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each endpoint that takes a reason."""
+    monkeypatch.setattr(type(served.operations), "do_some", lambda _: 60.0)  # so that there is something to stop
+    client = connect(auth=users)
+    served.schedules.add("nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    add = served.tasks["add"]
+    with served.batch() as batch:
+        add.using(batch=batch).enqueue(1, 2)
+    failed = add.enqueue(1, 2).id
+    served.jobs.fail(failed, "REJECTED:TEST")
+    running = served.operations.start("cancel", queue="none").id
+    jobs = {
+        "/jobs/{id:int}/retry": failed,
+        "/jobs/{id:int}/cancel": add.enqueue(1, 2).id,
+        "/jobs/{id:int}/run-now": add.using(delay=60).enqueue(1, 2).id,
+        "/jobs/{id:int}/complete": add.enqueue(1, 2).id,
+        "/jobs/{id:int}/fail": add.enqueue(1, 2).id,
+        "/jobs/{id:int}": add.using(delay=60).enqueue(1, 2).id,
+        "/batches/{id:int}/cancel": batch.id,
+        "/batches/{id:int}/retry": batch.id,
+        "/operations/{id:int}/stop": running,
+    }
+    more = {"/jobs/{id:int}/fail": {"code": "REJECTED:X"}, "/operations": {"action": "cancel", "ids": [failed]}}
+    taking = [one for one in ENDPOINTS if one.body is not None and "reason" in one.body.__struct_fields__]
+    taking.sort(key=lambda one: (one.path.endswith("retry") and "batches" in one.path, one.path.endswith("resume")))
+    assert len(taking) >= 13
+    for number, one in enumerate(taking):
+        path = one.path.replace("{id:int}", str(jobs.get(one.path, 1))).replace("{queue}", "q")
+        if one.path == "/batches/{id:int}/retry":
+            served.jobs.retry(batch=batch.id, status="cancelled")
+            for job in served.jobs.list(batch=batch.id):
+                served.jobs.fail(job.id, "REJECTED:TEST")
+        body = {"reason": f"reason {number}"} | more.get(one.path, {})
+        if "{id}" in one.path or (one.path not in jobs and "{id:int}" in one.path):
+            continue  # of a page that tests it itself
+        response = client.request(one.method, path.replace("{name}", "nightly"), json=body, headers=bearer("admin"))
+        assert response.status_code < 300, (path, response.text)
+        log = {(event.actor, event.detail.get("reason")) for event in served.observe.last_events(5)}
+        assert ("admin", f"reason {number}") in log, path
+
+
+def packages(extra: str) -> set[str]:
+    """Return all packages that `pip install 'holdfast[extra]'` installs, with those that they need in turn."""
+    found: set[str] = set()
+    left = [("holdfast", extra)]
+    while left:
+        name, part = left.pop()
+        for text in requires(name) or []:
+            one = Requirement(text)
+            if one.marker is None or one.marker.evaluate({"extra": part}):
+                left += [(one.name, more) for more in ("", *one.extras) if one.name.lower() not in found or more]
+                found.add(one.name.lower())
+    return found
+
+
+def test_the_extra_brings_at_most_a_dozen_packages() -> None:
+    brought = packages("web") - packages("")
+    assert {"starlette", "uvicorn"} <= brought
+    assert len(brought) <= 12, sorted(brought)

@@ -39,10 +39,10 @@ class Page:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
-        lines = message.get("body", b"").decode().splitlines()
-        fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-        if "event" in fields:
-            self.frames.put_nowait((fields["event"], json.loads(fields["data"])))
+        for one in message.get("body", b"").decode().split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in one.splitlines() if ": " in line)
+            if "event" in fields:
+                self.frames.put_nowait((fields["event"], json.loads(fields["data"])))
 
     async def next(self, name: str = "event") -> Any:
         while True:
@@ -98,6 +98,25 @@ def test_a_page_that_missed_too_much_starts_anew(app: Holdfast, monkeypatch: pyt
     run(main())
 
 
+def test_a_page_is_told_to_load_anew_while_much_happens_and_a_program_gets_every_event(app: Holdfast) -> None:
+    async def main() -> None:
+        hub = Hub(app, in_thread)
+        page, program = Page(app, hub, topics="changes"), Page(app, hub)
+        await page.next("ready"), await program.next("ready")
+        app.queue("q").send_many(range(stream.MAX_CHANGES + 1))
+        assert (await page.next("reset"))["cursor"] == stream.MAX_CHANGES + 1
+        assert [(await program.next())["id"] for _ in range(stream.MAX_CHANGES + 1)][-1] == stream.MAX_CHANGES + 1
+        app.queue("q").send(1)
+        assert (await page.next())["id"] == (await program.next())["id"] == stream.MAX_CHANGES + 2
+        await page.leave()
+        await program.leave()
+        again = Page(app, hub, last=1, topics="changes")
+        assert (await again.next("reset"))["cursor"] == stream.MAX_CHANGES + 2
+        await again.leave()
+
+    run(main())
+
+
 def test_a_hundred_pages_cost_as_many_reads_as_one(app: Holdfast) -> None:
     async def main() -> None:
         hub = Hub(app, in_thread)
@@ -146,15 +165,15 @@ def test_a_client_that_does_not_read_is_disconnected(app: Holdfast, monkeypatch:
 
 
 def test_a_full_queue_ends_the_stream_instead_of_growing(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_QUEUED", 5)
+    monkeypatch.setattr(stream, "MAX_QUEUED_BYTES", 1000)
 
     async def main() -> None:
         hub = Hub(app, in_thread)
         async with hub.subscribe(frozenset({"events"})) as (subscriber, _):
-            app.queue("q").send_many(range(50))
             while not subscriber.overflowed:
+                app.queue("q").send(1)
                 await asyncio.sleep(0.01)
-            assert subscriber.queue.qsize() == 5
+            assert 0 < subscriber.queued_bytes <= 1000
 
     run(main())
 
@@ -168,8 +187,9 @@ def test_a_database_that_fails_is_told_and_then_goes_on(app: Holdfast, monkeypat
             def fail(*_: Any, **__: Any) -> Any:
                 raise OSError("the disk is gone")
 
-            broken.setattr(type(app.observe), "events", fail)
+            broken.setattr(type(app.observe), "last_event", fail)
             assert "the disk is gone" in (await page.next("unavailable"))["detail"]
+        await page.next("ready")
         app.queue("q").send(1)
         assert (await page.next())["event"] == "enqueued"
         await page.leave()

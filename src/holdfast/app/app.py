@@ -29,6 +29,7 @@ from ..validate import NOT_GIVEN
 from .hooks import Hooks
 from .job import Job
 from .jobs import Jobs
+from .operations import Operations
 from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, task_options
 from .queue import Queue
 from .schedules import Schedules
@@ -205,6 +206,7 @@ class App:
         self.jobs = Jobs(self)
         self.chains = Chains(self)
         self.batches = Batches(self)
+        self.operations = Operations(self)
         self._context_backend = AppContextBackend(self)
         self.schedules = Schedules(self)
         self.error_table = ErrorTable()

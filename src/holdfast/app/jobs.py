@@ -12,7 +12,7 @@ from ..clock import as_datetime, with_datetimes
 from ..codec import encode, encode_result
 from ..errors import InvalidArguments, InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
-from ..model.job import Criteria, Cursor, JobRecord, Listed, NewJob, Page, TimelineEntry
+from ..model.job import NAME_FIELDS, Criteria, Cursor, JobRecord, Listed, NewJob, Page, TimelineEntry
 from ..store.protocol import OperatorAction, Store
 from .job import Job
 from .waiting import in_thread
@@ -39,6 +39,12 @@ class Filters(TypedDict, total=False):
     error_code: Texts
     tag: Texts
     batch: int | Sequence[int]
+    queue_like: Texts
+    """Patterns, in which `*` is any text: of queue_like, task_like and error_code_like."""
+    task_like: Texts
+    error_code_like: Texts
+    args: Mapping[str, str]
+    """Patterns of values in the payload by their path, such as {"user.name": "ada*"}. Read without an index."""
     created_after: datetime
     created_before: datetime
     finished_after: datetime
@@ -414,7 +420,25 @@ def criteria(filters: Filters) -> Criteria:
         created_before=moment("created_before"),
         finished_from=moment("finished_after"),
         finished_before=moment("finished_before"),
+        like=tuple(
+            (field, pattern)
+            for field in NAME_FIELDS
+            for pattern in validate.one_or_several(filters.get(f"{field}_like"), f"{field}_like")
+        ),
+        args=_argument_patterns(filters.get("args")),
     )
+
+
+def _argument_patterns(value: Any) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"args must be a dict of paths and values, got {validate.shown(value)}")
+    for path, pattern in value.items():
+        if not isinstance(path, str) or not all(path.split(".")) or '"' in path:
+            raise InvalidInput(f"a path of args must be names with dots between, got {validate.shown(path)}")
+        validate.one_or_several([path, pattern], "args")
+    return tuple(value.items())
 
 
 def _write_cursor(cursor: Cursor) -> str:

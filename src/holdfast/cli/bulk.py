@@ -1,8 +1,8 @@
 """Actions on many jobs: by ids or by filters, with a dry run, a confirmation and a report."""
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -12,6 +12,9 @@ from ..model.job import Counted
 from ..supervisor import Holdfast
 from .errors import Exit
 from .output import document, note, plural, say
+
+if TYPE_CHECKING:
+    from ..model.operation import BulkAction
 
 MAX_SCANNED = 100_000  # jobs that a count looks at
 CHANGED = "another process changed it in the meantime"
@@ -31,6 +34,7 @@ class BulkOptions(NamedTuple):
     yes: bool
     dry_run: bool
     as_json: bool
+    background: bool = False
 
 
 class BulkRun:
@@ -44,13 +48,17 @@ class BulkRun:
         self.refused: list[dict[str, Any]] = []
         self.not_found: list[int] = []
 
-    def run(self, act: Callable[..., int], ids: Sequence[int], filters: Filters) -> None:
-        """Apply the action to the jobs with these ids, or to those that match the filters, and print the result."""
+    def run(self, act: Callable[..., int], ids: Sequence[int], filters: Filters, how: Mapping[str, Any]) -> None:
+        """Apply the action to the jobs with these ids, or to those that match the filters, and print the result.
+
+        how: the options of the action, for one in the background.
+        """
         check_selection(self._action, ids, filters)
+        self.check_background(ids)
         for id in dict.fromkeys(ids):
             self._apply_to_id(act, id)
         if not ids:
-            self.apply_to_filters(act, filters, lambda wanted: count(self._app, wanted))
+            self.apply_to_filters(act, filters, lambda wanted: count(self._app, wanted), how)
         self.finish()
 
     def _apply_to_id(self, act: Callable[..., int], id: int) -> None:
@@ -71,8 +79,16 @@ class BulkRun:
         else:
             self.refuse(id, status, CHANGED)
 
+    def check_background(self, ids: Sequence[int]) -> None:
+        if ids and self._options.background:
+            raise click.UsageError("--background requires filters: ids are changed at once")
+
     def apply_to_filters(
-        self, act: Callable[..., int], filters: Filters, count: Callable[[Filters], Counted]
+        self,
+        act: Callable[..., int],
+        filters: Filters,
+        count: Callable[[Filters], Counted],
+        how: Mapping[str, Any],
     ) -> None:
         wanted = self._limit_to_states(filters)
         counted = count(wanted)
@@ -80,7 +96,19 @@ class BulkRun:
         if self._options.dry_run or (counted.is_complete and not counted.count):
             return
         confirm(f"{self._action.verb.capitalize()} {count_text(counted)}?", self._options.yes)
-        self.done = act(**wanted)
+        if self._options.background:
+            self._start(wanted, how)
+        else:
+            self.done = act(**wanted)
+
+    def _start(self, wanted: Filters, how: Mapping[str, Any]) -> None:
+        action = cast("BulkAction", self._action.verb.replace(" ", "_"))
+        started = self._app.operations.start(action, **{**wanted, **how})
+        if self._options.as_json:
+            document({"action": action.replace("_", "-"), "operation": started.id, "matched": self.matched})
+        else:
+            say(f"Operation {started.id} started: holdfast operation show {started.id}")
+        click.get_current_context().exit(Exit.DONE)
 
     def _limit_to_states(self, filters: Filters) -> Filters:
         """Restrict the filters to the states that allow the action, so that the count is right."""

@@ -13,6 +13,7 @@ from ..errors import (
     InvalidInput,
     InvalidTask,
     JobNotFound,
+    OperationNotFound,
     ScheduleNotFound,
     StoreError,
     WorkerNotFound,
@@ -41,6 +42,7 @@ _CODES: tuple[tuple[type[HoldfastError], Exit], ...] = (
     (ScheduleNotFound, Exit.NOT_FOUND),
     (BatchNotFound, Exit.NOT_FOUND),
     (WorkerNotFound, Exit.NOT_FOUND),
+    (OperationNotFound, Exit.NOT_FOUND),
     (StoreError, Exit.DATABASE),
     (HoldfastError, Exit.NOT_DONE),
 )

@@ -24,6 +24,8 @@ COMMANDS = {
     "complete": "commands.job_actions",
     "fail": "commands.job_actions",
     "delete": "commands.job_actions",
+    "operations": "commands.operations",
+    "operation": "commands.operations",
     "queues": "commands.queues",
     "batches": "commands.batches",
     "batch": "commands.batches",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from ..model.job import Status
+from ..model.job import NAME_FIELDS, Status
 from ..validate import MAX_SECONDS
 from .output import clean
 
@@ -153,7 +153,8 @@ def database_options(command: F) -> F:
 
 STATUSES = [status.value for status in Status]
 _STATUS_HELP = (
-    f"Only jobs in this state: {', '.join(STATUSES)}. All filters but --since can be repeated: any value matches."
+    f"Only jobs in this state: {', '.join(STATUSES)}. All filters but --since can be repeated: any value matches. In "
+    "--queue, --task and --error-code, * stands for any text."
 )
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d{1,12}(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -197,6 +198,14 @@ def share(text: str) -> float:
         if 0 <= float(text) <= 1:  # unlike click.FloatRange, this refuses nan
             return float(text)
     raise click.BadParameter(f"must be a number from 0 to 1, such as 0.05, got {text!r}")
+
+
+def argument(text: str) -> tuple[str, str]:
+    """Parse `user.name=ada*` to a path and a pattern."""
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise click.BadParameter(f"must be NAME=VALUE, such as to=ada@example.org, got {text!r}")
+    return path, value
 
 
 def job_id(text: str) -> int:
@@ -270,6 +279,13 @@ def filter_options(command: F) -> F:
         "--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Only jobs of this task."
     )
     @click.option("--tag", multiple=True, metavar="TEXT", help="Only jobs with this tag.")
+    @click.option(
+        "--arg",
+        multiple=True,
+        type=argument,
+        metavar="NAME=VALUE",
+        help="Only jobs with this value in their arguments, such as user.name=ada*. All of them must match.",
+    )
     @click.option("--key", multiple=True, metavar="TEXT", help="Only jobs with this key.")
     @click.option("--error-code", multiple=True, metavar="CODE", help="Only jobs that failed with this error code.")
     @click.option(
@@ -279,9 +295,20 @@ def filter_options(command: F) -> F:
         "--since", type=duration, metavar="DURATION", help="Only jobs enqueued within the last 30m, 1h, 2d, …"
     )
     @functools.wraps(command)
-    def with_filters(*args: Any, since: float | None, **given: Any) -> Any:
+    def with_filters(*args: Any, since: float | None, arg: tuple[tuple[str, str], ...], **given: Any) -> Any:
         names = ("status", "queue", "task", "tag", "key", "error_code", "batch")
-        filters = cast("Filters", {name: list(values) for name in names if (values := given.pop(name))})
+        found: dict[str, Any] = {name: list(values) for name in names if (values := given.pop(name))}
+        for name in NAME_FIELDS:
+            values = found.pop(name, [])
+            for key, several in (
+                (name, [one for one in values if "*" not in one]),
+                (f"{name}_like", [one for one in values if "*" in one]),
+            ):
+                if several:
+                    found[key] = several
+        if arg:
+            found["args"] = dict(arg)
+        filters = cast("Filters", found)
         if since is not None:
             filters["created_after"] = datetime.now(UTC) - timedelta(seconds=since)
         return command(*args, filters=filters, **given)

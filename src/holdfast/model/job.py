@@ -327,6 +327,11 @@ class UnreportedFailures(Struct, frozen=True):
     more: bool
 
 
+NameField = Literal["queue", "task", "error_code"]
+NAME_FIELDS: tuple[NameField, ...] = ("queue", "task", "error_code")
+"""The fields that a pattern may name."""
+
+
 class Criteria(Struct, frozen=True):
     """Filters for jobs. An empty field matches all jobs; several values match any of them."""
 
@@ -346,6 +351,8 @@ class Criteria(Struct, frozen=True):
     roots: bool = False  # only the first jobs of chains
     chain_status: tuple[str, ...] = ()  # the status of the chain, for its root
     inbox: bool = False  # only external jobs that wait to be settled
+    like: tuple[tuple[NameField, str], ...] = ()  # patterns of names, in which `*` is any text; beside exact names
+    args: tuple[tuple[str, str], ...] = ()  # paths into the payload, such as "user.name", and patterns of the values
 
 
 class Cursor(Struct, frozen=True):

@@ -62,6 +62,22 @@ class Dialect(Protocol):
         """Return an element of the JSON array that is a row of a bound JSON array."""
         ...
 
+    def like(self, value: str, name: str) -> str:
+        """Return the condition that a value matches a bound `pattern`."""
+        ...
+
+    def pattern(self, text: str) -> str:
+        """Return the value to bind for a pattern in which only `*` is special: it is any text."""
+        ...
+
+    def argument(self, name: str) -> str:
+        """Return the value of the payload at a bound `path`, as text. NULL: there is none, or it is no JSON."""
+        ...
+
+    def path(self, names: list[str]) -> str:
+        """Return the value to bind for a path of names, and of indexes of arrays."""
+        ...
+
     def using(self, table: str, index: str) -> str:
         """Return the table as a source of rows that are found by this index."""
         ...

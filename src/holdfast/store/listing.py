@@ -6,6 +6,7 @@ call continues there.
 """
 
 import builtins
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ..model.job import Counted, Criteria, Cursor, JobRecord, Listed, Status
+from ..model.stats import Count
 from . import listing_plan
 from .database import Connection, Result, SharedDatabase
 from .listing_plan import AccessPath, IdRange, JobIndexes, ListPlanner
@@ -38,6 +40,11 @@ _RANGES = {
 }
 
 
+def as_regex(pattern: str) -> str:
+    """Return a pattern, in which `*` is any text, as a regular expression."""
+    return ".*".join(map(re.escape, pattern.split("*")))
+
+
 def where(criteria: Criteria, db: SharedDatabase) -> tuple[str, dict[str, Any]]:
     clauses, values = ["true"], dict[str, Any]()
     listed = db.dialect.listed
@@ -46,13 +53,22 @@ def where(criteria: Criteria, db: SharedDatabase) -> tuple[str, dict[str, Any]]:
         names = ", ".join(f"'{Status(status).value}'" for status in criteria.status)
         clauses.append(f"status = {names}" if len(criteria.status) == 1 else f"status IN ({names})")
     for field in _FIELDS:
-        wanted = getattr(criteria, field)
+        wanted, options = getattr(criteria, field), list[str]()
         if len(wanted) == 1:
-            clauses.append(f"{field} = :{field}")
+            options.append(f"{field} = :{field}")
             values[field] = wanted[0]
         elif wanted:
-            clauses.append(f"{field} IN ({listed(field, 'integer' if field == 'batch_id' else 'text')})")
+            options.append(f"{field} IN ({listed(field, 'integer' if field == 'batch_id' else 'text')})")
             values[field] = as_json(wanted)
+        for number, (_, pattern) in enumerate(one for one in criteria.like if one[0] == field):
+            options.append(db.dialect.like(field, f"{field}_like_{number}"))
+            values[f"{field}_like_{number}"] = db.dialect.pattern(pattern)
+        if options:
+            clauses.append(options[0] if len(options) == 1 else f"({' OR '.join(options)})")
+    for number, (path, pattern) in enumerate(criteria.args):
+        clauses.append(db.dialect.like(db.dialect.argument(f"args_path_{number}"), f"args_value_{number}"))
+        values[f"args_path_{number}"] = db.dialect.path(path.split("."))
+        values[f"args_value_{number}"] = db.dialect.pattern(pattern)
     if criteria.tag:
         # A lookup for each job: a list of ids would have to be built completely first.
         clauses.append(
@@ -191,7 +207,8 @@ class Listing:
 
         def work(connection: Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
-            planner = ListPlanner(connection, self._db, self._indexes, criteria, listing_plan.MAX_SORTED)
+            named = self._named(connection, criteria)
+            planner = ListPlanner(connection, self._db, self._indexes, named, listing_plan.MAX_SORTED)
             self._fill_page(connection, criteria, planner, search)
             records = self._records(connection, search.found)
             if search.is_done:
@@ -249,6 +266,29 @@ class Listing:
                 matching.add(zone.zone)
         return span.in_zones(matching, ZONE_IDS, MAX_PARTS)
 
+    def _named(self, connection: Connection, criteria: Criteria) -> Criteria:
+        """Replace patterns by the names that match them, for the planner."""
+        if not criteria.like:
+            return criteria
+        wanted = replace(criteria, like=())
+        counts: Sequence[Count] | None = None
+        for field in dict.fromkeys(name for name, _ in criteria.like):
+            known: Sequence[str | None] | None
+            if field == "error_code":
+                known = listing_plan.error_codes(connection, self._sql)
+            else:
+                if counts is None and self._statistics.position(connection).unfolded <= listing_plan.MAX_UNFOLDED:
+                    counts = self._statistics.counts(connection)
+                known = None if counts is None else [getattr(one, field) for one in counts]
+            if known is None:  # too many: no index of this field helps
+                wanted = replace(wanted, **{field: ()})
+                continue
+            patterns = [re.compile(as_regex(pattern), re.DOTALL) for name, pattern in criteria.like if name == field]
+            found = {one for one in known if one is not None and any(each.fullmatch(one) for each in patterns)}
+            names = (*getattr(criteria, field), *sorted(found))
+            wanted = replace(wanted, **{field: names}) if names else replace(wanted, ids=())
+        return wanted
+
     # --- all of them, in steps ---
 
     def steps(self, criteria: Criteria) -> Iterator[ScanStep]:
@@ -261,9 +301,20 @@ class Listing:
                 return
             span = step.rest
 
+    def ids_after(self, criteria: Criteria, after: int, until: int) -> tuple[builtins.list[int], int]:
+        """Return some ids that match, oldest first, and up to which id all were found."""
+
+        def work(connection: Connection) -> ScanStep:
+            _, path = self._begin(connection, criteria)
+            return self._step(connection, criteria, path, IdRange(after, until + 1, ascending=True))
+
+        step = self._db.read_snapshot(work)
+        return step.ids, until if step.rest is None else step.rest.low
+
     def _begin(self, connection: Connection, criteria: Criteria) -> tuple[IdRange, AccessPath | None]:
         (last,) = connection.execute(self._sql.last_job).fetchone()
-        planner = ListPlanner(connection, self._db, self._indexes, criteria, MAX_SORTED_IN_STEPS)
+        named = self._named(connection, criteria)
+        planner = ListPlanner(connection, self._db, self._indexes, named, MAX_SORTED_IN_STEPS)
         return IdRange(ascending=True, high=last + 1), planner.path()
 
     def _step(self, connection: Connection, criteria: Criteria, path: AccessPath | None, span: IdRange) -> ScanStep:

@@ -483,6 +483,12 @@ def matches(criteria: Criteria, count: Count) -> bool:
     )
 
 
+def error_codes(connection: Connection, sql: Statements) -> list[str] | None:
+    """Return the error codes of all jobs. None: too many."""
+    rows = connection.execute(sql.error_codes, {"bound": MAX_RANGES + 1}).fetchall()
+    return None if len(rows) > MAX_RANGES else [row[0] for row in rows if row[0] is not None]
+
+
 def _present(*paths: AccessPath | None) -> list[AccessPath]:
     return [path for path in paths if path is not None]
 

@@ -1,6 +1,6 @@
 """Operator actions on jobs and queues."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -41,31 +41,45 @@ class Operate:
     ) -> int:
         if action == "pause" or action == "resume":
             return sum(self._set_paused(action, queue, actor, reason) for queue in criteria.queue)
-        # Each batch is selected by its ids, so they need not be checked again; but a chain is deleted only if the
-        # caller's ids include all of its jobs.
-        recheck = criteria if action == "delete" else replace(criteria, ids=None)
-        clause, wanted = where(recheck, self._db)
         changed, name = 0, None
         if result is not None and self._blobs.store.is_large(result):
             result, name = PLACEHOLDER, self._blobs.put(result)
         checked_chains = set[int]()
+        values = {
+            "delay": delay,
+            "attempts": attempts,
+            "actor": actor,
+            "reason": reason or None,
+            "result": result,
+            "result_blob": name,
+            "failure_code": failure.code,
+            "failure_detail": failure.detail or None,
+        }
         for ids in self._batches(criteria):
-            values = wanted | {
-                "batch": as_json(ids),
-                "delay": delay,
-                "attempts": attempts,
-                "actor": actor,
-                "reason": reason or None,
-                "result": result,
-                "result_blob": name,
-                "failure_code": failure.code,
-                "failure_detail": failure.detail or None,
-            }
-            changed += self._operate_on(action, clause, values, ids, checked_chains)
+            changed += self._operate_on(action, criteria, values, ids, checked_chains)
         if changed and action in ("delete", "purge"):
             self._workflows.forget_events()
         if name is not None and not changed:
             self._db.run(lambda connection: connection.execute(self._sql.mark_unused, (name,)).rowcount)
+        return changed
+
+    def apply(
+        self,
+        action: OperatorAction,
+        criteria: Criteria,
+        ids: list[int],
+        how: dict[str, Any],
+        begin: Callable[[Connection], bool],
+        end: Callable[[Connection, int], None],
+    ) -> int:
+        """Apply the action to the jobs among these that match, in one transaction with `begin` and `end`.
+
+        begin: returns whether to go on. end: is given how many jobs were changed.
+        """
+        values = dict.fromkeys(("result", "result_blob", "failure_code", "failure_detail")) | how
+        changed = self._operate_on(action, criteria, values, ids, set(), begin, end)
+        if changed and action == "delete":
+            self._workflows.forget_events()
         return changed
 
     def _batches(self, criteria: Criteria) -> Iterator[list[int]]:
@@ -73,12 +87,24 @@ class Operate:
             yield from (step.ids[at : at + BATCH_ROWS] for at in range(0, len(step.ids), BATCH_ROWS))
 
     def _operate_on(
-        self, action: OperatorAction, clause: str, values: dict[str, Any], ids: list[int], checked_chains: set[int]
+        self,
+        action: OperatorAction,
+        criteria: Criteria,
+        values: dict[str, Any],
+        ids: list[int],
+        checked_chains: set[int],
+        begin: Callable[[Connection], bool] = lambda _: True,
+        end: Callable[[Connection, int], None] = lambda *_: None,
     ) -> int:
-        # With the filters again: a job may have changed since it was selected.
+        # With the filters again: a job may have changed since it was selected. The batch is selected by its ids, so
+        # those of the caller need not be checked; but a chain is deleted only if they include all of its jobs.
+        clause, wanted = where(criteria if action == "delete" else replace(criteria, ids=None), self._db)
         statement: str = getattr(self._sql, action).replace("{where}", clause)
+        values = wanted | values | {"batch": as_json(ids)}
 
         def work(connection: Connection) -> int:
+            if not begin(connection):
+                return 0
             now = self._clock.now()
             given = values | {"now": now, "run_at": now + values["delay"]}
             if action in ("requeue", "complete"):
@@ -96,6 +122,7 @@ class Operate:
                     connection, f"{action}d", changed, ids, values["actor"], values["reason"]
                 )
             self._workflows.resolve_here(connection)
+            end(connection, changed)
             return changed
 
         return self._db.run(work, durable=True, wakes=True)

@@ -15,6 +15,7 @@ from .explain import Explain
 from .failures import Failures
 from .listing import Listing
 from .operate import Operate
+from .operations import BulkOperations
 from .protocol import Store
 from .prune import Prune
 from .read import ReadJobs
@@ -49,12 +50,14 @@ class Parts:
         listing, run_lock = Listing(db, self.fold_statistics), PruneRunLock(db.locks, workers)
         self.reading = reading = ReadJobs(db)
         self.waiters = Waiters(store, reading.find_awaited)
+        operate = Operate(db, blobs, workflows, listing)
+        self.operations = BulkOperations(db, listing.ids_after, operate.apply)
         self.jobs = _Jobs(
             enqueue,
             claim,
             settle,
             SettleAndClaim(db, claim, settle, workflows),
-            Operate(db, blobs, workflows, listing),
+            operate,
             reading,
             listing,
             blobs,

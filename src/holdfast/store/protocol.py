@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
+    from .operations import BulkOperations
     from .prune import Prune
     from .waiters import Waiters
 
@@ -518,6 +519,11 @@ class Store(Protocol):
 
     @property
     def statistics(self) -> StatisticsStore: ...
+
+    @property
+    def operations(self) -> BulkOperations:
+        """Bulk operations. One class serves all databases, given `Operate.apply` and `Listing.ids_after`."""
+        ...
 
     @property
     def pruning(self) -> Prune:

@@ -233,6 +233,7 @@ class Holdfast(App):
             spawn=self._spawn,
             scheduler=Scheduler(self.store, self.clock, self.tasks, self.schedules.declared.values()),
             upkeep=BackgroundPruner(self.store, self.clock),
+            operate=self.operations.do_some,
             reporter=FailureReporter(self.store, self.failure_hooks()),
             hooks=self._hooks,
             payload_timeout=self.payload_timeout,

@@ -11,18 +11,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ..app.explain import Explanation
 from ..app.job import Job
-from ..app.jobs import HistoryEntry, Jobs
+from ..app.jobs import Filters, HistoryEntry, Jobs
+from ..app.operations import Operation, Operations
 from ..app.queue import Queue
 from ..app.relations import BlockerNode, Relations
 from ..app.schedules import Schedule, ScheduleRun, Schedules
 from ..app.workflows import Batches, BatchProgress
 from ..errors import HoldfastError, InvalidInput, LeaseLost
+from ..model.job import NAME_FIELDS, Counted
+from ..model.operation import BulkAction
 from ..model.stats import Counts, QueueOverview, QueueStats, Storage
 from ..observe import Observe
 from ..observe.results import (
@@ -39,7 +43,7 @@ from ..observe.results import (
 from ..serialize import to_data
 from ..upkeep.doctor.check import Checkup
 from ..upkeep.vacuum import VacuumReport
-from .auth import Identity, Role
+from .auth import Identity, Role, RoleNeeded
 
 T = TypeVar("T")
 MAX_WAIT = 60.0  # seconds of one long poll
@@ -63,6 +67,9 @@ class Served(Protocol):
 
     @property
     def batches(self) -> Batches: ...
+
+    @property
+    def operations(self) -> Operations: ...
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...
@@ -98,6 +105,10 @@ class Call(Struct, frozen=True):
     body: Any
     key: str | None = None
     """The header Idempotency-Key."""
+
+    @property
+    def hides_payloads(self) -> bool:
+        return self.rules.hide_args and self.identity.role == Role.viewer
 
     @property
     def by(self) -> dict[str, Any]:
@@ -167,8 +178,12 @@ class JobDetail(Struct):
     timeout_at: datetime | None
 
 
-class JobQuery(Struct, forbid_unknown_fields=True):
-    """Filters. A text may be several, separated by commas."""
+class JobFilters(Struct, forbid_unknown_fields=True):
+    """Filters of jobs. A text may be several, separated by commas.
+
+    In `queue`, `task` and `error_code`, `*` is any text. `args` is a JSON object of paths into the payload and
+    patterns of the values there: `{"user.name": "ada*"}`.
+    """
 
     status: str | None = None
     queue: str | None = None
@@ -177,20 +192,75 @@ class JobQuery(Struct, forbid_unknown_fields=True):
     error_code: str | None = None
     tag: str | None = None
     batch: int | None = None
+    args: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
     finished_after: datetime | None = None
     finished_before: datetime | None = None
+
+    def filters(self, call: Call) -> Filters:
+        """Return the filters of `app.jobs`. Raises if this user may not look at the arguments that they name."""
+        found: dict[str, Any] = {}
+        for name in JobFilters.__struct_fields__:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name == "args":
+                found[name] = _argument_filters(call, value)
+            elif name in NAME_FIELDS:
+                found |= _names_and_patterns(name, value.split(","))
+            else:
+                found[name] = value.split(",") if isinstance(value, str) else value
+        return cast(Filters, found)
+
+
+def _names_and_patterns(name: str, values: Sequence[str]) -> dict[str, Sequence[str]]:
+    parts = {name: [one for one in values if "*" not in one], f"{name}_like": [one for one in values if "*" in one]}
+    return {key: several for key, several in parts.items() if several}
+
+
+def _argument_filters(call: Call, text: str) -> dict[str, str]:
+    """Who may not see a value may not search for it either: the answers would tell it."""
+    if call.hides_payloads:
+        raise RoleNeeded(Role.operator)
+    try:
+        found = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        raise InvalidInput('args must be a JSON object of texts, such as {"user.name": "ada*"}') from None
+    for path in found:
+        if any(pattern.search(part) for part in path.split(".") for pattern in call.rules.redact):
+            raise InvalidInput(f"values of {path} are hidden, so they cannot be searched for")
+    return found
+
+
+class JobQuery(JobFilters, forbid_unknown_fields=True):
     limit: int = 50
     cursor: str | None = None
 
-    def filters(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and name not in ("limit", "cursor"):
-                found[name] = value.split(",") if isinstance(value, str) else value
-        return found
+
+class Selection(Struct, forbid_unknown_fields=True):
+    """The jobs of a bulk operation: by ids, or by the filters of `GET /jobs`."""
+
+    action: BulkAction
+    ids: list[int] | None = None
+    filters: JobFilters | None = None
+
+    def wanted(self, call: Call) -> dict[str, Any]:
+        if self.action == "delete" and call.identity.role < Role.admin:
+            raise RoleNeeded(Role.admin)
+        found: dict[str, Any] = {} if self.filters is None else {**self.filters.filters(call)}
+        return found if self.ids is None else {**found, "ids": self.ids}
+
+
+class OperationBody(Selection, forbid_unknown_fields=True):
+    reason: str = ""
+    delay: float = 0
+    attempts: int | None = None
+
+
+class PageQuery(Struct, forbid_unknown_fields=True):
+    limit: int = 50
+    cursor: str | None = None
 
 
 class BatchQuery(Struct, forbid_unknown_fields=True):
@@ -379,7 +449,7 @@ class Created(Struct):
 def list_jobs(call: Call) -> Any:
     """List jobs, newest first."""
     query: JobQuery = call.query
-    page = call.app.jobs.list(limit=min(query.limit, MAX_LISTED), cursor=query.cursor, **query.filters())
+    page = call.app.jobs.list(limit=min(query.limit, MAX_LISTED), cursor=query.cursor, **query.filters(call))
     items = [_job(call, job) for job in page]
     return {"items": items, "next": page.next, "previous": page.previous, "scanned": page.scanned}
 
@@ -402,7 +472,7 @@ def _detailed(call: Call, job: Job[Any]) -> dict[str, Any]:
     detail = JobDetail(
         args=None,
         result=None,
-        hidden=call.rules.hide_args and call.identity.role == Role.viewer,
+        hidden=call.hides_payloads,
         unreadable=None,
         chain_id=job.chain_id,
         chain_index=job.chain_index,
@@ -482,6 +552,49 @@ def fail(call: Call) -> Any:
 def delete(call: Call) -> Any:
     """Delete a job with its attempts and events."""
     return {"ok": call.app.jobs.delete(call.path["id"], **call.by)}
+
+
+# --- bulk operations ------------------------------------------------------------------------------
+
+
+@endpoint("POST", "/operations/count", Role.operator, Counted, body=Selection)
+def count_selected(call: Call) -> Any:
+    """Count the jobs that a bulk operation would change: a dry run. It stops early in a large database."""
+    return to_data(call.app.operations.count(call.body.action, **call.body.wanted(call)))
+
+
+@endpoint("POST", "/operations", Role.operator, Operation, body=OperationBody, status=202)
+def start_operation(call: Call) -> Any:
+    """Retry, cancel, run now or delete many jobs in the background. Deleting needs the role admin."""
+    body: OperationBody = call.body
+    how = {"delay": body.delay, "attempts": body.attempts, **call.by}
+    return _operation(call, call.app.operations.start(body.action, **body.wanted(call), **how))
+
+
+@endpoint("GET", "/operations", Role.viewer, Items[Operation], query=PageQuery)
+def list_operations(call: Call) -> Any:
+    """List bulk operations with their progress, newest first."""
+    page = call.app.operations.list(limit=min(call.query.limit, MAX_LISTED), cursor=call.query.cursor)
+    return {"items": [_operation(call, one) for one in page], "next": page.next, "previous": page.previous}
+
+
+@endpoint("GET", "/operations/{id:int}", Role.viewer, Operation)
+def get_operation(call: Call) -> Any:
+    """Get a bulk operation with its progress."""
+    return _operation(call, call.app.operations.get(call.path["id"]))
+
+
+@endpoint("POST", "/operations/{id:int}/stop", Role.operator, Done, body=Reason)
+def stop_operation(call: Call) -> Any:
+    """Stop a bulk operation. Jobs that it has changed stay so."""
+    return {"ok": call.app.operations.stop(call.path["id"], **call.by)}
+
+
+def _operation(call: Call, one: Operation) -> dict[str, Any]:
+    data: dict[str, Any] = to_data(one)
+    if call.hides_payloads and "args" in data["criteria"]:
+        data["criteria"] = {**data["criteria"], "args": HIDDEN}
+    return data
 
 
 # --- queues and messages --------------------------------------------------------------------------
@@ -767,7 +880,7 @@ def graph_of(id: int, relations: Relations) -> Graph:
 
 def _job(call: Call, job: Job[Any]) -> dict[str, Any]:
     data: dict[str, Any] = to_data(job)
-    if call.rules.hide_args and call.identity.role == Role.viewer:
+    if call.hides_payloads:
         data["progress_text"] = data["error_detail"] = None
     return data
 

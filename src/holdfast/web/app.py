@@ -7,9 +7,13 @@ headers.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
@@ -32,8 +36,8 @@ from .. import errors, validate
 from ..codec import decoder
 from ..errors import HoldfastError, InvalidInput
 from ..failure import shorten
-from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served
-from .auth import Attempts, Authenticator, Identity, Role, Session, Sessions, Users
+from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served, start_operation
+from .auth import Attempts, Authenticator, Identity, Role, RoleNeeded, Session, Sessions, Users
 from .openapi import Problem, document
 from .pages import StaticFiles
 from .stream import TOPICS, EventStream, Hub
@@ -43,12 +47,17 @@ PREFIX = "/api/v1"
 COOKIE = "holdfast_session"
 CSRF_HEADER = "x-holdfast-csrf"
 MAX_BODY = 1024 * 1024
+MAX_BODIES = 64  # that are read at a time
+BODY_SECONDS = 30.0
 THREADS = 8  # that read or write the database for this server
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN = Identity("web", Role.admin)
 """Everyone, on a server without authentication. It listens on loopback only."""
 STATS_AGE_SECONDS = 5
+RETRY_SECONDS = 5.0  # after an error of the database, for bulk operations
+MAX_SHARED = 100  # responses
+MAX_SHARED_AGE = 5.0  # seconds
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -71,6 +80,7 @@ STATUS_OF: dict[type[HoldfastError], int] = {
     errors.ScheduleNotFound: 404,
     errors.BatchNotFound: 404,
     errors.WorkerNotFound: 404,
+    errors.OperationNotFound: 404,
     errors.BatchEnded: 409,
     errors.HasWaitingJobs: 409,
     errors.PartOfChain: 409,
@@ -118,7 +128,7 @@ def make_app(
         Route("/static/{path:path}", pages.static),
         Route("/{path:path}", pages.page),
     ]
-    starlette = Starlette(routes=routes, exception_handlers=HANDLERS)
+    starlette = Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=server.lifespan)
     starlette.add_middleware(Guard, hosts=allowed)
     return starlette
 
@@ -158,17 +168,50 @@ class Server:
         self._app, self._auth, self._rules, self._max_body = app, auth, rules, max_body
         self._sessions, self._attempts = Sessions(), Attempts()
         self._threads = CapacityLimiter(THREADS)
+        self._bodies = CapacityLimiter(MAX_BODIES)
         self._hashing = CapacityLimiter(1)  # so that a flood of logins takes one core at most
         self._hub = Hub(app, self._in_thread)
+        self._shared = SharedReads()
+        self._operating: asyncio.Task[None] | None = None
+        self._has_resumed = False
         self._document = msgspec.json.encode(document(ENDPOINTS, PREFIX))
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         return await anyio.to_thread.run_sync(call, limiter=self._threads)
 
+    # --- bulk operations ---
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Continue at the start what a former process began. A mounted application does so at its first request."""
+        del app
+        self._resume_operations()
+        yield
+        if self._operating is not None:
+            self._operating.cancel()
+
+    def _resume_operations(self) -> None:
+        self._has_resumed = True
+        if self._operating is None or self._operating.done():
+            self._operating = asyncio.create_task(self._operate())
+
+    async def _operate(self) -> None:
+        """Do steps of bulk operations until none is left. They are in threads, so no request waits for them."""
+        while True:
+            try:
+                await asyncio.sleep(await self._in_thread(self._app.operations.do_some))
+                if not await self._in_thread(self._app.operations.is_any_running):
+                    return
+            except HoldfastError as error:
+                log.error("bulk operations stand still: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
     # --- endpoints ---
 
     async def handle(self, endpoint: Endpoint, request: Request) -> Response:
         identity = await self._authorize(request, endpoint.role)
+        if not self._has_resumed:
+            self._resume_operations()
         if endpoint.run.__name__ == "events" and "text/event-stream" in request.headers.get("accept", ""):
             return self._stream(request, frozenset({"events"}))  # type: ignore[return-value]
         call = Call(
@@ -184,11 +227,24 @@ class Server:
         if etag is not None and etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"etag": etag})
         try:
-            data = await self._run(endpoint, call)
+            if endpoint.method == "GET" and (age := _max_age(request)) > 0:
+                place = (endpoint.path, str(request.url), call.hides_payloads)
+                content = await self._shared.read(place, age, lambda: self._encoded(endpoint, call))
+            else:
+                content = await self._encoded(endpoint, call)
         except HoldfastError as error:
             return _problem_of(error)
+        except RoleNeeded as error:
+            raise _needs(error.role, identity) from None
+        if endpoint.method != "GET":
+            self._shared.forget()
+            if endpoint.run is start_operation:
+                self._resume_operations()
         headers = {} if etag is None else {"etag": etag, "cache-control": "no-cache"}
-        return _json(data, endpoint.status, headers)
+        return Response(content, endpoint.status, headers, "application/json")
+
+    async def _encoded(self, endpoint: Endpoint, call: Call) -> bytes:
+        return msgspec.json.encode(await self._run(endpoint, call))
 
     async def _run(self, endpoint: Endpoint, call: Call) -> Any:
         if iscoroutinefunction(endpoint.run):
@@ -229,9 +285,7 @@ class Server:
             if session is not None and not _same(request.headers.get(CSRF_HEADER, ""), session.csrf):
                 raise Refusal(403, "WrongCSRFToken", f"send the header {CSRF_HEADER} with the token of {PREFIX}/me")
         if identity.role < role:
-            raise Refusal(
-                403, "NotAllowed", f"this needs the role {role.name}, and {identity.name} is {identity.role.name}"
-            )
+            raise _needs(role, identity)
         return identity
 
     async def _identify(self, request: Request) -> tuple[Identity, Session | None]:
@@ -311,16 +365,51 @@ class Server:
             raise Refusal(400, "InvalidInput", f"the body is wrong: {shorten(str(error))}") from None
 
     async def _read(self, request: Request) -> bytes:
+        """Read the body. Few are read at a time, and none for long, so that slow clients do not fill the memory."""
         found = bytearray()
         try:
-            async for chunk in request.stream():
-                found += chunk
-                if len(found) > self._max_body:
-                    detail = f"the body must have at most {self._max_body} bytes"
-                    raise Refusal(413, "PayloadTooLarge", detail, {"connection": "close"})
+            with anyio.fail_after(BODY_SECONDS):
+                async with self._bodies:
+                    async for chunk in request.stream():
+                        found += chunk
+                        if len(found) > self._max_body:
+                            detail = f"the body must have at most {self._max_body} bytes"
+                            raise Refusal(413, "PayloadTooLarge", detail, {"connection": "close"})
         except ClientDisconnect:
             raise Refusal(400, "ClientDisconnected", "the body is incomplete") from None
+        except TimeoutError:
+            detail = f"the body was not complete after {BODY_SECONDS:g} seconds"
+            raise Refusal(408, "RequestTimeout", detail, {"connection": "close"}) from None
         return bytes(found)
+
+
+class SharedReads:
+    """Responses that several open pages ask for at the same moment are read once."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[Any, tuple[float, asyncio.Task[bytes]]] = OrderedDict()
+
+    async def read(self, place: Any, max_age: float, read: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Return a response that is at most `max_age` seconds old."""
+        now = anyio.current_time()
+        begun, task = self._found.get(place, (-math.inf, None))
+        if task is None or now - begun > max_age or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.create_task(read())
+            self._found[place] = (now, task)
+            self._found.move_to_end(place)
+            while len(self._found) > MAX_SHARED:
+                self._found.popitem(last=False)
+        return await asyncio.shield(task)  # a client that leaves does not take the others' response away
+
+    def forget(self) -> None:
+        """Forget all responses: something was changed."""
+        self._found.clear()
+
+
+def _max_age(request: Request) -> float:
+    """Return how old a response may be, as the page says when it follows events: Cache-Control: max-age=1."""
+    found = re.search(r"\bmax-age=(\d{1,9})\b", request.headers.get("cache-control", ""))
+    return 0.0 if found is None else min(float(found[1]), MAX_SHARED_AGE)
 
 
 class Login(Struct, forbid_unknown_fields=True):
@@ -333,6 +422,10 @@ _decode_any = decoder(Any)
 
 def _me(identity: Identity, session: Session | None) -> dict[str, Any]:
     return {"name": identity.name, "role": identity.role.name, "csrf": None if session is None else session.csrf}
+
+
+def _needs(role: Role, identity: Identity) -> Refusal:
+    return Refusal(403, "NotAllowed", f"this needs the role {role.name}, and {identity.name} is {identity.role.name}")
 
 
 def _login_needed() -> Refusal:

@@ -50,6 +50,14 @@ class Identity(Struct, frozen=True):
     role: Role
 
 
+class RoleNeeded(Exception):
+    """A request that needs a higher role because of what is in it."""
+
+    def __init__(self, role: Role) -> None:
+        super().__init__(role.name)
+        self.role = role
+
+
 class Request(Protocol):
     """What an authenticator of your own is given: Starlette's request has these and more."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import socket
 import threading
 from typing import Any
@@ -16,7 +17,11 @@ from ..errors import InvalidInput
 
 DEFAULT_PORT = 8520
 LOOPBACK = "127.0.0.1"
-MAX_CONNECTIONS = 2_000  # further ones are answered with 503
+MAX_CONNECTIONS = 2_000  # requests on further ones are answered with 503
+MAX_REFUSED = 200  # connections that are told so at a time; still further ones are closed at once
+FILES_PER_CONNECTION = (
+    4  # of the files that the process may open, connections get a quarter: a worker needs them, too
+)
 HEADER_SECONDS = 15.0
 KEEP_ALIVE_SECONDS = 10
 STOP_SECONDS = 3
@@ -42,13 +47,22 @@ def require_authentication(host: str, auth: object) -> None:
         )
 
 
+def max_connections() -> int:
+    """Return how many clients may be connected, given how many files this process may open."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // FILES_PER_CONNECTION)
+
+
 class _Protocol(H11Protocol):
-    """Disconnects clients that do not finish the head of a request."""
+    """Disconnects clients that do not finish the head of a request, and those beyond the limit."""
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + MAX_REFUSED:
+            transport.abort()
+            return
         self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
 
     def handle_events(self) -> None:
@@ -78,11 +92,11 @@ class WebServer:
             application,
             log_level="warning",
             access_log=False,
-            lifespan="off",
+            lifespan="on",
             server_header=False,
             http=_Protocol,
             ws="none",
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=max_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             backlog=BACKLOG,

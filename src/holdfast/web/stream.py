@@ -3,6 +3,9 @@
 While a page is open, a task reads the new events once per tick and hands them, encoded once, to every subscriber. A
 page that reconnects names the last event that it saw, and is sent what it missed before it joins the others. A client
 that does not read is disconnected: its queue is bounded.
+
+There are two kinds of followers. Programs follow `events`, and get every one. Pages follow `changes`: while more
+happens than a person could read, they are only told to load anew, so that a busy queue costs them next to nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ STATS_SECONDS = 2.0
 PING_SECONDS = 15.0
 SEND_SECONDS = 30.0
 PAGE_EVENTS = 500
+MAX_CHANGES = 200  # events in one tick that a page is told one by one
 MAX_MISSED = 10_000
-"""A page that missed more events is told to load its data anew."""
-MAX_QUEUED = 2_000
+"""A follower that missed more events is told to load its data anew."""
+MAX_QUEUED_BYTES = 1024 * 1024  # of one subscriber; what waits for several is stored once
 MAX_STREAMS = 1_000
-TOPICS = ("events", "stats")
+TOPICS = ("events", "changes", "stats")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -43,14 +47,21 @@ class Subscriber:
 
     def __init__(self, topics: frozenset[str]) -> None:
         self.topics = topics
-        self.queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.queued_bytes = 0
         self.overflowed = False
 
     def put(self, chunk: bytes) -> None:
-        try:
-            self.queue.put_nowait(chunk)
-        except asyncio.QueueFull:
+        if self.queued_bytes + len(chunk) > MAX_QUEUED_BYTES:
             self.overflowed = True
+        else:
+            self.queued_bytes += len(chunk)
+            self._queue.put_nowait(chunk)
+
+    async def get(self) -> bytes:
+        chunk = await self._queue.get()
+        self.queued_bytes -= len(chunk)
+        return chunk
 
 
 class Hub:
@@ -85,7 +96,7 @@ class Hub:
     async def _read(self) -> None:
         stats_at, last_stats = 0.0, -1
         loop = asyncio.get_running_loop()
-        idle_ticks = 0
+        idle_ticks, is_failing = 0, False
         while idle_ticks < 2:  # a page that reloads finds the reader still running
             await asyncio.sleep(TICK_SECONDS)
             idle_ticks = 0 if self._subscribers else idle_ticks + 1
@@ -93,6 +104,9 @@ class Hub:
                 continue
             try:
                 await self._read_events()
+                if is_failing:
+                    is_failing = False
+                    self._send(None, frame("ready", {"cursor": self._cursor}))
                 wants_stats = any("stats" in one.topics for one in self._subscribers)
                 if wants_stats and self._cursor != last_stats and loop.time() >= stats_at:
                     last_stats = self._cursor
@@ -100,21 +114,32 @@ class Hub:
                     self._send("stats", frame("stats", to_data(stats)))
                     stats_at = loop.time() + STATS_SECONDS
             except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and goes on
+                is_failing = True
                 self._send(None, frame("unavailable", {"detail": str(error)}))
 
     async def _read_events(self) -> None:
+        begin = self._cursor
+        self.reads += 1
+        last = await self._run_in_thread(self._app.observe.last_event)
+        is_burst = last - begin > MAX_CHANGES
+        if is_burst:
+            self._send("changes", frame("reset", {"cursor": last}, last))
+        if last == begin or (is_burst and not any("events" in one.topics for one in self._subscribers)):
+            self._cursor = last
+            return
         while True:
-            self.reads += 1
             events = await self._run_in_thread(lambda: self._app.observe.events(self._cursor, PAGE_EVENTS))
-            for one in events:
-                self._send("events", frame("event", to_data(one), one.id))
+            chunk = b"".join(frame("event", to_data(one), one.id) for one in events)
+            self._send("events", chunk)
+            if not is_burst:
+                self._send("changes", chunk)
             if events:
                 self._cursor = events[-1].id
             if len(events) < PAGE_EVENTS:
                 return
 
     def _send(self, topic: str | None, chunk: bytes) -> None:
-        for one in self._subscribers:
+        for one in self._subscribers if chunk else ():
             if topic is None or topic in one.topics:
                 one.put(chunk)
 
@@ -147,14 +172,14 @@ class EventStream:
 
         await write(b"retry: 2000\n\n")
         async with self._hub.subscribe(self._topics) as (subscriber, cursor):
-            if self._last is not None and "events" in self._topics:
+            if self._last is not None and self._topics & {"events", "changes"}:
                 async for chunk in self._missed(self._last, cursor):
                     await write(chunk)
             await write(frame("ready", {"cursor": cursor}, cursor if self._last is None else None))
             while not subscriber.overflowed:
                 try:
                     async with asyncio.timeout(PING_SECONDS):
-                        chunk = await subscriber.queue.get()
+                        chunk = await subscriber.get()
                 except TimeoutError:
                     chunk = b": ping\n\n"
                 await write(chunk)
@@ -162,7 +187,8 @@ class EventStream:
 
     async def _missed(self, after: int, until: int) -> AsyncIterator[bytes]:
         """Yield the events between two cursors, or one that tells the page to start anew."""
-        if until - after > MAX_MISSED or after > until:
+        most = MAX_MISSED if "events" in self._topics else MAX_CHANGES
+        if until - after > most or after > until:
             yield frame("reset", {"cursor": until}, until)
             return
         while after < until:

@@ -163,6 +163,7 @@ class Housekeeping:
         if not draining:
             delay = min(delay, self._do("firing schedules", self._parts.scheduler.fire_due))
             delay = min(delay, self._do("pruning", self._parts.upkeep.do_some))
+            delay = min(delay, self._do("a bulk operation", self._parts.operate))
             if self._dispatcher.skipped.forget_due():
                 self._worker_run.request_settle()
             self._give_back_unstarted(now)

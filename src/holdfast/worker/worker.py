@@ -91,6 +91,8 @@ class WorkerParts(Struct, frozen=True):
     spawn: Spawn
     scheduler: Scheduler
     upkeep: BackgroundPruning
+    operate: Callable[[], float]
+    """Does a step of the bulk operations, and returns the seconds until the next."""
     reporter: FailureReporter
     hooks: ProcessHooks
     payload_timeout: int

@@ -11,6 +11,7 @@ from ...app.jobs import Filters
 from ...app.workflows import Chain
 from ...errors import HasWaitingJobs, InvalidPayload, JobNotFound, PartOfChain
 from ...model.job import Counted
+from ...model.operation import STATES_FOR
 from ...supervisor import Holdfast
 from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count, print_result
 from ..options import (
@@ -34,10 +35,9 @@ from ..output import note, plural
 from .send import parse
 
 F = TypeVar("F", bound=Callable[..., Any])
-UNFINISHED = ("blocked", "scheduled", "ready", "running")
-RETRY = Action("retry", "retried", ("failed", "cancelled"), default_states=("failed",))
-CANCEL = Action("cancel", "cancelled", UNFINISHED)
-RUN_NOW = Action("run now", "made ready", ("scheduled",))
+RETRY = Action("retry", "retried", STATES_FOR["retry"], default_states=("failed",))
+CANCEL = Action("cancel", "cancelled", STATES_FOR["cancel"])
+RUN_NOW = Action("run now", "made ready", STATES_FOR["run_now"])
 
 
 def bulk_command(complete: Any) -> Callable[[F], F]:
@@ -49,10 +49,15 @@ def bulk_command(complete: Any) -> Callable[[F], F]:
         @audit_options
         @yes_option
         @click.option("--dry-run", "-n", is_flag=True, help="Only print how many jobs would be changed.")
+        @click.option(
+            "--background",
+            is_flag=True,
+            help="With filters: let a worker or the web server do it, as a bulk operation, and return at once.",
+        )
         @read_options
         @functools.wraps(command)
-        def with_options(*args: Any, yes: bool, dry_run: bool, as_json: bool, **given: Any) -> Any:
-            return command(*args, options=BulkOptions(yes, dry_run, as_json), **given)
+        def with_options(*args: Any, yes: bool, dry_run: bool, background: bool, as_json: bool, **given: Any) -> Any:
+            return command(*args, options=BulkOptions(yes, dry_run, as_json, background), **given)
 
         return cast(F, with_options)
 
@@ -82,8 +87,8 @@ def retry(
     Select jobs by ID or by filters. Filters select failed jobs; add --status cancelled for cancelled ones.
     """
     with database.open() as app:
-        act = functools.partial(app.jobs.retry, attempts=attempts, delay=delay, **audit)
-        BulkRun(app, RETRY, options).run(act, ids, filters)
+        how = {"attempts": attempts, "delay": delay, **audit}
+        BulkRun(app, RETRY, options).run(functools.partial(app.jobs.retry, **how), ids, filters, how)
 
 
 @click.command(
@@ -98,7 +103,7 @@ def cancel(
 ) -> None:
     """Cancel unfinished jobs. The outcome of an attempt that is running is discarded."""
     with database.open() as app:
-        BulkRun(app, CANCEL, options).run(functools.partial(app.jobs.cancel, **audit), ids, filters)
+        BulkRun(app, CANCEL, options).run(functools.partial(app.jobs.cancel, **audit), ids, filters, audit)
 
 
 @click.command("run-now", epilog=example("holdfast run-now 42 --db app.db"))
@@ -108,7 +113,7 @@ def run_now(
 ) -> None:
     """Make scheduled jobs ready now."""
     with database.open() as app:
-        BulkRun(app, RUN_NOW, options).run(functools.partial(app.jobs.run_now, **audit), ids, filters)
+        BulkRun(app, RUN_NOW, options).run(functools.partial(app.jobs.run_now, **audit), ids, filters, audit)
 
 
 id_argument = click.argument("id", type=job_id, shell_complete=complete_unfinished)
@@ -167,7 +172,7 @@ def _print_settled(app: Holdfast, id: int, done: bool, as_json: bool) -> None:
     print_result({"id": id, "status": status, "done": done}, sentence, done, as_json)
 
 
-DELETE = Action("delete", "deleted", ("blocked", "scheduled", "ready", "succeeded", "failed", "cancelled"))
+DELETE = Action("delete", "deleted", STATES_FOR["delete"])
 MAX_LISTED = 10  # ids in a message
 
 
@@ -202,10 +207,12 @@ def delete(
             raise click.UsageError(f"{name} requires ids: it cannot be combined with filters")
     with database.open() as app:
         run = BulkRun(app, DELETE, options)
+        run.check_background(ids)
         if ids:
             _DeleteByIds(app, run, options.dry_run, whole_chain, cascade, audit).delete(ids)
         else:
-            run.apply_to_filters(functools.partial(app.jobs.delete, **audit), filters, _count_deletable(app))
+            act = functools.partial(app.jobs.delete, **audit)
+            run.apply_to_filters(act, filters, _count_deletable(app), audit)
     run.finish()
 
 

@@ -53,6 +53,21 @@ class SqliteDialect:
     def element(self, row: str, index: int) -> str:
         return f"json_extract({row}, '$[{index}]')"
 
+    def like(self, value: str, name: str) -> str:
+        return f"coalesce({value} GLOB :{name}, 0)"
+
+    def pattern(self, text: str) -> str:
+        return text.replace("[", "[[]").replace("?", "[?]")
+
+    def argument(self, name: str) -> str:
+        kind = (
+            f"CASE json_type(args, :{name}) WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' WHEN 'null' THEN 'null'"
+        )
+        return f"CASE WHEN json_valid(args) THEN {kind} ELSE CAST(json_extract(args, :{name}) AS TEXT) END END"
+
+    def path(self, names: list[str]) -> str:
+        return "$" + "".join(f"[{name}]" if name.isdecimal() else f'."{name}"' for name in names)
+
     def using(self, table: str, index: str) -> str:
         return f"{table} INDEXED BY {index}"
 

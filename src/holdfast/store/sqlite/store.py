@@ -30,6 +30,7 @@ class SqliteStore:
         file = File(db, Diagnostics(db, checked_blobs), Repairs(db))
         self.parts = parts = Parts(self, db, checked_blobs, random, DamagedJobs(db).guarded, file.size)
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
+        self.operations = parts.operations
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning
         self.waiters, reading = parts.waiters, parts.reading
         self.file = file

@@ -16,8 +16,10 @@ export class Problem extends Error {
   }
 }
 
-export async function call(path, { method = "GET", body, signal } = {}) {
+// shared: the server may answer with what it told another page within the last second.
+export async function call(path, { method = "GET", body, signal, shared = false } = {}) {
   const headers = { accept: "application/json" };
+  if (shared) headers["cache-control"] = "max-age=1";
   if (method !== "GET") headers["content-type"] = "application/json";
   if (session.me?.csrf) headers["x-holdfast-csrf"] = session.me.csrf;
   let response;
@@ -51,10 +53,13 @@ export function query(parameters) {
 export function useData(path, again = 0) {
   const [state, setState] = useState({ data: null, error: null, path: null });
   const [turn, setTurn] = useState(0);
+  const before = useRef({});
   useEffect(() => {
     if (!path) return undefined;
     const stop = new AbortController();
-    call(path, { signal: stop.signal })
+    const shared = before.current.path === path && before.current.turn === turn; // an event asks for it, not a person
+    before.current = { path, turn };
+    call(path, { signal: stop.signal, shared })
       .then((data) => stop.signal.aborted || setState({ data, error: null, path }))
       .catch((error) => {
         if (error.name !== "AbortError") setState((old) => ({ ...old, error }));
@@ -66,10 +71,16 @@ export function useData(path, again = 0) {
 
 // --- the live stream: one connection per page, none while the tab is hidden ---
 
-export const live = { status: "off", last: null, listeners: new Set(), source: null, topics: "" };
+export const live = { status: "off", detail: "", last: null, listeners: new Set(), wanted: new Map(), source: null, topics: "" };
 
 function tell(name, data) {
   for (const listener of [...live.listeners]) listener(name, data);
+}
+
+function become(status, detail = "") {
+  if (live.status === status && live.detail === detail) return;
+  Object.assign(live, { status, detail });
+  tell("status");
 }
 
 function connect() {
@@ -78,17 +89,17 @@ function connect() {
   if (!live.topics || document.hidden) return;
   const source = new EventSource(`${API}/stream${query({ topics: live.topics, after: live.last })}`);
   live.source = source;
-  source.onopen = () => { live.status = "on"; tell("status"); };
+  source.onopen = () => { become("on"); };
   source.onerror = () => {
-    live.status = "lost";
-    tell("status");
+    become("lost", "The server cannot be reached.");
     if (source.readyState === EventSource.CLOSED) setTimeout(() => live.source === source && connect(), 3000);
   };
   for (const name of ["event", "stats", "ready", "reset", "unavailable"]) {
     source.addEventListener(name, (message) => {
       const data = JSON.parse(message.data);
       if (message.lastEventId) live.last = Number(message.lastEventId);
-      live.status = name === "unavailable" ? "lost" : "on";
+      if (name === "unavailable") become("lost", data.detail);
+      else become("on");
       tell(name, data);
     });
   }
@@ -103,11 +114,14 @@ export function useLive(topics, listen) {
   useEffect(() => {
     const listener = (name, data) => latest.current(name, data);
     live.listeners.add(listener);
-    if (live.topics !== topics || !live.source) {
-      live.topics = topics;
+    live.wanted.set(listener, topics);
+    // One stream for all of them. While much happens, a page is told to load anew instead of each event.
+    const all = [...new Set([...live.wanted.values()].join().replaceAll("events", "changes").split(","))].sort().join();
+    if (live.topics !== all || !live.source) {
+      live.topics = all;
       connect();
     }
-    return () => { live.listeners.delete(listener); };
+    return () => { live.listeners.delete(listener); live.wanted.delete(listener); };
   }, [topics]);
 }
 
@@ -134,7 +148,8 @@ export function here() {
 }
 
 export function go(path, { replace = false } = {}) {
-  history[replace ? "replaceState" : "pushState"](null, "", ROOT + path);
+  const same = ROOT + path === location.pathname + location.search; // so that going back leads somewhere else
+  history[replace || same ? "replaceState" : "pushState"](null, "", ROOT + path);
   window.dispatchEvent(new Event("moved"));
   if (!replace) window.scrollTo(0, 0);
 }

@@ -25,7 +25,7 @@ export function Head({ title, children, lead }) {
     return () => live.listeners.delete(listener);
   }, [title]);
   return html`<div class="head"><h1>${title}</h1>${lead || ""}<span class="grow"></span>${children}
-    ${live.status === "off" ? "" : html`<span class="live ${live.status === "on" ? "" : "off"}" role="status">${live.status === "on" ? "live" : "reconnecting…"}</span>`}</div>`;
+    ${live.status === "off" ? "" : html`<span class="live ${live.status === "on" ? "" : "off"}" role="status" title=${live.detail}>${live.status === "on" ? "live" : "reconnecting…"}</span>`}</div>`;
 }
 
 export const Failed = ({ error }) => (error ? html`<p class="note error" role="alert">${error.message}</p>` : null);

@@ -651,6 +651,40 @@ CREATE TABLE {p}upkeep (
                AND (last_at IS NULL OR typeof(last_at) = 'integer'))
 ) WITHOUT ROWID;
 
+-- Bulk operations: an action on all jobs that match, in the order of ids, in many short transactions. Each of them
+-- also moves `position`, so that any process can continue after another one ended.
+CREATE TABLE {p}operations (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    action      TEXT    NOT NULL
+        CONSTRAINT action_is_known CHECK (action IN ('retry', 'cancel', 'run_now', 'delete')),
+    criteria    TEXT    NOT NULL,                    -- JSON object
+    actor       TEXT    NOT NULL,
+    reason      TEXT    NOT NULL DEFAULT '',
+    delay       INTEGER NOT NULL DEFAULT 0,          -- of retried jobs, in microseconds
+    attempts    INTEGER,                             -- of retried jobs; NULL: as many as at first
+    state       TEXT    NOT NULL DEFAULT 'running'
+        CONSTRAINT operation_state_is_known CHECK (state IN ('running', 'finished', 'stopped', 'failed')),
+    matched     INTEGER NOT NULL DEFAULT 0,          -- how many jobs matched when it was added
+    matched_all INTEGER NOT NULL DEFAULT 1           -- 0: there were more
+        CONSTRAINT matched_all_is_0_or_1 CHECK (matched_all IN (0, 1)),
+    changed     INTEGER NOT NULL DEFAULT 0,          -- jobs so far
+    position    INTEGER NOT NULL DEFAULT 0,          -- every job up to this id was looked at
+    until       INTEGER NOT NULL,                    -- the newest job when it was added; later ones are left alone
+    runner      TEXT,                                -- the process that works on it
+    error       TEXT,
+    created_at  INTEGER NOT NULL DEFAULT {now},
+    updated_at  INTEGER NOT NULL DEFAULT {now},
+    finished_at INTEGER,
+    CONSTRAINT operations_have_their_types
+        CHECK (typeof(criteria) = 'text' AND typeof(actor) = 'text' AND typeof(reason) = 'text'
+               AND typeof(delay) = 'integer' AND (attempts IS NULL OR typeof(attempts) = 'integer')
+               AND typeof(matched) = 'integer' AND typeof(changed) = 'integer' AND typeof(position) = 'integer'
+               AND typeof(until) = 'integer' AND (runner IS NULL OR typeof(runner) = 'text')
+               AND typeof(created_at) = 'integer' AND typeof(updated_at) = 'integer'
+               AND (finished_at IS NULL OR typeof(finished_at) = 'integer'))
+);
+CREATE INDEX {p}operations_running ON {p}operations (id) WHERE state = 'running';
+
 -- Settings: boot id, retention policy, kind of blob store.
 CREATE TABLE {p}meta (
     name  TEXT NOT NULL CONSTRAINT one_row_per_name PRIMARY KEY,

@@ -56,6 +56,16 @@ WITH RECURSIVE found (queue) AS (
 )
 SELECT queue FROM found
 
+-- name: error_codes
+WITH RECURSIVE found (code) AS (
+    SELECT min(error_code) FROM {p}jobs INDEXED BY {p}jobs_error WHERE error_code IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(error_code) FROM {p}jobs INDEXED BY {p}jobs_error WHERE error_code > found.code)
+    FROM found WHERE code IS NOT NULL
+    LIMIT :bound
+)
+SELECT code FROM found
+
 -- name: tasks_in
 -- of these queues; '' stands for messages
 WITH RECURSIVE found (queue, has_jobs, task) AS (

@@ -1,10 +1,14 @@
-// Jobs: one search field with qualifiers, pages by cursor, and actions on single jobs.
-import { ROOT, go, html, query, session, useData, useEffect, useRef, useState, useTick } from "../lib.js";
-import { Badge, Failed, Head, Pager, Table, Time } from "../ui.js";
+// Jobs: one search field with qualifiers, pages by cursor, and actions on the chosen jobs or on all that match.
+import { ROOT, go, html, may, post, query, session, useData, useEffect, useRef, useState, useTick } from "../lib.js";
+import { Badge, Failed, Head, Pager, Table, Time, number } from "../ui.js";
+import { Operations } from "./operations.js";
 
 const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code", batch: "batch" };
+const EXAMPLES = { status: "failed", queue: "mail", task: "send_*", tag: "vip", error: "TIMEOUT*", key: "order-7", id: "7", since: "1h", batch: "3", "args.to": "ada@*" };
 const STATES = ["ready", "running", "scheduled", "blocked", "succeeded", "failed", "cancelled"];
+const SINCE = ["15m", "1h", "24h", "7d"];
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
+const MOST_SUGGESTED = 12;
 const COLUMNS = [
   ["id", "Job", (row) => html`<a href="${ROOT}/jobs/${row.id}">${row.id}</a>`], ["task", "Task", (row) => html`<span class="cut" title=${row.task || ""}>${row.task || "message"}</span>`],
   ["queue", "Queue", (row) => html`<span class="cut" title=${row.queue}>${row.queue}</span>`], ["status", "State", (row) => html`<${Badge} state=${row.status} />`],
@@ -14,73 +18,163 @@ const COLUMNS = [
   ["key", "Key", (row) => html`<span class="cut">${row.key || ""}</span>`], ["tags", "Tags", (row) => row.tags.join(", ")], ["progress", "Progress", (row) => (row.progress === null ? "" : `${Math.round(row.progress * 100)} %`)],
 ];
 const USUAL = ["id", "task", "queue", "status", "attempt", "created_at", "error_code"];
+const TOKEN = /(\w+(?:\.[\w-]+)*):(?:"([^"]*)"|(\S*))|\S+/g;
 
-// `status:failed task:"send mail" since:1h` as filters of the API; words without a qualifier are told.
+// `status:failed task:"send mail" args.to:ada* since:1h` as filters of the API; words without a qualifier are told.
 export function parse(text) {
   const filters = {};
+  const args = {};
   const wrong = [];
-  for (const [, name, quoted, plain] of text.matchAll(/(\w+):(?:"([^"]*)"|(\S*))|\S+/g)) {
+  for (const [, name, quoted, plain] of text.matchAll(TOKEN)) {
     const value = quoted ?? plain;
+    const field = Object.hasOwn(QUALIFIERS, name) ? QUALIFIERS[name] : null;
     if (name === undefined) wrong.push("a search is made of qualifiers, such as status:failed");
+    else if (name.startsWith("args.")) args[name.slice(5)] = value;
     else if (name === "since") {
       const [, amount, unit] = value.match(/^(\d+)([smhdw])$/) || [];
       if (amount) filters.created_after = new Date(Date.now() - amount * UNITS[unit] * 1000).toISOString();
-      else wrong.push(`since: must be such as 30m, 1h or 2d`);
+      else wrong.push("since: must be such as 30m, 1h or 2d");
     } else if (name === "id") filters.id = value;
-    else if (QUALIFIERS[name]) filters[QUALIFIERS[name]] = filters[QUALIFIERS[name]] ? `${filters[QUALIFIERS[name]]},${value}` : value;
-    else wrong.push(`${name}: is no qualifier; there are ${[...Object.keys(QUALIFIERS), "id", "since"].join(", ")}`);
+    else if (field) filters[field] = filters[field] ? `${filters[field]},${value}` : value;
+    else wrong.push(`${name}: is no qualifier; there are ${[...Object.keys(QUALIFIERS), "id", "since", "args.NAME"].join(", ")}`);
   }
+  if (Object.keys(args).length) filters.args = JSON.stringify(args);
   return { filters, wrong };
 }
 
-const chipsOf = (text) => text.match(/\w+:"[^"]*"|\S+/g) || [];
+const chipsOf = (text) => [...text.matchAll(TOKEN)].map(([all]) => all);
+const quoted = (value) => (/[\s"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
+
+// What may follow what was typed: qualifiers first, then the values of one.
+function suggest(text, known) {
+  const word = text.match(/\S*$/)[0];
+  const [name, value] = word.includes(":") ? [word.slice(0, word.indexOf(":")), word.slice(word.indexOf(":") + 1)] : [word, null];
+  const values = { status: STATES, since: SINCE, queue: known.queues, task: known.tasks, error: known.errors };
+  const all = value === null ? Object.keys(EXAMPLES).filter((one) => one.startsWith(name)).map((one) => [`${one}:`, EXAMPLES[one]])
+    : (Object.hasOwn(values, name) ? values[name] : []).filter((one) => one.startsWith(value) && one !== value).map((one) => [`${name}:${quoted(one)} `, ""]);
+  return all.slice(0, MOST_SUGGESTED).map(([add, example]) => ({ text: text.slice(0, text.length - word.length) + add, label: add.trim(), example }));
+}
+
+function Search({ text, search, field }) {
+  const [draft, setDraft] = useState(text);
+  const [open, setOpen] = useState(false);
+  const [active, setActive] = useState(-1);
+  const [wanted, setWanted] = useState(false);
+  const counts = useData(wanted ? "/counts" : null);
+  const failures = useData(wanted ? "/failures?limit=100" : null);
+  const before = useRef(text);
+  useEffect(() => { if (before.current !== text) { before.current = text; setDraft(text); } }, [text]);
+  const names = (name) => [...new Set((counts.data?.items || []).map((one) => one[name]).filter(Boolean))];
+  const known = { queues: names("queue"), tasks: names("task"), errors: [...new Set((failures.data?.items || []).map((one) => one.error_code))] };
+  const found = open ? suggest(draft, known) : [];
+  const take = (one) => { setDraft(one.text); setActive(-1); field.current.focus(); };
+  const pressed = (event) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      setOpen(true);
+      setActive((now) => (found.length ? (now + (event.key === "ArrowDown" ? 1 : found.length + (now < 0 ? 0 : -1))) % found.length : -1));
+    } else if (event.key === "Escape") { setOpen(false); setActive(-1); }
+    else if (event.key === "Enter" && found[active]) { event.preventDefault(); take(found[active]); }
+  };
+  const submit = (event) => { event.preventDefault(); setOpen(false); search(draft); };
+  return html`<form role="search" class="searchform" onSubmit=${submit}>
+    <input class="search" ref=${field} value=${draft} role="combobox" aria-expanded=${found.length > 0} aria-controls="suggestions" aria-autocomplete="list" aria-activedescendant=${found[active] ? `suggestion-${active}` : undefined}
+      onInput=${(event) => { setDraft(event.target.value); setOpen(true); setActive(-1); }} onFocus=${() => { setWanted(true); setOpen(true); }} onBlur=${() => { setOpen(false); setActive(-1); }} onKeyDown=${pressed}
+      autocomplete="off" spellcheck=${false} aria-label="Search jobs" placeholder="status:failed queue:mail task:send_* tag:vip error:TIMEOUT* key:… args.to:ada@* id:7 since:1h" />
+    <ul id="suggestions" role="listbox" aria-label="Suggestions" class="suggestions" hidden=${!found.length}>${found.map((one, index) => html`<li key=${one.label} id=${`suggestion-${index}`} role="option" aria-selected=${index === active}
+      onMouseDown=${(event) => { event.preventDefault(); take(one); }}>${one.label} <span class="muted">${one.example}</span></li>`)}</ul>
+  </form>`;
+}
 
 export default function Jobs({ parameters }) {
   const text = parameters.q || "";
-  const [draft, setDraft] = useState(text);
   const [columns, setColumns] = useState(() => JSON.parse(localStorage.getItem("columns") || "null") || USUAL);
   const [selected, setSelected] = useState(-1);
+  const [chosen, setChosen] = useState(new Set());
+  const [started, setStarted] = useState([]);
   const field = useRef(null);
   const { filters, wrong } = parse(text);
-  const searched = useRef(text);
-  useEffect(() => { if (searched.current !== text) { searched.current = text; setDraft(text); } }, [text]);
   useEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
   useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id) || 0}`, { replace: true }); }, [filters.id]);
+  useEffect(() => { setChosen(new Set()); setSelected(-1); }, [text, parameters.cursor]);
   const tick = useTick(2);
   const { created_after, ...plain } = filters;
-  const minute = created_after ? created_after.slice(0, 16) : "";
-  const path = wrong.length || filters.id ? null : `/jobs${query({ ...plain, created_after: minute && `${minute}:00Z`, limit: 50, cursor: parameters.cursor })}`;
-  const { data, error } = useData(path, parameters.cursor ? 0 : tick);
-  const queues = useData("/queues");
+  const wanted = created_after ? { ...plain, created_after: `${created_after.slice(0, 16)}:00Z` } : plain;
+  const path = wrong.length || filters.id ? null : `/jobs${query({ ...wanted, limit: 50, cursor: parameters.cursor })}`;
+  const { data, error, reload } = useData(path, parameters.cursor ? 0 : tick);
   const search = (value) => go(`/jobs${query({ q: value.trim() })}`);
-  const rows = data?.items || [];
+  const rows = path && data ? data.items : [];
   useEffect(() => {
     const pressed = (event) => {
       if (event.target.closest("input, textarea, select, dialog[open]") || event.ctrlKey || event.metaKey) return;
       if (event.key === "j") setSelected((n) => Math.min(rows.length - 1, n + 1));
       if (event.key === "k") setSelected((n) => Math.max(0, n - 1));
+      if (event.key === "x" && rows[selected]) choose(rows[selected].id);
       if (event.key === "Enter" && rows[selected] && !event.target.closest("a, button")) go(`/jobs/${rows[selected].id}`);
     };
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);
   }, [rows, selected]);
-  const choose = (name) => {
+  const choose = (id) => setChosen((now) => { const next = new Set(now); if (!next.delete(id)) next.add(id); return next; });
+  const show = (name) => {
     const next = columns.includes(name) ? columns.filter((one) => one !== name) : [...columns, name];
     setColumns(next);
     localStorage.setItem("columns", JSON.stringify(next));
   };
-  return html`<${Head} title="Jobs" />
-    <form role="search" onSubmit=${(event) => { event.preventDefault(); search(draft); }}>
-      <input class="search" ref=${field} value=${draft} onInput=${(event) => setDraft(event.target.value)} list="suggestions" aria-label="Search jobs" placeholder="status:failed queue:mail task:send_mail tag:vip error:TIMEOUT key:… id:7 since:1h" />
-      <datalist id="suggestions">${STATES.map((state) => html`<option value="status:${state}" />`)}${(queues.data?.items || []).slice(0, 50).map((one) => html`<option value="queue:${one.name}" />`)}<option value="since:1h" /></datalist>
-    </form>
-    <div class="row" style=${{ margin: "10px 0" }}>
-      ${chipsOf(text).map((chip) => html`<span class="chip">${chip}<button aria-label="Remove ${chip}" onClick=${() => search(chipsOf(text).filter((one) => one !== chip).join(" "))}>×</button></span>`)}
+  const all = rows.length > 0 && rows.every((row) => chosen.has(row.id));
+  const checks = [html`<input type="checkbox" aria-label="Choose all on this page" checked=${all} onChange=${() => setChosen(new Set(all ? [] : rows.map((row) => row.id)))} />`,
+    (row) => html`<input type="checkbox" aria-label="Choose job ${row.id}" checked=${chosen.has(row.id)} onChange=${() => choose(row.id)} />`];
+  const cells = COLUMNS.filter(([name]) => columns.includes(name)).map(([, title, cell]) => [title, cell]);
+  const selection = chosen.size ? { ids: [...chosen] } : text && path ? { filters: wanted } : null;
+  const what = chosen.size ? `${number(chosen.size)} chosen` : "all that match";
+  const done = ({ id }) => { setChosen(new Set()); setStarted((now) => [...now, id]); reload(); };
+  return html`<${Head} title="Jobs" /><${Search} text=${text} search=${search} field=${field} />
+    <div class="row chips">
+      ${chipsOf(text).map((chip, index) => html`<span class="chip" key=${`${chip} ${index}`}>${chip}<button aria-label="Remove ${chip}" onClick=${() => search(chipsOf(text).filter((one) => one !== chip).join(" "))}>×</button></span>`)}
       ${text ? "" : STATES.map((state) => html`<button class="link small" onClick=${() => search(`status:${state}`)}>${state}</button>`)}
       <span class="grow"></span>
-      <details class="small"><summary>Columns</summary><div class="row">${COLUMNS.map(([name, title]) => html`<label><input type="checkbox" checked=${columns.includes(name)} onChange=${() => choose(name)} /> ${title}</label>`)}</div></details>
+      <details class="small"><summary>Columns</summary><div class="row">${COLUMNS.map(([name, title]) => html`<label><input type="checkbox" checked=${columns.includes(name)} onChange=${() => show(name)} /> ${title}</label>`)}</div></details>
     </div>
     ${wrong.map((one) => html`<p class="note">${one}</p>`)}<${Failed} error=${error} />
-    <section class="panel"><${Table} label="Jobs" selected=${selected} rows=${data ? rows : path ? null : []} empty=${html`No job matches. ${text ? html`<button class="link" onClick=${() => search("")}>Show all</button>` : html`Enqueue one: <code>my_task.enqueue(…)</code>`}`} columns=${COLUMNS.filter(([name]) => columns.includes(name)).map(([, title, cell]) => [title, cell])} /></section>
-    <${Pager} page=${data} parameters=${{ q: text }} path="/jobs" />`;
+    ${may("operator") ? html`<${Bulk} selection=${selection} what=${what} done=${done} />` : ""}<${Operations} started=${started} />
+    <section class="panel"><${Table} label="Jobs" selected=${selected} rows=${data || !path ? rows : null} empty=${html`No job matches. ${text ? html`<button class="link" onClick=${() => search("")}>Show all</button>` : html`Enqueue one: <code>my_task.enqueue(…)</code>`}`} columns=${may("operator") ? [checks, ...cells] : cells} /></section>
+    <${Pager} page=${path ? data : null} parameters=${{ q: text }} path="/jobs" />`;
+}
+
+const ACTIONS = [["retry", "Retry", "retried"], ["cancel", "Cancel", "cancelled"], ["run_now", "Run now", "made ready"], ["delete", "Delete", "deleted"]];
+
+// Counts first, and starts an operation only then.
+function Bulk({ selection, what, done }) {
+  const dialog = useRef(null);
+  const [action, setAction] = useState(ACTIONS[0]);
+  const [count, setCount] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const [name, label, past] = action;
+  const ask = (one) => {
+    setAction(one);
+    setCount(null);
+    setError(null);
+    dialog.current.showModal();
+    post("/operations/count", { action: one[0], ...selection }).then(setCount, setError);
+  };
+  const start = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      const operation = await post("/operations", { action: name, ...selection, reason: new FormData(event.target).get("reason") });
+      dialog.current.close();
+      done(operation);
+    } catch (problem) { setError(problem); }
+    setBusy(false);
+  };
+  const counted = count && `${count.is_complete ? "" : "at least "}${number(count.count)} ${count.count === 1 ? "job" : "jobs"}`;
+  return html`<div class="row bulk" role="group" aria-label="Actions on many jobs"><span class="muted small">${selection ? what : "Choose rows, or search, to act on many jobs."}</span>
+    ${selection ? ACTIONS.filter(([one]) => one !== "delete" || may("admin")).map((one) => html`<button key=${one[0]} class=${one[0] === "delete" ? "danger" : ""} onClick=${() => ask(one)}>${one[1]} …</button>`) : ""}</div>
+    <dialog ref=${dialog} aria-label="${label} many jobs"><form onSubmit=${start}><h2>${label}: ${what}</h2>
+      <p role="status">${counted ? `${counted} would be ${past}.` : error ? "" : "Counting…"}</p>
+      <p class="muted small">It runs in the background, in short steps, and can be stopped. Jobs that come later are left alone.</p>
+      <label>Reason, for the event log<br /><input name="reason" maxlength="400" style=${{ width: "100%" }} /></label><${Failed} error=${error} />
+      <div class="row"><button type="submit" class=${name === "delete" ? "danger" : "primary"} disabled=${busy || !count?.count}>${label} ${counted || ""}</button>
+      <button type="button" onClick=${() => dialog.current.close()}>Close</button></div></form></dialog>`;
 }

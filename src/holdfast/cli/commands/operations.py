@@ -1,0 +1,131 @@
+"""`holdfast operations` and `holdfast operation`: list bulk operations; show, run or stop one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from ...app.jobs import MAX_PAGE
+from ...app.operations import Operation
+from ...serialize import to_data
+from ..bulk import print_result
+from ..options import AuditOptions, DatabaseOption, change_options, cursor_text, example, read_options
+from ..output import Cell, Column, Row, age, document, fields, note, plural, table, utc_text
+
+COLUMNS = (
+    Column("ID", right=True), Column("ACTION"), Column("STATE"), Column("CHANGED", right=True),
+    Column("MATCHED", right=True), Column("DONE", right=True), Column("BY", spare=1),
+    Column("AGE", right=True, spare=2),
+)  # fmt: skip
+STYLES = {"failed": "red", "stopped": "yellow", "running": "cyan"}
+id_argument = click.argument("id", type=click.IntRange(1, 2**63 - 1))
+
+
+@click.command(epilog=example("holdfast operations --db app.db"))
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
+    help="List at most N operations.",
+)  # fmt: skip
+@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@read_options
+def operations(database: DatabaseOption, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List bulk operations, newest first.
+
+    The web page starts them, and so do retry, cancel, run-now and delete with --background. Workers and the web
+    server carry them out.
+    """
+    with database.open() as app:
+        page = app.operations.list(limit=limit, cursor=cursor)
+    if as_json:
+        document({"operations": page.items, "next": page.next, "previous": page.previous})
+        return
+    if not page:
+        note("No operations.")
+        return
+    now = datetime.now(UTC)
+    table(COLUMNS, [_row(one, now) for one in page])
+    if page.next is not None:
+        note(f"More operations: add --cursor {page.next}")
+
+
+def _row(one: Operation, now: datetime) -> Row:
+    return [
+        str(one.id),
+        one.action.replace("_", "-"),
+        Cell(one.state, STYLES.get(one.state, "")),
+        f"{one.changed:,}",
+        _matched(one),
+        f"{one.progress:.0%}",
+        one.actor,
+        age(one.created_at, now),
+    ]
+
+
+def _matched(one: Operation) -> str:
+    return f"{one.matched:,}{'' if one.matched_all else '+'}"
+
+
+@click.group(epilog=example("holdfast operation show 7 --db app.db", "holdfast operation stop 7 --db app.db"))
+def operation() -> None:
+    """Show, run or stop one bulk operation."""
+
+
+@operation.command(epilog=example("holdfast operation show 7 --db app.db"))
+@id_argument
+@read_options
+def show(database: DatabaseOption, id: int, as_json: bool) -> None:
+    """Show a bulk operation and its progress."""
+    with database.open() as app:
+        found = app.operations.get(id)
+    if as_json:
+        document(to_data(found))
+        return
+    now = datetime.now(UTC)
+    fields([
+        ("operation", str(found.id)),
+        ("action", found.action.replace("_", "-")),
+        ("state", Cell(found.state, STYLES.get(found.state, ""))),
+        ("jobs", ", ".join(f"{name} {_shown(value)}" for name, value in found.criteria.items())),
+        ("changed", f"{found.changed:,} of {_matched(found)}, {found.progress:.0%} searched"),
+        ("by", found.actor + (f": {found.reason}" if found.reason else "")),
+        ("started", f"{utc_text(found.created_at)} UTC, {age(found.created_at, now)} ago"),
+        ("last step", f"{age(found.updated_at, now)} ago"),
+        *([("error", found.error)] if found.error else []),
+    ])  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    return ", ".join(map(str, value[:10])) + (" …" if len(value) > 10 else "")
+
+
+@operation.command(epilog=example("holdfast operation run 7 --db app.db"))
+@id_argument
+@read_options
+def run(database: DatabaseOption, id: int, as_json: bool) -> None:
+    """Carry out a bulk operation here, unless a worker or the web server is at it.
+
+    Exits with 1 if another process is working on it.
+    """
+    with database.open() as app:
+        found = app.operations.run(id)
+    text = (
+        f"Operation {id} {found.state}: {plural(found.changed, 'job')} changed."
+        if found.is_over
+        else f"Another process is working on operation {id}."
+    )
+    print_result(to_data(found), text, found.is_over, as_json)
+
+
+@operation.command(epilog=example("holdfast operation stop 7 --reason 'wrong queue' --db app.db"))
+@id_argument
+@change_options
+def stop(database: DatabaseOption, id: int, audit: AuditOptions, as_json: bool) -> None:
+    """Stop a bulk operation. Jobs that it has changed stay so. Exits with 1 if it was over already."""
+    with database.open() as app:
+        stopped = app.operations.stop(id, **audit)
+        changed = app.operations.get(id).changed
+    outcome = f"stopped after {plural(changed, 'job')}" if stopped else "was over already"
+    text = f"Operation {id} {outcome}."
+    print_result({"operation": id, "stopped": stopped, "changed": changed}, text, stopped, as_json)
