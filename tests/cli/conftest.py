@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from holdfast import Holdfast
 from holdfast.cli import main
 from holdfast.clock import SECOND
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS
 from support.transitions import claim_tasks, fail, succeed
 

@@ -16,7 +16,7 @@ from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
 from holdfast.cli.errors import exit_code
 from holdfast.cli.options import DatabaseOption
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS
 
 Run = Callable[..., Result]

@@ -15,7 +15,7 @@ from holdfast import Holdfast
 from holdfast.observe import Observe
 from holdfast.observe.results import Event
 from holdfast.store.read import ReadJobs
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ from click.testing import Result
 
 from holdfast import Holdfast
 from holdfast.cli import main
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import eventually
 
 Run = Callable[..., Result]

@@ -7,8 +7,8 @@ from typing import Any
 from click.testing import Result
 
 from holdfast import Fail, Holdfast
-from support.folding import fold_all
 from support.running_worker import drain
+from support.transitions import fold_all
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

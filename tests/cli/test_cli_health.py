@@ -13,7 +13,7 @@ from click.testing import Result
 from holdfast import Holdfast
 from holdfast.clock import SECOND
 from holdfast.fold import MINUTE
-from support.other_process import bystander, worker
+from support.child_processes import bystander, worker
 
 Run = Callable[..., Result]
 

@@ -16,8 +16,8 @@ from holdfast.cli.top.terminal import Keys
 from holdfast.cli.top.view import bar, sparkline, window
 from holdfast.observe.results import TaskAttempts
 from holdfast.text import size
-from support.folding import fold_all
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain
+from support.transitions import fold_all
 
 Run = Callable[..., Result]
 Data = Callable[..., Any]

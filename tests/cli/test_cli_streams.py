@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS
 
 FULL = "Error: cannot write to standard output: No space left on device\n"

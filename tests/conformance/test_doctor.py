@@ -15,8 +15,8 @@ from holdfast.model.job import Claimed
 from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.doctor.check import Finding
+from support.child_processes import bystander, worker
 from support.doctor import finding_of, problems
-from support.other_process import bystander, worker
 from support.transitions import succeed
 
 Sql = Callable[..., list[Any]]

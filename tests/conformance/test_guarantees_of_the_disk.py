@@ -12,8 +12,8 @@ from holdfast import Holdfast
 from holdfast.errors import ReadOnlyDatabase, StoreBusy, StoreError
 from holdfast.testing import FakeClock
 from support.backend import Backend, WriteLock
+from support.disks import SENDS, Send
 from support.locking import result_after
-from support.sends import SENDS, Send
 from support.transitions import promote, recover
 
 # --- G9: on a read-only disk a typed error, never a success ---

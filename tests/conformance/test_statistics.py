@@ -14,9 +14,8 @@ from holdfast.clock import SECOND
 from holdfast.failure import Failure
 from holdfast.fold import MINUTE, OUTCOMES
 from holdfast.testing import FakeClock
-from support.folding import fold_all
 from support.running_worker import PATIENCE_SECONDS, drain
-from support.transitions import fail, recover, retry, snooze, succeed
+from support.transitions import fail, fold_all, recover, retry, snooze, succeed
 
 Claim = Callable[..., Any]
 Sql = Callable[..., list[Any]]

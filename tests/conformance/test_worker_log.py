@@ -15,7 +15,7 @@ from holdfast.model.job import Settlement
 from holdfast.worker import job_log
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.job_log import JsonLines, TextLines
-from support.other_process import bystander, worker
+from support.child_processes import bystander, worker
 from support.running_worker import RunningWorker, drain, eventually
 from support.transitions import claim_tasks, recover_lost
 

@@ -14,9 +14,9 @@ from holdfast.contrib.metrics import METRICS, OTHERS
 from holdfast.contrib.prometheus import make_registry
 from holdfast.fold import BOUNDS
 from holdfast.testing import FakeClock
-from support.folding import fold_all
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually
 from support.scraping import Scrape, fetch, scrape, served
+from support.transitions import fold_all
 
 Open = Callable[..., Holdfast]
 

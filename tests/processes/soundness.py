@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast import Holdfast
-from support.folding import fold_all
+from support.transitions import fold_all
 
 LAST = """coalesce((SELECT status FROM holdfast_jobs AS next WHERE next.chain_id = edge.chain_id
                     ORDER BY chain_index DESC LIMIT 1),

@@ -11,8 +11,7 @@ from holdfast import Holdfast, codec
 from holdfast.clock import SECOND
 from holdfast.errors import HoldfastError, InvalidPayload
 from holdfast.testing import FakeClock
-from support.folding import fold_all
-from support.transitions import claim_tasks
+from support.transitions import claim_tasks, fold_all
 
 MOST = 1024 * 1024
 

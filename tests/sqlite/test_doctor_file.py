@@ -18,8 +18,8 @@ from holdfast import Holdfast
 from holdfast.cli.commands.doctor import check_database
 from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
+from support.child_processes import bystander, sqlite
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
-from support.other_process import bystander, sqlite
 from support.running_worker import PATIENCE_SECONDS, drain
 
 # --- no problems, and no changes -----------------------------------------------------

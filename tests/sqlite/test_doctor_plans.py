@@ -13,7 +13,7 @@ import holdfast.store.sqlite
 from holdfast import Holdfast
 from holdfast.store.sqlite.constraints import broken_rows
 from holdfast.store.sqlite.diagnose import WINDOW
-from support.sqlite_steps import machine_steps
+from support.statement_bench import machine_steps
 
 FOLDER = Path(holdfast.store.sqlite.__file__).parent / "sql"
 TEXT = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("doctor.sql", "doctor_samples.sql"))

@@ -18,8 +18,7 @@ from holdfast.model.worker import WorkerRecord
 from holdfast.testing import FakeClock
 from holdfast.upkeep.doctor.check import Finding
 from support.doctor import finding_of, problems
-from support.folding import fold_all
-from support.transitions import succeed
+from support.transitions import fold_all, succeed
 
 Sql = Callable[..., list[Any]]
 Claim = Callable[..., Claimed]

@@ -8,8 +8,8 @@ import pytest
 
 import holdfast.store.sqlite.diagnose as diagnose_module
 from holdfast import Holdfast
+from support.child_processes import bystander, sqlite
 from support.doctor import check, diagnosis_of, files, finding, run_sql, severities
-from support.other_process import bystander, sqlite
 
 # --- whether it can be read -----------------------------------------------------------------------
 

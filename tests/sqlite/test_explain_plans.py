@@ -11,7 +11,7 @@ from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
-from support.sqlite_steps import machine_steps
+from support.statement_bench import machine_steps
 
 FILE = Path(holdfast.store.sqlite.__file__).parent / "sql" / "explain.sql"
 NAMES = re.findall(r"^-- name: (\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -13,8 +13,8 @@ from holdfast import Holdfast
 from holdfast.errors import CorruptDatabase, DiskFull, NotADatabase
 from holdfast.testing import FakeClock
 from support.backend import Backend, set_pragma
+from support.disks import SENDS, Send
 from support.locking import result_after
-from support.sends import SENDS, Send
 
 # --- G9: on a full or corrupt disk a typed error, never a success ---
 

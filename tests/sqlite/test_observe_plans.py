@@ -9,8 +9,8 @@ from test_query_plans import conn, plan, statement_of  # noqa: F401  (one is a f
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
-from support.folding import fold_all
-from support.sqlite_steps import machine_steps
+from support.statement_bench import machine_steps
+from support.transitions import fold_all
 
 SQL = Path(holdfast.store.sqlite.__file__).parent / "sql"
 # Each has a row for a queue, a task, a state, an error code or a bucket, and none for a job.

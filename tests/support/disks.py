@@ -1,11 +1,14 @@
-"""Real, small disks: mounted for a test, filled, and made read-only."""
+"""Real, small disks: mounted for a test, filled, and made read-only; and what fills them."""
 
 import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from holdfast import Holdfast
 
 Disk = Callable[[str], Path]
 
@@ -50,3 +53,12 @@ def fill(place: Path, leave: int = 0) -> Path:
         except OSError:
             pass
     return ballast
+
+
+Send = Callable[[Holdfast], Any]
+
+SENDS: dict[str, Send] = {
+    "send": lambda app: app.queue("inbox").send("x" * 5000),
+    "send with key": lambda app: app.queue("inbox").send("x" * 5000, key="k"),
+    "send_many": lambda app: app.queue("inbox").send_many(["x" * 5000] * 3),
+}

@@ -1,4 +1,4 @@
-"""Rows in all kinds of states, and a database on which a statement is tried and undone."""
+"""Rows in all kinds of states, a database on which a statement is tried and undone, and what it costs SQLite."""
 
 import re
 import sqlite3
@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from holdfast import Holdfast
 from holdfast.store.sqlite import database
 from holdfast.store.statements import Statements
 
@@ -98,3 +99,24 @@ def some_jobs(random: Random, count: int, **fixed: Any) -> list[Row]:
         }
         jobs.append(job | fixed)
     return jobs
+
+
+def machine_steps(app: Holdfast, names: list[str], values: dict[str, Any], every: int) -> int:
+    """Of these statements of the store together, in so many instructions."""
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    def work(connection: sqlite3.Connection) -> None:
+        connection.set_progress_handler(step, every)
+        try:
+            for name in names:
+                connection.execute(getattr(app.store.database.sql, name), values).fetchall()  # type: ignore[attr-defined]
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    app.store.database.read(work)  # type: ignore[attr-defined]
+    return count

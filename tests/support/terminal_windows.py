@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.launching import command
+from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS
 
 LOOK_SECONDS = 0.02

@@ -1,7 +1,8 @@
-"""Short ways to one transition of the store, for tests that look at that transition alone."""
+"""Short ways to one transition of the store, for tests that look at that one alone; and to folded statistics."""
 
 from collections.abc import Sequence
 
+from holdfast import Holdfast
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed, ClaimRequest, Lease, LeaseRenewal, Settlement, Sweep
 from holdfast.store.protocol import Store
@@ -61,3 +62,9 @@ def recover_lost(store: Store) -> int:
 
 def resolve(store: Store) -> int:
     return store.jobs.sweep(Sweep.ENDINGS)
+
+
+def fold_all(app: Holdfast) -> None:
+    """Fold all events, and delete those of deleted jobs."""
+    while app.store.statistics.fold():
+        pass

@@ -161,7 +161,7 @@ class FailureHook(Task[P, R]):
     """A task of `@app.on_failure`: it is called with a FailedJob."""
 
     def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Decode the payload, and read the traceback, which is stored once for all jobs that fail alike."""
+        """Decode the payload, and read the traceback, which is stored once for all jobs with the same error."""
         args, kwargs = super().bind(data, context)
         return tuple(map(self._with_traceback, args)), {
             name: self._with_traceback(one) for name, one in kwargs.items()

@@ -48,7 +48,7 @@ class NewSchedule(Redacted, frozen=True):
         return NewJob(**fields, run_at=fire_at + late, actor=f"cron:{self.name}")
 
     def is_like(self, other: "NewSchedule") -> bool:
-        """Whether both are defined alike, whatever became of them since."""
+        """Whether both have the same definition. Their state, such as the last occurrence, is ignored."""
         return all(getattr(self, field) == getattr(other, field) for field in NewSchedule.__struct_fields__)
 
 

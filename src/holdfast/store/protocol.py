@@ -182,7 +182,7 @@ class JobStore(Protocol):
     def insert(self, job: NewJob, conn: Any = None) -> Inserted: ...
 
     def insert_many(self, like: NewJob, payloads: Iterable[str], conn: Any = None) -> builtins.list[int]:
-        """Insert one job per payload, otherwise alike, in one transaction. Returns their ids in order."""
+        """Insert one job per payload, equal in everything else, in one transaction. Returns their ids in order."""
         ...
 
     # --- ready -> running ---

@@ -1,4 +1,4 @@
-"""Build values from rows of the database, whatever these hold.
+"""Build values from rows of the database, also from damaged rows.
 
 Constraints keep plain SQL from storing a text where a number belongs. But they can be switched off, and a file can be
 damaged. One such row must not make the others unreadable: a value of another type than its field is replaced by the

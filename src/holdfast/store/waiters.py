@@ -2,7 +2,7 @@
 
 A commit may concern any of them, and most commits concern none. So the waiters do not ask the database themselves:
 one of the waiting threads leads. It sleeps until any process commits or a job is due, asks with one query what has
-happened, and wakes those whom it concerns. If only coroutines wait, a thread of its own leads. See
+happened, and wakes the waiters that it affects. If only coroutines wait, a thread of its own leads. See
 docs/internals/wake-up.md.
 """
 
@@ -106,7 +106,7 @@ class Waiters:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew, in a forked child: its parent's threads wait for themselves."""
+        """Start without waiters, in a forked child: the threads of its parent are not there."""
         self._lock = threading.Lock()
         self._waiting: dict[Subject, dict[Waiter, None]] = {}  # not woken yet, in order
         self._threads: dict[Waiter, None] = {}
@@ -248,7 +248,7 @@ class Waiters:
                     return
 
     def _look_and_wake(self) -> float:
-        """Ask what has happened, and wake those whom it concerns. Return how many seconds to wait at most."""
+        """Ask what has happened, and wake the waiters that it affects. Return how many seconds to wait at most."""
         with self._lock:
             awaited = self._awaited()
         happened = self.find(awaited)
