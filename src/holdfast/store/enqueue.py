@@ -10,9 +10,9 @@ from msgspec import Struct
 from ..blobs import PLACEHOLDER
 from ..errors import BlobCollected
 from ..model.job import Inserted, NewJob
-from .blobs import Blobs
 from .database import Combinable, Connection, SharedDatabase
 from .job_columns import ROW, statement, values
+from .offload import Blobs
 from .read import get_record
 from .statements import as_json
 from .workflow import Workflows

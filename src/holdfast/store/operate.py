@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from ..blobs import PLACEHOLDER
 from ..failure import Failure
 from ..model.job import Criteria
-from .blobs import Blobs
 from .database import Connection, SharedDatabase
 from .listing import Listing, where
+from .offload import Blobs
 from .protocol import OperatorAction
 from .settle import NO_FAILURE
 from .statements import as_json

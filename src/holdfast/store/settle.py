@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from ..errors import HoldfastError
 from ..failure import Failure, shorten
 from ..model.job import Lease, NewJob, Settlement, Transition
-from .blobs import Blobs
 from .database import Connection, SharedDatabase
 from .job_columns import statement, values
+from .offload import Blobs
 from .statements import Statements, as_json
 from .workflow import Workflows
 

@@ -16,9 +16,9 @@ from ..errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobN
 from ..failure import shorten
 from ..model.job import STATUSES, Cursor, Inserted, JobRecord, Links, NewJob
 from ..model.workflow import BatchRecord, BatchState, Blocker, Blockers, Deletion, WaitingJobs
-from .blobs import Blobs
 from .database import Connection, SharedDatabase
 from .job_columns import statement, values
+from .offload import Blobs
 from .process_locks import BlockLock, Slot
 from .read import get_record, job_columns
 from .rows import record

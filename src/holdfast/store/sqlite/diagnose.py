@@ -35,8 +35,7 @@ from ..blob_store import CheckedBlobs
 from ..process_locks import Slot
 from ..rows import record
 from ..statements import Statements, as_json
-from ..statistics import Statistics, StatisticsReader
-from ..stats import LONGEST_READY, NO_LIMIT
+from ..statistics import LONGEST_READY, NO_LIMIT, Statistics, StatisticsReader
 from ..workers import present_workers
 from .constraints import broken_rows
 from .database import Database
@@ -211,7 +210,7 @@ class DiagnosisReader:
         )
 
     def _blob_references(self, deep: bool) -> BlobReferences:
-        from ..blobs import check_blobs
+        from ..offload import check_blobs
 
         store = self._meta("blob_store")
         if store is None:
