@@ -623,3 +623,18 @@ def test_a_hidden_tab_has_no_stream(
     assert page.evaluate("import('/static/lib.js').then((lib) => lib.live.source === null)")
     page.evaluate(hide + "document.dispatchEvent(new Event('visibilitychange')); }", False)
     expect(page.locator("tbody tr").first).to_contain_text(str(full.observe.last_event()))
+
+
+def test_all_jobs_with_one_error_are_retried_after_a_dry_run(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(f"{serve(full)}/errors")
+    page.get_by_role("button", name="All", exact=True).click()
+    page.get_by_role("button", name="Retry all of these").first.click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog.get_by_role("status")).to_have_text("1 failed job matches.")
+    dialog.locator("[name=reason]").fill("fixed")
+    dialog.get_by_role("button", name="Retry all of these").click()
+    expect(page.locator(".toast")).to_contain_text("in the background")
+    (operation,) = full.operations.list()
+    assert (operation.action, operation.reason) == ("retry", "fixed")
