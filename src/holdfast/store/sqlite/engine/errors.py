@@ -147,7 +147,7 @@ class BusyRetry:
         self_wait: Callable[[], TransactionError | None] = lambda: None,
         is_held_here: Callable[[], bool] = lambda: False,
     ) -> None:
-        """self_wait: called once per wait; returns an error if this thread holds the lock itself.
+        """self_wait: called less and less often during a wait; returns an error if this thread holds the lock itself.
 
         is_held_here: tells whether a connection of this process holds the lock, for the error message.
         """
@@ -164,7 +164,7 @@ class BusyRetry:
 
     def _retry(self, action: Callable[[], T], timeout: float) -> T:
         start = time.monotonic()
-        checked = False
+        next_check = SELF_WAIT_SECONDS
         while True:
             # SQLite's own busy handler sleeps longer each time, so the longest waiter starves. A short random pause
             # gives every waiter the same chance.
@@ -177,8 +177,8 @@ class BusyRetry:
                 waited = time.monotonic() - start
                 if waited > timeout:
                     raise self._busy(timeout) from error
-                if waited > SELF_WAIT_SECONDS and not checked:
-                    checked = True
+                if waited > next_check:  # not only once: a short transaction of another thread may hide the answer
+                    next_check = 2 * waited
                     if (problem := self.self_wait()) is not None:
                         raise problem from error
 

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 ARRIVAL_SECONDS = 0.00005
 LONG_WAIT_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 60.0
 
 
 class QueueEntry:
@@ -146,7 +147,7 @@ class CommitQueue(Generic[E]):
     def _wait(self, entry: QueueEntry, timeout: float) -> None:
         woken = False
         try:
-            woken = self._is_woken_soon(entry, timeout) or entry.wakeup.acquire(timeout=timeout)
+            woken = self._is_woken(entry, timeout)
             woken = woken or (self._must_wait(entry) and entry.wakeup.acquire())
         finally:
             if not woken:
@@ -154,16 +155,17 @@ class CommitQueue(Generic[E]):
             for follower in entry.wakes_next:
                 follower.wakeup.release()
 
-    def _is_woken_soon(self, entry: QueueEntry, timeout: float) -> bool:
-        """Wait for a while. If it is in vain, raise, unless a leader has begun the work of this thread by now."""
-        if 0 <= timeout <= LONG_WAIT_SECONDS:
-            return False
-        if entry.wakeup.acquire(timeout=LONG_WAIT_SECONDS):
-            return True
-        problem = self._before_long_wait()
-        if problem is not None and not self._must_wait(entry):
-            raise problem
-        return False
+    def _is_woken(self, entry: QueueEntry, timeout: float) -> bool:
+        """Wait. If it is in vain, which is checked less and less often, raise, unless a leader has begun the work."""
+        waited, pause = 0.0, LONG_WAIT_SECONDS
+        while timeout < 0 or waited + pause < timeout:
+            if entry.wakeup.acquire(timeout=pause):
+                return True
+            problem = self._before_long_wait()
+            if problem is not None and not self._must_wait(entry):
+                raise problem
+            waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
+        return entry.wakeup.acquire(timeout=timeout - waited)
 
     def _must_wait(self, entry: QueueEntry) -> bool:
         """Return whether a thread whose timeout has ended leads by now, or has its work done. Otherwise withdraw."""
