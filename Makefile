@@ -30,7 +30,8 @@ format: .venv/installed  ## Format the code and fix what ruff can fix
 types: .venv/installed  ## Check types
 	$(BIN)/mypy
 
-# Three at a time on two processors: tests often wait for a disk, a clock or another process.
+# Three at a time on two processors: tests often wait for a disk, a clock or another process. With
+# PYTEST_DEBUG_TEMPROOT=/dev/shm they do not wait for a disk.
 tests: .venv/installed browser  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
 
@@ -48,7 +49,8 @@ soak: .venv/installed  ## Run mixed load with kills, pruning, vacuum and backups
 # The test suite tries only a part of this. MINUTES is how long each of the two storms lasts.
 storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
-		$(BIN)/python -m pytest -q -s tests/processes tests/test_state_machine.py
+		$(BIN)/python -m pytest -q -s tests/processes tests/test_state_machine.py \
+		tests/sqlite/test_listing_paths.py tests/sqlite/test_disk_errors.py tests/conformance/workflows/test_dry_run.py
 
 # The test suite runs a short form. PARTS: some of tests/faults/; SEED: replays a run. See docs/internals/faults.md.
 faults: .venv/installed  ## Run the fault laboratory: make faults PARTS="power_cut corruption" SEED=1

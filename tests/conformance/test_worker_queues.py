@@ -189,9 +189,9 @@ def test_the_concurrency_is_never_exceeded(live: Holdfast, kind: str, seconds: f
         with here:
             await asyncio.sleep(seconds)
 
-    for _ in range(10):
+    for _ in range(5):
         for task in {"sync": [work], "async": [work_later], "mixed": [work, work_later]}[kind]:
-            task.enqueue_many([{}] * (60 if seconds else 100))
+            task.enqueue_many([{}] * (30 if seconds else 100))
     drain(live, concurrency=3)
     assert here.most <= 3
     assert live.jobs.count(status="succeeded") == live.jobs.count()

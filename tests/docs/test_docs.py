@@ -6,6 +6,7 @@ import re
 import runpy
 import sqlite3
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,23 @@ import pytest
 
 import holdfast
 import holdfast.testing
-from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure
-from holdfast.app.app import WorkerInfo
+from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure, validate
+from holdfast.app.app import BUSY_SECONDS, WORKER_BUSY_SECONDS, WorkerInfo
 from holdfast.app.explain import Explanation
 from holdfast.app.jobs import Filters, HistoryEntry, Jobs
-from holdfast.app.options import LINK_OPTIONS, OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions
+from holdfast.app.options import (
+    LINK_OPTIONS,
+    MAX_BLOCKERS,
+    OPTIONS,
+    EnqueueOptions,
+    TaskDecoratorOptions,
+    TaskOptions,
+)
 from holdfast.app.schedules import Schedule, Schedules
 from holdfast.app.workflows import Batches, BatchProgress, Chains, Group, Step
+from holdfast.blobs import LARGE_BYTES
+from holdfast.cli.commands.worker import worker as worker_command
+from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.context import LastError
 from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
@@ -103,6 +114,72 @@ def test_every_option_and_filter_is_in_the_reference() -> None:
     settings = words_in_code(read("reference/settings.md"))
     for given in (Holdfast, Holdfast.worker):
         assert set(inspect.signature(given).parameters) - {"self"} - settings == set()
+
+
+def test_the_tests_that_the_changelog_names_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert len(named) >= 13
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), name
+
+
+# A default in words, where the one of the signature says less.
+IN_WORDS = {
+    "url": "`$HOLDFAST_URL`",
+    "busy_timeout": f"{BUSY_SECONDS:g}; {WORKER_BUSY_SECONDS:g} in a process that runs jobs",
+    "min_free_bytes": "16 MiB",
+    "retention": "what is in the database, or `Retention()`",
+    "blobs": "files in `app.db-blobs`",
+    "clock": "the system's",
+    "random": "new",
+    "type": "any JSON",
+    "queues": "all",
+    "pool": "one per core",
+    "catch_up_limit": "100",
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "function"),
+    [
+        ("`Holdfast`", Holdfast),
+        ("a queue", Holdfast.queue),
+        ("a worker", Holdfast.worker),
+        ("a schedule", Schedules.add),
+    ],
+)
+def test_the_settings_have_the_defaults_of_the_code(section: str, function: Any) -> None:
+    table = re.split(r"^## ", read("reference/settings.md").partition(f"## Of {section}\n")[2], flags=re.MULTILINE)[0]
+    rows = [row.split(" | ")[:2] for row in table.splitlines() if row.startswith("| `")]
+    told = {name: default.strip(" |") for names, default in rows for name in re.findall(r"\w+", names)}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if (default := parameter.default) is not parameter.empty and name not in ("args", "actor", "reason"):
+            plain = "none" if default is None else f"`{default!r}`".replace("'", '"')
+            plain = f"{default:,}" if isinstance(default, int) and not isinstance(default, bool) else plain
+            assert told.get(name) in (plain, str(default), IN_WORDS.get(name)), f"{name}={default!r}"
+
+
+def test_the_options_of_the_worker_command_are_in_the_settings() -> None:
+    own = re.findall(
+        r"--[\w-]+", read("reference/settings.md").partition("Of the command alone:")[2].partition(".")[0]
+    )
+    of_app = {"--" + name.replace("_", "-") for name in inspect.signature(Holdfast.worker).parameters}
+    options = {name for one in worker_command.params for name in one.opts if name.startswith("--")}
+    assert options - of_app == set(own)
+
+
+def test_the_readme_has_the_limits_of_the_code() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    keeps = Retention()
+    days = {name: round(getattr(keeps, name) / timedelta(days=1)) for name in ("succeeded", "failed")}
+    for claim in (
+        f"`busy_timeout`, {BUSY_SECONDS:g} seconds or {WORKER_BUSY_SECONDS:g} in a worker",
+        f"waits for at most {MAX_BLOCKERS:,} others",
+        f"at most {MAX_BYTES >> 20} MiB and {MAX_DEPTH} levels; over {LARGE_BYTES >> 10} KiB",
+        f"at most {validate.MAX_NAME} characters, keys at most {validate.MAX_KEY}",
+        f"deleted** after {days['succeeded']} days, failed ones after {days['failed']}",
+    ):
+        assert claim in text
 
 
 def test_every_exception_is_in_the_reference_with_what_to_do() -> None:

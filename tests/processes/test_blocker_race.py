@@ -16,8 +16,8 @@ from holdfast import Holdfast
 from support.child_processes import Crew, Member
 from support.effort import a_part
 
-PAIRS = a_part(600, 2000)
-LATE_WAITERS = a_part(300, 500)
+PAIRS = a_part(300, 2000)
+LATE_WAITERS = a_part(150, 500)
 BATCHES = 300  # of each of three kinds
 
 

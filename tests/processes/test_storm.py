@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from support.child_processes import Crew
 from support.effort import storm_seconds
 
-SECONDS = storm_seconds(5)
+SECONDS = storm_seconds(3)
 PRODUCERS, CONSUMERS = 3, 4
 ENOUGH_KILLS, ENOUGH_SENT = 25, 100
 LONGEST_OVERTIME_SECONDS = 600  # on a machine that is busy with other things

@@ -22,9 +22,9 @@ from holdfast import Holdfast
 from support.child_processes import Crew, Member
 from support.effort import a_part, storm_seconds
 
-SECONDS = storm_seconds(8)
+SECONDS = storm_seconds(4)
 PRODUCERS, WORKERS = 2, 4
-ENOUGH_RECOVERIES = a_part(50, 100)
+ENOUGH_RECOVERIES = a_part(20, 100)
 ENOUGH_JOBS = 100
 LOST = "outcome = 'lost'"
 WITHOUT_EFFECT = ("quick", "slow", "waiting", "flaky", "doubtful", "apart", "link")

@@ -13,6 +13,7 @@ from holdfast.cli import main as command_line
 from holdfast.errors import CorruptDatabase, StoreError
 from holdfast.worker import dispatcher
 from support.child_processes import compile_shim
+from support.effort import a_part
 from support.refusals import told
 
 EVERY_FAULT = """
@@ -39,7 +40,7 @@ while True:  # until the action makes fewer calls than this
     faults.fault_arm(b"", 0, 0, 0, 0)
     sent += 20
     if not fired or call > 400: break
-    call += 3
+    call += int(sys.argv[5])
 actions[sys.argv[2]]()
 assert inbox.stats().total == 0 and sent >= 40, inbox.stats()
 assert app.check(deep=True).of("INTEGRITY") is not None
@@ -59,7 +60,7 @@ def test_an_error_of_the_disk_is_typed_wherever_it_happens(
     tmp_path: Path, shim: str, action: str, kinds: str, number: int
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EVERY_FAULT, str(tmp_path / "app.db"), action, kinds, str(number)],
+        [sys.executable, "-c", EVERY_FAULT, str(tmp_path / "app.db"), action, kinds, str(number), str(a_part(7, 3))],
         env=os.environ | {"LD_PRELOAD": shim, "FAULT_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

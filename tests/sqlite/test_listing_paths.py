@@ -38,7 +38,7 @@ BOUNDS: dict[str, dict[str, int]] = {
     },
     "in short steps": {"STEP": 10, "LONG_SCAN": 17, "SMALL": 2, "MAX_SORTED_IN_STEPS": 20, "MAX_RANGES": 4},
 }
-SEEDS = range(a_part(3, 40))
+SEEDS = range(a_part(2, 40))
 
 
 @pytest.fixture(params=BOUNDS)
