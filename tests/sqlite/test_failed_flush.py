@@ -149,6 +149,21 @@ print(os.path.getsize(path + "-wal") > 0)
         assert app.queue("inbox").stats().total == 40
 
 
+def test_a_flush_that_fails_while_a_program_closes_its_database_is_noticed(on_bad_disk: Program) -> None:
+    """SQLite checkpoints then, and ignores errors: what the next program wrote was behind a gap."""
+    said = on_bad_disk("""
+inbox.receive_many(5)  # committed, and not flushed
+fail(FOR_EVER)
+app.close()
+print(os.path.exists(path + "-unflushed"))
+works()
+with Holdfast(path) as again:
+    again.queue("inbox").send("more")
+    print(os.path.exists(path + "-unflushed"), again.queue("inbox").stats().total)
+""")
+    assert said.split() == ["True", "False", "21"]
+
+
 def test_a_checkpoint_that_cannot_flush_is_not_silent(on_bad_disk: Program) -> None:
     said = on_bad_disk("""
 fail(1)

@@ -418,6 +418,7 @@ class Engine:
         """Return whether closing could do harm: a damaged file, a log with a gap, or a log of another file."""
         if not hasattr(self, "writer"):
             return False
+        self.writer.checkpoint_before_close()
         self.writer.try_to_recover()
         if not self._files.check():
             self.writer.file_replaced()

@@ -245,6 +245,14 @@ class Writer:
         except StoreError:  # busy, or a flush has failed
             pass
 
+    def checkpoint_before_close(self) -> None:
+        """Checkpoint, as SQLite does when the last connection is closed. But SQLite ignores a flush that fails then.
+
+        For the leader only.
+        """
+        if self.damage is None:
+            self._checkpoint_if_possible()
+
     def run_in_this_thread(self, work: Work[T]) -> T:
         """As `run` with durable, but in the calling thread and in a transaction of its own."""
         self.forbid_nested_write()
