@@ -19,12 +19,12 @@ from ..model.job import FailedJob, Lease, LeaseRenewal, NewJob, Settlement, Swee
 from ..store.protocol import Store
 from ..text import plural
 from .attempt import Attempt
-from .event_loop import EventLoop
 from .job_log import JobLog
 from .process_pool import ProcessPool, resident_bytes
 from .thread_pool import ThreadPool
 
 if TYPE_CHECKING:
+    from .event_loop import EventLoop
     from .worker import WorkerParts, WorkerRun
 
 
