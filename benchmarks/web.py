@@ -182,7 +182,7 @@ def _first_page(folder: Path) -> Iterator[Figure]:
             page.on("response", lambda one, loaded=loaded: loaded.append(int(one.headers.get("content-length", 0))))
             begin = perf_counter()
             page.goto(url, wait_until="commit")
-            page.wait_for_selector(".card .value")
+            page.wait_for_selector(".value >> nth=0")
             times.append((perf_counter() - begin) * 1000)
             page.wait_for_selector(".u-legend")
             sizes.append(sum(loaded) / 1024)
