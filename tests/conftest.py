@@ -4,6 +4,7 @@ The tests here run on SQLite. The conformance suite runs on every store: see `co
 """
 
 import functools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,14 @@ from support.transitions import claim_tasks
 # The same examples each time, and as long as it takes to find them.
 settings.register_profile("any_speed", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("any_speed")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With pytest-xdist: start one PostgreSQL server for all test processes."""
+    from support.postgres_backend import server_url
+
+    os.environ["HOLDFAST_TEST_POSTGRES"] = server_url()
 
 
 @pytest.fixture

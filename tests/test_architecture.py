@@ -306,6 +306,27 @@ def test_every_statement_is_used() -> None:
     assert named - used == PUT_TOGETHER
 
 
+OF_SQLITE_ONLY = {
+    "end_leases_of_another_boot",  # leases are times of the server
+    "end_workers_of_another_boot",
+    "end_blocks_of_another_boot",
+}
+
+
+def test_both_stores_have_the_statements_that_their_parts_share() -> None:
+    shared = [file.name for file in (PACKAGE / "store" / "postgres" / "sql").glob("*.sql")]
+    of_sqlite, of_postgres = (
+        {
+            name
+            for file in (PACKAGE / "store" / store / "sql").glob("*.sql")
+            if file.name in shared
+            for name in re.findall(r"^-- name: (\w+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        }
+        for store in ("sqlite", "postgres")
+    )
+    assert of_sqlite - of_postgres == OF_SQLITE_ONLY, "write it for PostgreSQL, too"
+
+
 def test_jobs_have_at_most_five_triggers() -> None:
     """Every transition pays for each of them."""
     schema = (PACKAGE / "store" / "sqlite" / "migrations" / "0001_schema.sql").read_text(encoding="utf-8")

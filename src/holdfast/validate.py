@@ -122,6 +122,15 @@ def prefix(value: Any) -> str:
     return value
 
 
+def schema(value: Any) -> str:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value) or value.startswith("pg_"):
+        raise InvalidInput(
+            f"schema must be 1 to 31 lowercase letters, digits and underscores, and must not start with a digit or "
+            f"with pg_, got {shown(value)}"
+        )
+    return value
+
+
 def integer(value: Any, what: str, lowest: int, highest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidInput(f"{what} must be a whole number, got {shown(value)}")

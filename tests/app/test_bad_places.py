@@ -79,9 +79,6 @@ def test_a_database_without_a_file_is_refused(url: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://ada:hunter2@db/app",
-        "postgres://ada:hunter2@db/app",
-        "PostgreSQL://ada:hunter2@db/app",
         "postgresql+psycopg://ada:hunter2@db/app",
         "mysql://ada:hunter2@db/app",
         "redis://:hunter2@localhost/0",

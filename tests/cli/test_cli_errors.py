@@ -122,7 +122,7 @@ def test_tables_with_another_prefix_are_reached_by_name(run: Run, url: str) -> N
         ("{folder}/none/app.db", 3, "does not exist: create it first"),
         (":memory:", 2, "the database must be a file, got ':memory:'"),
         ("mysql://u:secret@h/d", 2, "mysql:// is not supported"),
-        ("postgresql://u:secret@h/d", 2, "PostgreSQL is not supported"),
+        ("postgresql://u:secret@127.0.0.1:1/d", 3, "cannot connect to postgresql://127.0.0.1:1/d"),
     ],
 )
 def test_paths_that_are_not_databases(run: Run, tmp_path: Path, place: str, code: int, complaint: str) -> None:

@@ -161,7 +161,7 @@ def test_one_kind_does_not_write_where_another_has_what_is_there(
     """Such as the command line, which does not know the app's: it would put them where no worker looks."""
     id = other.queue("inbox").send(large())
     plain = open_app()
-    with pytest.raises(BlobError, match=r"MemoryBlobs.*FileBlobs.*--app"):
+    with pytest.raises(BlobError, match=r"MemoryBlobs.*(File|Table)Blobs.*--app"):
         plain.queue("inbox").send(large(letter="y"))
     plain.queue("inbox").send("small")
     plain.jobs.delete(id)

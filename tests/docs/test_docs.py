@@ -128,6 +128,8 @@ IN_WORDS = {
     "url": "`$HOLDFAST_URL`",
     "busy_timeout": f"{BUSY_SECONDS:g}; {WORKER_BUSY_SECONDS:g} in a process that runs jobs",
     "min_free_bytes": "16 MiB",
+    "guard_connections": "`True`",
+    "schema": '`"public"`',
     "retention": "what is in the database, or `Retention()`",
     "blobs": "files in `app.db-blobs`",
     "clock": "the system's",

@@ -19,8 +19,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import holdfast
-from holdfast.store import process_locks
-from holdfast.store.sqlite.engine import connection, self_wait, watcher, worker_locks
+from holdfast.store import fork, process_locks
+from holdfast.store.sqlite.engine import self_wait, watcher, worker_locks
 from holdfast.store.sqlite.engine.transaction import LentConnection
 from holdfast.worker import worker as worker_module
 
@@ -41,13 +41,13 @@ def running(machine: Machine) -> Iterator[None]:
     Machine.now_running = machine
     _load_all()
     replaced = list(_replace(_replacements(machine)))
-    registered = set(connection._owners)
+    registered = set(fork._owners)
     try:
         yield
     finally:
         # Killed processes leave their databases in use for ever: a real fork would wait for each of them.
-        for owner in set(connection._owners) - registered:
-            connection._owners.discard(owner)
+        for owner in set(fork._owners) - registered:
+            fork._owners.discard(owner)
         try:
             machine.end()
         finally:

@@ -1,6 +1,7 @@
 """The databases that the conformance suite runs on, and what a program that knows nothing of Holdfast does to them.
 
-To run the suite on another store, write a subclass of `Backend` and add it to `BACKENDS`.
+To run the suite on another store, write a subclass of `Backend` and add it to `BACKENDS` in
+`conformance/conftest.py`.
 """
 
 import shutil
@@ -216,6 +217,3 @@ class SqliteBackend(Backend):
 def set_pragma(app: Holdfast, setting: str) -> None:
     """Set it on the connection that writes."""
     app.store.database._engine.writer._connection.execute(f"PRAGMA {setting}").fetchall()  # type: ignore[attr-defined]
-
-
-BACKENDS: list[type[Backend]] = [SqliteBackend]

@@ -5,17 +5,24 @@ socket in a temporary folder, with the newest binaries of the system, or with th
 PostgreSQL refuses to run as root: the server then runs as `nobody`, from a copy that this user can read.
 """
 
+import ctypes
 import os
 import pwd
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 SYSTEM = Path("/usr/lib/postgresql")
 UNPRIVILEGED = "nobody"
+START_SECONDS = 120
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",  # a test that cuts the power starts a server of its own
@@ -29,50 +36,70 @@ SETTINGS = {
 
 
 class PostgresServer:
-    """A server in a folder of its own, on a unix socket."""
+    """A server in a folder of its own, on a unix socket. It ends with the process that started it."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        self._folder, self._settings = folder, SETTINGS | (settings or {})
+        self.folder, self._settings = folder, SETTINGS | (settings or {})
         self._bin = _binaries(folder)
-        self._user = UNPRIVILEGED if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self.url = f"postgresql:///postgres?host={folder}&user=holdfast"
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        data = self._folder / "data"
+        data = self.folder / "data"
         if not data.exists():
-            data.mkdir(mode=0o700)
-            if os.geteuid() == 0:
-                owner = pwd.getpwnam(UNPRIVILEGED)
-                for path in (self._folder, data):
-                    os.chown(path, owner.pw_uid, owner.pw_gid)
-            self._run("initdb", "-D", data, "-U", "holdfast", "--auth=trust", "-E", "UTF8", "--no-locale", "-N")
-            lines = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
-            lines.append(f"unix_socket_directories = '{self._folder}'\n")
-            with (data / "postgresql.conf").open("a", encoding="utf-8") as file:
-                file.writelines(lines)
-        self._run("pg_ctl", "-D", data, "-l", self._folder / "log", "-w", "-t", "60", "start")
+            self._create(data)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", data],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_parent,
+                **self._as_user(),
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                psycopg.connect(self.url).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    told = (self.folder / "log").read_text(errors="replace")
+                    raise RuntimeError(f"PostgreSQL did not start: {told[-2000:]}") from None
+                time.sleep(0.02)
 
-    def stop(self, mode: str = "immediate") -> None:
-        self._run("pg_ctl", "-D", self._folder / "data", "-m", mode, "-w", "stop")
+    def _create(self, data: Path) -> None:
+        data.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(UNPRIVILEGED)
+            for path in (self.folder, data):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        options = ("-U", "holdfast", "--auth=trust", "-E", "UTF8", "--no-locale", "-N")
+        created = subprocess.run([self._bin / "initdb", "-D", data, *options], capture_output=True, **self._as_user())
+        if created.returncode:
+            raise RuntimeError(f"initdb failed: {created.stderr.decode()[-2000:]}")
+        settings = self._settings | {"unix_socket_directories": str(self.folder)}
+        with (data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        command: Sequence[str | Path] = [self._bin / program, *arguments]
-        as_user = {"user": UNPRIVILEGED, "group": -1, "extra_groups": []} if os.geteuid() == 0 else {}
-        if as_user:
-            as_user["group"] = pwd.getpwnam(UNPRIVILEGED).pw_gid
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            stderr=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
-            cwd=self._folder,
-            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-            **as_user,  # type: ignore[call-overload]
-        )
-        if done.returncode:
-            log = self._folder / "log"
-            told = done.stderr.decode() if done.stderr else log.read_text() if log.exists() else ""
-            raise RuntimeError(f"{program} failed: {told[-2000:]}")
+    def stop(self, how: int = signal.SIGQUIT) -> None:
+        """SIGQUIT: at once, as a crash does. SIGINT: disconnect all and shut down. SIGTERM: wait for all to leave."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+
+    def _as_user(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"cwd": self.folder, "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}}
+        if os.geteuid() != 0:
+            return plain
+        owner = pwd.getpwnam(UNPRIVILEGED)
+        return plain | {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+
+
+def _end_with_parent() -> None:
+    """Let the kernel shut the server down when the process that started it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
 
 
 def start_server(settings: dict[str, str] | None = None) -> PostgresServer:
@@ -88,7 +115,7 @@ def stop_server(server: PostgresServer) -> None:
     try:
         server.stop()
     finally:
-        shutil.rmtree(server._folder, ignore_errors=True)
+        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def _binaries(folder: Path) -> Path:

@@ -6,14 +6,13 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import Struct
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
-from ..clock import SECOND, Clock, SystemClock, as_datetime
+from ..clock import SECOND, Clock, as_datetime
 from ..codec import encode, encode_state
 from ..context import Completion, Context
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation, WorkerNotFound
@@ -24,6 +23,7 @@ from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerStatus
 from ..retention import Retention
 from ..retry_policies import RetryPolicy
+from ..store.open import open_store
 from ..store.protocol import Store
 from ..validate import NOT_GIVEN
 from .hooks import Hooks
@@ -156,16 +156,17 @@ BUSY_SECONDS, WORKER_BUSY_SECONDS = 5.0, 60.0
 class App:
     """Durable jobs and messages in one database.
 
-    url: a path, `sqlite:///app.db`, or by default the environment variable HOLDFAST_URL.
+    url: a path, `sqlite:///app.db`, `postgresql://…`, or by default the environment variable HOLDFAST_URL.
     durability: "full" flushes every enqueue to disk before it returns; "normal" may lose the last ones in a power
         cut, but not in a crash of the program.
     prefix: of the names of all tables.
+    schema: of the tables, on PostgreSQL. Default: public.
     migrate: upgrade older tables; False raises SchemaOutdated instead.
     busy_timeout: seconds to wait for another write transaction before StoreBusy is raised. Default: 5, as a user may
         wait for the answer, and 60 in a process that runs jobs.
-    min_free_bytes: refuse to enqueue when the disk has less free space than this.
+    min_free_bytes: refuse to enqueue when the disk has less free space than this. Default: 16 MiB. Only SQLite.
     guard_connections: switch off automatic checkpoints on connections passed as `conn=`, which can lose commits
-        on SQLite before 3.51.3.
+        on SQLite before 3.51.3. Default: True. Only SQLite.
     blobs: the store for large payloads and results; by default files in a folder beside the database.
     blob_bytes: payloads and results larger than this go there. None: all go into the database, up to 1 MiB each.
     payload_timeout: for how many seconds a job whose payload does not fit the code of any worker is kept for newer
@@ -183,10 +184,11 @@ class App:
         *,
         durability: Literal["full", "normal"] = "full",
         prefix: str = "holdfast_",
+        schema: str | None = None,
         migrate: bool = True,
         busy_timeout: float | None = None,
-        min_free_bytes: int = 16 * 1024 * 1024,
-        guard_connections: bool = True,
+        min_free_bytes: int | None = None,
+        guard_connections: bool | None = None,
         blobs: BlobStore | None = None,
         blob_bytes: int | None = LARGE_BYTES,
         payload_timeout: Seconds = 3600,
@@ -211,7 +213,7 @@ class App:
         self.schedules = Schedules(self)
         self.error_table = ErrorTable()
         self.middlewares: list[Callable[[Context], Any]] = []
-        self.clock: Clock = clock or SystemClock()
+        self._given_clock = clock
         self.random = chance
         self._retention = validate.retention(retention)
         self.payload_timeout = validate.duration(payload_timeout, "payload_timeout")
@@ -220,19 +222,25 @@ class App:
             "durable_level": durability.upper(),
             "migrate": validate.flag(migrate, "migrate"),
             **_busy_timeouts(busy_timeout),
-            "min_free_bytes": validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
-            "guard_connections": validate.flag(guard_connections, "guard_connections"),
+            "schema": None if schema is None else validate.schema(schema),
+            "min_free_bytes": None
+            if min_free_bytes is None
+            else validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),
+            "guard_connections": None
+            if guard_connections is None
+            else validate.flag(guard_connections, "guard_connections"),
             "blobs": validate.blob_store(blobs),
             "blob_bytes": validate.blob_bytes(blob_bytes),
         }
         self.store: Store = self._open(url)
+        self.clock: Clock = self.store.clock
 
     def _open(self, url: str | os.PathLike[str] | None, **other_settings: Any) -> Store:
         """Open a store with the settings, clock and random generator of this app."""
         # Random at each start, since host names and process ids are reused.
         token = f"{self.random.getrandbits(48):012x}"
         settings = self._settings | other_settings
-        return _open_store(url)(**settings, clock=self.clock, random=self.random, token=token)
+        return open_store(url, **settings, clock=self._given_clock, random=self.random, token=token)
 
     def _register(
         self, function: Callable[..., Any], given: Mapping[str, Any], *, is_hook: bool = False
@@ -568,22 +576,6 @@ def _busy_timeouts(given: float | None) -> dict[str, float]:
         return {"busy_timeout": BUSY_SECONDS, "worker_busy_timeout": WORKER_BUSY_SECONDS}
     seconds = validate.duration(given, "busy_timeout") / SECOND
     return {"busy_timeout": seconds, "worker_busy_timeout": seconds}
-
-
-def _open_store(url: str | os.PathLike[str] | None) -> Callable[..., Store]:
-    """Return the function that opens the store of this URL. A program imports only the store it uses."""
-    if url is not None and not isinstance(url, (str, os.PathLike)):
-        raise InvalidInput(f"url must be text or a Path, got {type(url).__qualname__}")
-    given = os.environ.get("HOLDFAST_URL") if url is None else os.fspath(url)
-    if not given:
-        raise InvalidInput("no database was given: pass a path such as Holdfast('app.db'), or set HOLDFAST_URL")
-    if not isinstance(given, str):
-        raise InvalidInput("url must be text or a Path, got bytes")
-    if given.lower().startswith("postgres") and "://" in given:
-        raise InvalidInput("PostgreSQL is not supported by this version yet: use a path to an SQLite file")
-    from ..store.sqlite.store import open_store
-
-    return partial(open_store, given)
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -51,7 +51,7 @@ class ReadyPairScanner:
     def scan(self, connection: Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
         if request.queues is not None:
             names = {"queues": as_json([name for name, _ in request.queues])}
-            (due, expired, versioned), *rows = connection.execute(self._sql.ready_pairs_in, times | names).fetchall()
+            (due, expired, versioned), *rows = read_pairs(connection, self._sql.ready_pairs_in, times | names)
             groups = _group_by_queue(request.queues, _claimable(rows, request))
         else:
             (due, expired, versioned), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
@@ -88,7 +88,13 @@ class ReadyPairScanner:
 
     def _read_pairs(self, connection: Connection, after: Pair, limit: int, times: Times) -> list[Any]:
         values = {"queue": after[0], "task": after[1], "most": limit}
-        return connection.execute(self._sql.ready_pairs, times | values).fetchall()
+        return read_pairs(connection, self._sql.ready_pairs, times | values)
+
+
+def read_pairs(connection: Connection, statement: str, values: dict[str, Any]) -> list[Any]:
+    """Return what to sweep, then the pairs, each with whether its queue is paused. See ready_pairs in claim.sql."""
+    first, *rows = connection.execute(statement, values).fetchall()
+    return [tuple(map(int, first)), *((queue, task, int(paused)) for queue, task, paused in rows)]
 
 
 def _claimable(rows: list[PairRow], request: ClaimRequest) -> list[Pair]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from .statements import Statements
@@ -84,6 +84,10 @@ class Dialect(Protocol):
 
     def encoded(self, column: str) -> str:
         """Return a column of text as bytes."""
+        ...
+
+    def with_rows(self, statement: str, rows: list[tuple[Any, ...]]) -> tuple[str, Sequence[Any]]:
+        """Return a statement that takes many rows, and its values."""
         ...
 
     def inserted_id(self, cursor: Any) -> int:
@@ -170,6 +174,10 @@ class SharedDatabase(Protocol):
 
     def change(self, statement: str, values: Any, /, durable: bool = False) -> int:
         """Run one statement. Return how many rows it changed."""
+        ...
+
+    def lock_endings(self, connection: Any, /) -> bool:
+        """Let no other transaction resolve ends of jobs until this one ends. Returns False if none could anyway."""
         ...
 
     def is_open(self, conn: Any, /) -> bool:

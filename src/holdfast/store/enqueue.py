@@ -48,6 +48,12 @@ class Enqueue:
     def insert_one(self, connection: Connection, job: NewJob) -> Inserted:
         if job.key is None:
             return self._workflows.insert_new(connection, job)
+        while (inserted := self._insert_keyed(connection, job)) is None:
+            pass  # another transaction has taken the key meanwhile
+        return inserted
+
+    def _insert_keyed(self, connection: Connection, job: NewJob) -> Inserted | None:
+        """Insert the job, or return the one that holds its key. None: look again."""
         same_key = {"key": job.key, "task": job.task, "queue": job.queue}
         live = connection.execute(self._sql.find_live_key, same_key).fetchone()
         if live is not None:
@@ -59,7 +65,7 @@ class Enqueue:
             finished = connection.execute(self._sql.find_finished_key, same_key | since).fetchone()
             if finished is not None:
                 return self._existing(connection, finished[0], job)
-        return self._workflows.insert_new(connection, job)
+        return self._workflows.insert_keyed(connection, job)
 
     def _existing(self, connection: Connection, job_id: int, instead_of: NewJob) -> Inserted:
         if instead_of.args_blob is not None:  # most likely no job uses it

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..model.job import JobRecord
 from ..model.workflow import Blocker, JobDetails
-from .claim import START, WINDOW_STEPS
+from .claim import START, WINDOW_STEPS, read_pairs
 from .database import Connection, SharedDatabase
 from .read import get_record
 from .rows import integer, record
@@ -69,10 +69,10 @@ class Explain:
         wanted: dict[str, Any] = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
         if queues is not None:
             wanted["queues"] = as_json(queues)
-            _, *rows = connection.execute(self._sql.ready_pairs_in, wanted).fetchall()
+            _, *rows = read_pairs(connection, self._sql.ready_pairs_in, wanted)
         else:
             wanted |= {"queue": START[0], "task": START[1], "most": WINDOW_STEPS + 1}
-            _, *rows = connection.execute(self._sql.ready_pairs, wanted).fetchall()
+            _, *rows = read_pairs(connection, self._sql.ready_pairs, wanted)
             if len(rows) > WINDOW_STEPS:  # the worker then claims from all pairs in turn
                 rows = [(job.queue, job.task, False)]
         return [(queue, task) for queue, task, paused in rows if not paused and task in tasks]

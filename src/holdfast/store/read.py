@@ -135,10 +135,10 @@ class ReadJobs:
             for name, value in msgspec.structs.asdict(awaited).items()
         }
         (_, run_at, _), (_, lease, _), *ended = self._db.rows(self._sql.awaited, values)
-        seconds = math.inf if run_at is None else (run_at - self._clock.now()) / SECOND
+        seconds = math.inf if run_at is None else (int(run_at) - self._clock.now()) / SECOND
         if lease is not None:
-            seconds = min(seconds, (lease - self._clock.boot_now()) / SECOND)
-        return Happened([((kind, what), count) for kind, what, count in ended], seconds)
+            seconds = min(seconds, (int(lease) - self._clock.boot_now()) / SECOND)
+        return Happened([((kind, what if kind == "queue" else int(what)), n) for kind, what, n in ended], seconds)
 
     def _seconds_until_due(self) -> float:
         run_at, expires_at, lease = self._db.read(

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
-from itertools import chain
 from typing import Any
 
 from ..model.job import Claimed, ClaimRequest, LeaseRenewal, SettledAndClaimed, Settlement
@@ -15,8 +13,6 @@ from .workflow import Workflows
 
 LARGE_RESULT_CHARACTERS = 4096  # a larger result is settled by a statement of its own
 MAX_ROWS = 400  # settled by one statement
-ROWS_STEP = 20
-NO_ROW = (None,) * 5
 READABLE_SCAN = 2000  # ready jobs of a queue and task among which a worker looks for those it can read
 
 
@@ -150,16 +146,9 @@ class SettleAndClaim:
         settled = 0
         for begin in range(0, len(some), MAX_ROWS):
             rows: list[tuple[Any, ...]] = [as_row(one) for one in some[begin : begin + MAX_ROWS]]
-            # The number of rows is rounded up, so that few statements are prepared. The padding matches no job.
-            rows += [NO_ROW] * (-len(rows) % (1 if len(rows) < ROWS_STEP else ROWS_STEP))
-            statement = _with_rows(self._sql.succeed_many, len(rows))
-            settled += connection.execute(statement, list(chain.from_iterable(rows))).rowcount
+            statement, values = self._db.dialect.with_rows(self._sql.succeed_many, rows)
+            settled += connection.execute(statement, values).rowcount
         return settled
-
-
-@cache
-def _with_rows(statement: str, count: int) -> str:
-    return statement.replace("(VALUES (?, ?, ?, ?, ?))", f"(VALUES {', '.join(['(?, ?, ?, ?, ?)'] * count)})")
 
 
 def _is_one_statement(settlements: Sequence[Settlement], plans: list[tuple[ClaimRequest, list[ClaimGroup]]]) -> bool:

@@ -41,12 +41,15 @@ FailureKey = tuple[str, str, str, str]  # error code, queue, task, fingerprint
 class Position:
     """How far the log is folded."""
 
-    def __init__(self, cursor: int, folded_at: int, last: int) -> None:
-        self.cursor, self.folded_at, self.last = cursor, folded_at, last
-
-    @property
-    def unfolded(self) -> int:
-        return self.last - self.cursor
+    def __init__(self, cursor: int, folded_at: int, last: int, unfolded: int, horizon: int) -> None:
+        """unfolded: how many events, about. horizon: no event will appear before it any more."""
+        self.cursor, self.folded_at, self.last, self.unfolded, self.horizon = (
+            cursor,
+            folded_at,
+            last,
+            unfolded,
+            horizon,
+        )
 
 
 class Zone(NamedTuple):
@@ -73,7 +76,7 @@ class StatisticsReader:
         self._memo = 0, 0, fold((), ())  # two cursors, and the sums of the events between them, which never change
 
     def position(self, connection: Any) -> Position:
-        return Position(*map(integer, connection.execute(self._sql.fold_position).fetchone() or (0, 0, 0)))
+        return Position(*map(integer, connection.execute(self._sql.fold_position).fetchone() or (0, 0, 0, 0, 0)))
 
     def counts(self, connection: Any, queue: str | None = None) -> list[Count]:
         """Count the jobs by queue, task and status."""
@@ -216,10 +219,12 @@ class StatisticsReader:
     def tail(self, connection: Any) -> Sums:
         """Return the sums of the events that are not folded yet."""
         position = self.position(connection)
-        if self._memo[:2] != (position.cursor, position.last):
-            sums = self._sums(connection, position.cursor, position.last)
+        if self._memo[:2] == (position.cursor, position.last):
+            return self._memo[2]
+        sums = self._sums(connection, position.cursor, position.last)
+        if position.last < position.horizon:
             self._memo = position.cursor, position.last, sums
-        return self._memo[2]
+        return sums
 
     def _sums(self, connection: Any, after: int, upto: int) -> Sums:
         values = {"after": after, "upto": upto}
@@ -269,23 +274,24 @@ class Statistics(StatisticsReader):
     def fold(self) -> int:
         """Fold one step of events. Return how many; 0 if there are none or another process was faster."""
 
-        def add_up(connection: Any) -> tuple[int, int, Sums, list[Any]]:
+        def add_up(connection: Any) -> tuple[int, int, int, Sums, list[Any]]:
             cursor = self.position(connection).cursor
             values = {"after": cursor, "limit": FOLD_EVENTS}
-            upto = connection.execute(self._sql.last_event_to_fold, values).fetchone()[0]
+            upto, n = connection.execute(self._sql.last_event_to_fold, values).fetchone()
             zones = self._zones_of(connection, cursor, upto)
-            return cursor, upto, self._sums(connection, cursor, upto), zones
+            return cursor, upto, n, self._sums(connection, cursor, upto), zones
 
-        after, upto, sums, zones = self._database.read_snapshot(add_up)
+        after, upto, n, sums, zones = self._database.read_snapshot(add_up)
         if after == upto:
             return 0
-        return upto - after if self._database.run(lambda on: self._store(on, after, upto, sums, zones)) else 0
+        return n if self._database.run(lambda on: self._store(on, after, upto, sums, zones)) else 0
 
     def fold_all(self) -> None:
         """Fold all events that exist now, but not those that are written meanwhile."""
         last = self._database.read_snapshot(self.position).last
-        while self._database.read_snapshot(self.position).cursor < last:
-            self.fold()
+        while (before := self._database.read_snapshot(self.position).cursor) < last:
+            if not self.fold() and self._database.read_snapshot(self.position).cursor == before:
+                return  # transactions that are open may still write events before the others
 
     def _store(self, connection: Any, after: int, upto: int, sums: Sums, zones: list[tuple[int, int, int]]) -> bool:
         """Store the sums and move the cursor. Return False if another process has moved it."""

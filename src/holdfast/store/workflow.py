@@ -50,7 +50,8 @@ class Workflows:
     def __init__(self, db: SharedDatabase, blobs: Blobs, statistics: Statistics) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self._blobs, self._statistics = blobs, statistics
-        self._insert, self._inserted_id = statement(db.sql.insert), db.dialect.inserted_id
+        self._insert, self._insert_keyed = statement(db.sql.insert), statement(db.sql.insert_keyed)
+        self._inserted_id = db.dialect.inserted_id
         self._columns = job_columns(db.dialect)
         self.block_lock = BlockLock(db.locks)
 
@@ -293,12 +294,24 @@ class Workflows:
     # --- new jobs ---
 
     def insert_new(self, connection: Connection, job: NewJob) -> Inserted:
+        inserted = self._insert_by(self._insert, connection, job)
+        assert inserted is not None
+        return inserted
+
+    def insert_keyed(self, connection: Connection, job: NewJob) -> Inserted | None:
+        """As insert_new. None: another job has the key, and nothing was inserted."""
+        return self._insert_by(self._insert_keyed, connection, job)
+
+    def _insert_by(self, statement: str, connection: Connection, job: NewJob) -> Inserted | None:
         now, links = self._clock.now(), job.links
         if links is not None:
             self.require_open_batch(connection, links)
         if job.args_blob is not None:
             self._blobs.require_blob(connection, job.args_blob)
-        job_id = self._inserted_id(connection.execute(self._insert, values(job, now, self._db.actor)))
+        result = connection.execute(statement, values(job, now, self._db.actor))
+        if result.rowcount == 0:
+            return None
+        job_id = self._inserted_id(result)
         if links is None:
             return Inserted(job_id, now)
         self.link(connection, [job_id], links)
@@ -350,11 +363,14 @@ class Workflows:
 
         Each round is one level of the graph of blockers.
         """
-        done = 0
+        done, locked = 0, False
         while done < MAX_RESOLVED:
             endings = connection.execute(self._sql.endings, (ENDINGS_PER_ROUND,)).fetchall()
             if not endings:
                 break
+            if not locked and self._db.lock_endings(connection):
+                locked = True
+                continue  # look again: another transaction may have resolved them, or other ends
             edges = self._release(connection, {chain for _, chain, _ in endings if chain is not None})
             done += len(endings) + edges
             if edges < EDGES_PER_ROUND:  # otherwise more jobs may wait for the same chains

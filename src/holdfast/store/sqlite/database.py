@@ -8,6 +8,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, TypeVar
@@ -17,9 +19,9 @@ from msgspec.structs import replace
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
 from ..connections import caller_connection
+from ..fork import register_forkable
 from ..statements import Statements
 from .engine.borrowed import BorrowedEngine
-from .engine.connection import register_forkable
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS
 from .engine.transaction import CompletingTransaction, Transaction, is_open
@@ -30,7 +32,14 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
 AnyEngine = Engine | BorrowedEngine
 FORK_TIMEOUT_SECONDS = 1.0
+ROWS_STEP = 20
 CHANGES_PER_FOLD = 8_000  # in a process without a worker
+
+
+@cache
+def _with_rows(statement: str, width: int, count: int) -> str:
+    row = f"({', '.join('?' * width)})"
+    return statement.replace(f"(VALUES {row})", f"(VALUES {', '.join([row] * count)})")
 
 
 class _ThisThread(threading.local):
@@ -73,6 +82,15 @@ class SqliteDialect:
 
     def encoded(self, column: str) -> str:
         return f"CAST({column} AS BLOB)"
+
+    def with_rows(self, statement: str, rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
+        """The statement has one row of VALUES, which is repeated.
+
+        The number of rows is rounded up, so that few statements are prepared. The padding matches no job.
+        """
+        width, count = len(rows[0]), len(rows)
+        rows = rows + [(None,) * width] * (-count % (1 if count < ROWS_STEP else ROWS_STEP))
+        return _with_rows(statement, width, len(rows)), list(chain.from_iterable(rows))
 
     def inserted_id(self, cursor: sqlite3.Cursor) -> int:
         assert cursor.lastrowid is not None
@@ -234,6 +252,10 @@ class Database:
             finally:
                 transaction._end()
         engine.watcher.notify()
+
+    def lock_endings(self, connection: sqlite3.Connection) -> bool:
+        del connection
+        return False  # the write lock does that
 
     def is_open(self, conn: Any) -> bool:
         return is_open(conn)

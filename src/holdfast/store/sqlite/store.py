@@ -8,12 +8,12 @@ from ...clock import Clock
 from ..blob_store import CheckedBlobs, FileBlobs
 from ..parts import Parts
 from ..protocol import StatementObserver
+from ..transaction_owner import Owner
 from .constraints import DamagedJobs
 from .database import Database
 from .diagnose import Diagnostics, Repairs
 from .engine.engine import Options
 from .engine.files import blob_folder, database_path
-from .engine.writer import Owner
 from .file import File
 from .migrate import DEFAULT_PREFIX
 

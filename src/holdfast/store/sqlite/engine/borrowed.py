@@ -16,13 +16,13 @@ from typing import Any, NoReturn, TypeVar
 from ....clock import Clock
 from ....errors import ForeignConnection, TransactionError
 from ...connections import CallerConnection
+from ...transaction_owner import would_wait_for_itself
 from ..migrate import Migrations
 from .connection import require_usable_sqlite
 from .engine import Options
 from .errors import SQLITE_ERRORS, BusyRetry, translate
 from .files import FreeSpace
 from .transaction import K, Transaction, begin, in_savepoint, plain_rows, require_connection
-from .writer import would_wait_for_itself
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]

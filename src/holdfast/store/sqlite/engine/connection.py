@@ -5,16 +5,12 @@ would rely on locks that the child does not hold. So every owner closes its conn
 the child never uses or closes them.
 """
 
-import ctypes
-import os
 import sqlite3
 import sys
-import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ....errors import CannotOpen, UnsupportedSQLite
 from ...protocol import StatementKind, StatementObserver
@@ -155,49 +151,3 @@ def use_wal(connection: sqlite3.Connection) -> None:
         raise UnsupportedSQLite(
             f"SQLite could not switch this database to WAL and left it in {mode!r}: check the file system"
         )
-
-
-class Forkable(Protocol):
-    def around_fork(self) -> AbstractContextManager[None]:
-        """Enter before a fork, leave after it in the parent. The child never leaves it."""
-        ...
-
-    def after_fork_in_child(self) -> None:
-        """Drop everything that belongs to the parent."""
-        ...
-
-
-_owners: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
-_entered: list[ExitStack] = []
-_leaked: list[object] = []
-
-
-def register_forkable(owner: Forkable) -> None:
-    _owners.add(owner)
-
-
-def leak(thing: object) -> None:
-    """Keep an object from ever being finalised, even at interpreter exit."""
-    _leaked.append(thing)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
-def _before() -> None:
-    stack = ExitStack()
-    for owner in list(_owners):
-        stack.enter_context(owner.around_fork())
-    _entered.append(stack)
-
-
-def _in_parent() -> None:
-    _entered.pop().close()
-
-
-def _in_child() -> None:
-    leak(_entered.pop())  # what it would release belongs to the parent
-    for owner in list(_owners):
-        owner.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

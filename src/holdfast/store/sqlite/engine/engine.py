@@ -15,6 +15,7 @@ from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
 from ...connections import CallerConnection
+from ...fork import leak
 from ...protocol import StatementObserver
 from ...statements import Statements
 from ..migrate import Migrations
@@ -26,7 +27,6 @@ from .connection import (
     ObservedConnection,
     connect,
     connect_as,
-    leak,
     require_usable_sqlite,
     use_wal,
 )

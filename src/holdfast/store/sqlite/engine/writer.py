@@ -7,17 +7,16 @@ docs/internals/group-commit.md.
 """
 
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
 from ...database import Combinable
+from ...transaction_owner import Owner, another_coroutine_has_one, would_wait_for_itself
 from .checkpoint import Checkpointer
 from .errors import SQLITE_ERRORS, BusyRetry, file_replaced, is_busy, is_failed_flush, translate
 from .failed_flush import FailedFlush
@@ -32,30 +31,6 @@ MAX_GROUP = 500
 
 class EngineClosedForFork(Exception):
     """Raised before anything was done: a fork has closed this engine. Try again with the new one."""
-
-
-class Owner:
-    """The owner of a transaction: the calling thread, and the asyncio task that runs in it.
-
-    Inside `with`, it also owns what another thread opens in a copy of this context.
-    """
-
-    def __init__(self) -> None:
-        self.thread, self.task = get_ident(), _current_task()
-
-    def __enter__(self) -> "Owner":
-        self._token = _caller.set(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _caller.reset(self._token)
-
-    def leave(self) -> None:
-        """Let the thread that ends the transaction own it: others can wait for that."""
-        self.thread = 0
-
-
-_caller: ContextVar[Owner | None] = ContextVar("holdfast_caller", default=None)
 
 
 class _Request(QueueEntry, Generic[T]):
@@ -206,7 +181,7 @@ class Writer:
             self._require_usable()
             if self.failed_flush.is_open:
                 self._require_flushed()
-            self._owner, self._reserved_at = _caller.get() or Owner(), time.monotonic()
+            self._owner, self._reserved_at = Owner.of_caller(), time.monotonic()
             try:
                 yield
             finally:
@@ -287,15 +262,12 @@ class Writer:
             )
         self.forbid_self_wait()
         if self.is_reserved_by_this_thread():
-            raise TransactionError(
-                "another coroutine of this event loop has a transaction open, so nothing can be written here: use "
-                "methods for coroutines, such as aenqueue, which wait for it; and do not await in app.transaction()"
-            )
+            raise another_coroutine_has_one()
 
     def forbid_self_wait(self) -> None:
         """Raise if the caller has a transaction open and would wait for its end."""
         owner = self._owner
-        if owner is not None and owner.thread == get_ident() and _current_task() is owner.task:
+        if owner is not None and owner.is_caller():
             raise would_wait_for_itself()
 
     def abandon(self) -> None:
@@ -504,21 +476,5 @@ class Writer:
             self._checkpoint_if_possible()
 
 
-def would_wait_for_itself() -> TransactionError:
-    return TransactionError(
-        "this thread has an open app.transaction(), and this call would wait for its end: pass conn=tx to take part "
-        "in it, or call it after the block"
-    )
-
-
 def _run_once(action: Callable[[], T]) -> T:
     return action()
-
-
-def _current_task() -> object:
-    """Return the asyncio task that runs in this thread, if any."""
-    asyncio = sys.modules.get("asyncio")  # not imported here: a program without it need not load it
-    if asyncio is None or asyncio._get_running_loop() is None:
-        return None
-    found: object = asyncio.current_task()
-    return found

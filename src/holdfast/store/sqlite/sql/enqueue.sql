@@ -4,6 +4,10 @@
 -- name: insert
 INSERT INTO {p}jobs ({columns}) VALUES ({values})
 
+-- name: insert_keyed
+-- nothing if an unfinished job has the key
+INSERT INTO {p}jobs ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING
+
 -- name: insert_many
 -- All values except `args`, the first, are the same for every row, so one statement inserts a thousand rows.
 INSERT INTO {p}jobs ({columns}) SELECT value, {other_values} FROM json_each(?) WHERE true ORDER BY key

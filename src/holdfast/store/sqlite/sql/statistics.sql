@@ -1,12 +1,14 @@
 -- Sums over the event log. The tables contain the events up to the cursor; a reader adds the events after it.
 
 -- name: fold_position
--- the last folded event, when it was folded, and the last event
-SELECT CAST(cursor AS INTEGER), CAST(folded_at AS INTEGER), (SELECT coalesce(max(id), 0) FROM {p}events) FROM {p}fold
+-- the last folded event, when it was folded, the last event, how many are not folded, and the place before which no
+-- event will appear any more
+SELECT CAST(cursor AS INTEGER), CAST(folded_at AS INTEGER), last, last - CAST(cursor AS INTEGER), last + 1
+FROM {p}fold, (SELECT coalesce(max(id), 0) AS last FROM {p}events)
 
 -- name: last_event_to_fold
--- the last of the next :limit events
-SELECT coalesce(max(id), :after) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
+-- the last of the next :limit events, and how many they are
+SELECT coalesce(max(id), :after), count(*) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
 
 -- name: event_groups
 -- All events, grouped, with the waiting and running times of finished attempts. The casts are for rows that were

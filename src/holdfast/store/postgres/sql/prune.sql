@@ -1,0 +1,211 @@
+-- Pruning. Candidates are found by reads, and checked again in the transaction that deletes them.
+
+-- name: finished_after
+-- jobs of one status between two positions, in the order in which they finished
+SELECT id, status, queue, task, finished_at, attempt, coalesce(chain_id, id),
+       continued = 1 OR chain_id IS NOT NULL OR awaited = 1 OR batch_id IS NOT NULL
+FROM {p}jobs
+WHERE status = :status AND finished_at >= :after AND finished_at <= :until
+  AND (finished_at, id) > (:after, :after_id) AND (finished_at, id) <= (:until, :until_id)
+ORDER BY finished_at, id LIMIT :limit
+
+-- name: delete_standalone_jobs
+-- finished jobs without a chain, a batch or waiting jobs, with their attempts, events and tags
+DELETE FROM {p}jobs WHERE id IN (SELECT value FROM {p}each_id(:batch)) AND status = :status AND finished_at <= :until
+  AND continued = 0 AND chain_id IS NULL AND awaited = 0 AND batch_id IS NULL
+
+-- name: members_of_chains
+-- jobs of these chains
+SELECT chain.value, job.id, job.status, job.queue, job.task, job.finished_at, job.batch_id, job.attempt
+FROM {p}each_id(:chains) AS chain JOIN {p}jobs AS job ON job.id = chain.value
+UNION ALL
+SELECT chain.value, job.id, job.status, job.queue, job.task, job.finished_at, job.batch_id, job.attempt
+FROM {p}each_id(:chains) AS chain JOIN {p}jobs AS job ON job.chain_id = chain.value
+
+-- name: waiters_of_chains
+-- jobs that waited for these chains and still exist, with the chain of each
+SELECT chain.value, waiting.id, coalesce(waiting.chain_id, waiting.id)
+FROM {p}each_id(:chains) AS chain JOIN {p}blockers AS edge ON edge.chain_id = chain.value
+JOIN {p}jobs AS waiting ON waiting.id = edge.job_id LIMIT :limit
+
+-- name: blockers_of_jobs
+-- chains for which these jobs waited
+SELECT DISTINCT edge.job_id, edge.chain_id FROM {p}each_id(:batch) AS given
+JOIN {p}blockers AS edge ON edge.job_id = given.value
+
+-- name: batch_done_times
+-- NULL: the members stay, since one of them or a callback is not finished
+SELECT id, CASE WHEN NOT EXISTS (SELECT 1 FROM {p}jobs AS job WHERE job.id = success_job_id
+                                 AND job.status NOT IN ('succeeded', 'failed', 'cancelled'))
+                 AND NOT EXISTS (SELECT 1 FROM {p}jobs AS job WHERE job.id = done_job_id
+                                 AND job.status NOT IN ('succeeded', 'failed', 'cancelled')) THEN done_at END
+FROM {p}batches WHERE id IN (SELECT value FROM {p}each_id(:batches))
+
+-- name: batches_of_callbacks
+-- batches whose callback is one of these jobs
+SELECT batch.id FROM {p}each_id(:batch) AS given JOIN {p}batches AS batch ON batch.success_job_id = given.value
+UNION SELECT batch.id FROM {p}each_id(:batch) AS given JOIN {p}batches AS batch ON batch.done_job_id = given.value
+
+-- name: batches_of_jobs
+SELECT DISTINCT batch_id FROM {p}jobs WHERE id IN (SELECT value FROM {p}each_id(:batch)) AND batch_id IS NOT NULL
+
+-- name: delete_batches
+-- batches that are done and have neither members nor callbacks left
+DELETE FROM {p}batches WHERE id IN (SELECT value FROM {p}each_id(:rows)) AND done_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs AS job WHERE job.id = success_job_id)
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs AS job WHERE job.id = done_job_id)
+
+-- name: chain_is_deletable
+-- whether the last job of a chain is still finished, and no job waits for the chain (the others have succeeded)
+SELECT 1 FROM {p}jobs WHERE id =
+    coalesce((SELECT id FROM {p}jobs WHERE chain_id = :chain ORDER BY chain_index DESC LIMIT 1), :chain)
+  AND status IN ('succeeded', 'failed', 'cancelled') AND finished_at <= :until
+  AND NOT EXISTS (SELECT 1 FROM {p}blockers WHERE chain_id = :chain)
+
+-- name: chain_tail
+-- the last jobs of a chain; the first job comes last
+SELECT id, status FROM (SELECT id, status FROM {p}jobs WHERE chain_id = :chain ORDER BY chain_index DESC LIMIT :limit) AS tail
+UNION ALL
+SELECT id, status FROM {p}jobs WHERE id = :chain
+  AND (SELECT count(*) FROM (SELECT 1 FROM {p}jobs WHERE chain_id = :chain LIMIT :limit) AS bounded) < :limit
+
+-- name: trim_events
+-- only folded events
+DELETE FROM {p}events
+WHERE id IN (SELECT id FROM {p}events WHERE job_id = :job AND id <= (SELECT cursor FROM {p}fold) LIMIT :limit)
+  AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND status = :status AND finished_at <= :until)
+
+-- --- rows that belong to no job: the key of each, and whether it has expired ---
+
+-- name: expired_minutes
+SELECT minute, 1 FROM {p}minutes WHERE minute < :before
+UNION ALL SELECT minute, 1 FROM {p}failure_minutes WHERE minute < :before
+ORDER BY 1 LIMIT :limit
+
+-- name: delete_minutes
+DELETE FROM {p}minutes WHERE minute IN (SELECT value FROM {p}each_id(:rows))
+
+-- name: delete_failure_minutes
+DELETE FROM {p}failure_minutes WHERE minute IN (SELECT value FROM {p}each_id(:rows))
+
+-- name: expired_failures
+-- the key is JSON
+SELECT CAST(json_build_array(error_code, queue, task, fingerprint) AS text), 1 FROM {p}failures WHERE last_seen < :before LIMIT :limit
+
+-- name: delete_failures
+DELETE FROM {p}failures WHERE (error_code, queue, task, fingerprint) IN (
+    SELECT (value ->> 0), (value ->> 1), (value ->> 2), (value ->> 3)
+    FROM (SELECT CAST(value AS json) AS value FROM {p}each_text(:rows)) AS given) AND last_seen < :before
+
+-- name: expired_tracebacks
+-- expired: old, and no failure refers to them
+SELECT fingerprint, last_seen < :before AND fingerprint NOT IN (SELECT fingerprint FROM {p}failures)
+FROM {p}tracebacks WHERE fingerprint > coalesce(CAST(:after AS text), '') ORDER BY fingerprint LIMIT :limit
+
+-- name: delete_tracebacks
+DELETE FROM {p}tracebacks WHERE fingerprint IN (SELECT value FROM {p}each_text(:rows)) AND last_seen < :before
+
+-- name: expired_audit
+-- events without a job
+SELECT id, at < :before
+FROM {p}events WHERE job_id IS NULL ORDER BY id LIMIT :limit
+
+-- name: delete_audit
+DELETE FROM {p}events WHERE id IN (SELECT value FROM {p}each_id(:rows)) AND job_id IS NULL
+
+-- name: expired_batches
+-- expired: done, and without members
+SELECT id, done_at IS NOT NULL AND done_at < :before
+       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE batch_id = {p}batches.id AND batch_id IS NOT NULL)
+FROM {p}batches WHERE id > coalesce(CAST(:after AS bigint), 0) ORDER BY id LIMIT :limit
+
+-- --- the run ---
+
+-- name: get_prune_run
+-- the last columns identify the lock that the process of the run holds while it lives
+SELECT token, actor, kind, pid, begun_at, counts, note, last_at, last_counts, slot, place FROM {p}upkeep WHERE name = 'prune'
+
+-- name: begin_prune_run
+INSERT INTO {p}upkeep (name, token, actor, kind, pid, slot, place, begun_at, counts, note)
+VALUES ('prune', :token, :actor, :kind, :pid, :slot, :place, :now, '{}', :note)
+ON CONFLICT (name) DO UPDATE SET token = excluded.token, actor = excluded.actor, kind = excluded.kind,
+    pid = excluded.pid, slot = excluded.slot, place = excluded.place, begun_at = excluded.begun_at,
+    counts = excluded.counts, note = excluded.note
+
+-- name: save_prune_counts
+-- only while this run holds the token
+UPDATE {p}upkeep SET counts = :counts WHERE name = 'prune' AND token = :token
+
+-- name: end_prune_run
+UPDATE {p}upkeep SET token = NULL, last_at = CASE WHEN :deleted = 1 THEN :now ELSE last_at END,
+    last_counts = CASE WHEN :deleted = 1 THEN counts ELSE last_counts END
+WHERE name = 'prune' AND token = :token
+
+-- --- exporting ---
+
+-- name: export_jobs
+SELECT * FROM {p}jobs WHERE id IN (SELECT value FROM {p}each_id(:batch)) ORDER BY id
+
+-- name: export_attempts
+-- as the view {p}attempts has them; none of these jobs runs
+SELECT job_id, attempt, coalesce(worker, actor) AS worker, claimed_at, started_at, at AS finished_at,
+       CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END AS outcome, error_code, error_detail,
+       fingerprint
+FROM {p}events WHERE job_id IN (SELECT value FROM {p}each_id(:batch)) AND claimed_at IS NOT NULL ORDER BY job_id, id
+
+-- name: export_events
+SELECT * FROM {p}events WHERE job_id IN (SELECT value FROM {p}each_id(:batch)) ORDER BY job_id, id
+
+-- name: export_blockers
+SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM {p}each_id(:batch)) ORDER BY job_id, position
+
+-- --- dry run ---
+
+-- name: footprints
+-- jobs with what is deleted with them: attempts, events, large payloads, and bytes (approximately)
+SELECT job.id, job.status, job.queue, job.task, job.batch_id, job.args_blob, job.result_blob,
+       (SELECT count(*) FROM {p}events WHERE job_id = job.id AND claimed_at IS NOT NULL), (SELECT count(*) FROM {p}events WHERE job_id = job.id),
+       octet_length(job.args) + coalesce(octet_length(job.result), 0)
+           + coalesce(length(job.error_detail), 0) * (1 + job.attempt) + coalesce(length(job.tags), 0) * 3
+           + coalesce(length(job.key), 0) * 2 + coalesce(length(job.trace), 0) + coalesce(length(job.progress_text), 0)
+FROM {p}each_id(:batch) AS given JOIN {p}jobs AS job ON job.id = given.value
+
+-- name: callbacks_of_batches
+-- batches whose callback is one of these jobs, with the job
+SELECT batch.id, given.value FROM {p}each_id(:batch) AS given
+JOIN {p}batches AS batch ON batch.success_job_id = given.value
+UNION ALL
+SELECT batch.id, given.value FROM {p}each_id(:batch) AS given
+JOIN {p}batches AS batch ON batch.done_job_id = given.value
+
+-- name: remaining_of_batches
+-- done batches: the number of members, and the callbacks that exist
+SELECT id, (SELECT count(*) FROM {p}jobs WHERE batch_id = batch.id AND batch_id IS NOT NULL),
+       (SELECT job.id FROM {p}jobs AS job WHERE job.id = batch.success_job_id),
+       (SELECT job.id FROM {p}jobs AS job WHERE job.id = batch.done_job_id)
+FROM {p}batches AS batch WHERE id IN (SELECT value FROM {p}each_id(:batches)) AND done_at IS NOT NULL
+
+-- name: blob_references
+SELECT found.value, (SELECT count(*) FROM {p}jobs WHERE args_blob = found.value)
+                  + (SELECT count(*) FROM {p}jobs WHERE result_blob = found.value)
+FROM {p}each_text(:names) AS found
+
+-- name: count_unused_blobs
+SELECT count(*) FROM {p}unused_blobs WHERE gone_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = name) AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = name)
+
+-- name: count_expired_minutes
+SELECT (SELECT count(*) FROM {p}minutes WHERE minute < :before)
+     + (SELECT count(*) FROM {p}failure_minutes WHERE minute < :before)
+
+-- name: count_expired_failures
+SELECT count(*) FROM {p}failures WHERE last_seen < :before
+
+-- name: count_expired_tracebacks
+-- not referred to by any failure that stays
+SELECT count(*) FROM {p}tracebacks WHERE last_seen < :before
+  AND fingerprint NOT IN (SELECT fingerprint FROM {p}failures WHERE last_seen >= :before)
+
+-- name: count_expired_audit
+SELECT count(*) FROM {p}events WHERE job_id IS NULL AND at < :before

@@ -1,0 +1,133 @@
+"""PostgreSQL for the conformance suite: one server for the test run, one database for each test process."""
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from holdfast import Holdfast
+
+from .backend import NEVER_SECONDS, Backend, Values, WriteLock
+from .postgres_server import start_server, stop_server
+
+TABLES = """jobs tags events tracebacks counts minutes totals failures failure_minutes error_totals zones blockers
+    batches endings unused_blobs blobs queues workers fires schedules upkeep operations meta"""
+EMPTY = "; ".join(
+    [
+        "SET session_replication_role = replica",  # without triggers
+        *(f"DELETE FROM holdfast_{table}" for table in TABLES.split()),  # noqa: S608
+        "UPDATE holdfast_fold SET cursor = 0, folded_at = 0",
+        "SELECT setval('holdfast_jobs_id_seq', 1, false), setval('holdfast_batches_id_seq', 1, false)",
+    ]
+)
+OWN_THINGS = """SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
+    WHERE NOT tgisinternal AND tgname LIKE 'user_%'
+    UNION ALL SELECT format('DROP TABLE %s CASCADE', oid::regclass) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname NOT LIKE 'holdfast_%'"""
+"""What a test has created itself."""
+ORPHANS = "SELECT 1 FROM holdfast_{} WHERE job_id NOT IN (SELECT id FROM holdfast_jobs)"
+
+
+@functools.cache
+def server_url() -> str:
+    """The server of this test run. `HOLDFAST_TEST_POSTGRES` names it, also for the processes of pytest-xdist."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if given:
+        return given
+    server = start_server()
+    import atexit
+
+    atexit.register(stop_server, server)
+    return server.url
+
+
+@functools.cache
+def database_url() -> str:
+    """A database of this process, without tables."""
+    name = f"holdfast_test_{os.getpid()}"
+    with psycopg.connect(server_url(), autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    parts = psycopg.conninfo.conninfo_to_dict(server_url())
+    host = f"host={parts['host']}&" if parts.get("host") else ""
+    return f"postgresql:///{name}?{host}user={parts.get('user', '')}&password={parts.get('password', '')}"
+
+
+@functools.cache
+def admin() -> psycopg.Connection[Any]:
+    """A connection of this process, to empty the tables."""
+    return psycopg.connect(database_url(), autocommit=True)
+
+
+class PostgresBackend(Backend):
+    name = "postgres"
+    DatabaseError = psycopg.DatabaseError
+    IntegrityError = psycopg.IntegrityError
+
+    def __init__(self, folder: Path, template: str) -> None:
+        super().__init__(folder, template)
+        self.url = template
+
+    @classmethod
+    def make_template(cls, folder: Path) -> str:
+        Holdfast(database_url()).close()
+        return database_url()
+
+    def create_tables(self) -> None:
+        """They are there."""
+
+    def close(self) -> None:
+        super().close()
+        admin().execute(EMPTY)
+        for (statement,) in admin().execute(OWN_THINGS).fetchall():
+            admin().execute(statement)
+
+    def connect(self) -> Any:
+        return psycopg.connect(self.url)
+
+    def execute(self, on: Any, statement: str, values: Values = ()) -> list[Any]:
+        plain = tuple(int(value) if isinstance(value, bool) else value for value in values)  # as sqlite3 binds them
+        cursor = on.execute(statement.replace("%", "%%").replace("?", "%s"), plain)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def create_trigger(self, name: str, table: str, statement: str) -> None:
+        self.sql(
+            f"CREATE OR REPLACE FUNCTION user_{name}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {statement}; RETURN NULL; END $$"
+        )
+        self.sql(f"CREATE TRIGGER user_{name} AFTER INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION user_{name}()")
+
+    def stop_polling(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.store.read.MAX_WAIT_SECONDS", NEVER_SECONDS)
+
+    def hold_write_lock(self) -> WriteLock:
+        connection = psycopg.connect(self.url)
+        tables = ", ".join(f"holdfast_{table}" for table in TABLES.split())
+        connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
+        return WriteLock(connection.rollback, connection.close)
+
+    def make_read_only(self, app: Holdfast) -> None:
+        database = app.store.database  # type: ignore[attr-defined]
+        for driver in database.pool._free:
+            driver.execute("SET default_transaction_read_only = on")
+        database.pool._size = len(database.pool._free)
+
+    def check_consistency(self) -> None:
+        for table in ("tags", "blockers"):
+            assert self.sql(ORPHANS.format(table)) == []
+
+    def bury_workers(self) -> None:
+        self.sql("UPDATE holdfast_workers SET slot = -1")
+
+    def bury_creators(self) -> None:
+        self.sql("UPDATE holdfast_batches SET slot = -1 WHERE sealed_at IS NULL")
+
+    def used_bytes(self, app: Holdfast) -> int:
+        return app.store.statistics.size().database_bytes
+
+    def blob_names(self) -> list[str]:
+        return [row[0] for row in self.sql("SELECT name FROM holdfast_blobs ORDER BY name")]
