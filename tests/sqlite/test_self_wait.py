@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from holdfast import Context, Holdfast
 from holdfast.errors import StoreBusy, TransactionError
-from holdfast.store.sqlite.engine.self_wait import _in_transaction, is_held_by_this_process
+from holdfast.store.sqlite.engine.self_wait import _search, is_held_by_this_process
 from support.backend import NEVER_SECONDS
 from support.running_worker import PATIENCE_SECONDS, drain, eventually, outcomes
 
@@ -37,7 +37,7 @@ def app(open_app: Callable[..., Holdfast]) -> Holdfast:
 def no_other_transaction() -> None:
     """End what an earlier test left open in this process: it would hide who holds a lock."""
     gc.collect()
-    for one in _in_transaction():
+    for one in _search.in_transaction():
         with contextlib.suppress(sqlite3.Error, TransactionError):
             one.rollback()
 

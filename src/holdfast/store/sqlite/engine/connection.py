@@ -26,7 +26,11 @@ READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 C = TypeVar("C", bound=sqlite3.Connection)
 
 
-class ObservedConnection(sqlite3.Connection):
+class OwnConnection(sqlite3.Connection):
+    """A connection that Holdfast has opened."""
+
+
+class ObservedConnection(OwnConnection):
     """A connection that tells an observer about each statement before it runs, and about each commit."""
 
     observer: StatementObserver
@@ -83,7 +87,7 @@ def connect(
 ) -> sqlite3.Connection:
     """Open a connection that never waits for a lock, never checkpoints automatically, and works in any thread."""
     return connect_as(
-        sqlite3.Connection if observer is None else ObservedConnection, path, synchronous, cache_kib, observer
+        OwnConnection if observer is None else ObservedConnection, path, synchronous, cache_kib, observer
     )
 
 

@@ -8,6 +8,9 @@ and a session of SQLAlchemy is a local variable of the function that uses it. Ot
 A connection that another thread may be using is never used here. That thread may hold the connection's mutex and wait
 for the interpreter, in an authorizer or a function written in Python, while this one holds the interpreter and waits
 for the mutex: neither would ever go on.
+
+To find the connections, all objects of the program are listed. While the list exists, no object in it is finalised:
+neither the statement of a cursor nor, because of it, a connection that is being closed. So no process is forked then.
 """
 
 import gc
@@ -16,11 +19,14 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ....errors import TransactionError
+from ...fork import register_forkable
+from .connection import OwnConnection
 from .file_users import WRITE_LOCK, locks_on
 from .transaction import is_same_file, main_file
 
@@ -29,10 +35,10 @@ def self_wait(path: Path) -> TransactionError | None:
     """Return an error if this thread would wait for itself."""
     if not is_held_by_this_process(path):
         return None
-    mine, others = list[sqlite3.Connection](), list[sqlite3.Connection]()
-    for connection in _in_transaction():
-        (mine if _is_of_this_thread(connection) else others).append(connection)
-    if others or [is_same_file(main_file(connection), path) for connection in mine].count(True) != 1:
+    found = _search.in_transaction()
+    if not found or not all(map(_is_of_this_thread, found)):
+        return None
+    if [is_same_file(main_file(connection), path) for connection in found].count(True) != 1:
         return None
     return TransactionError(
         f"this thread has a transaction open on another connection to {path}, and this call would wait for its end: "
@@ -44,26 +50,47 @@ def is_held_by_this_process(path: Path) -> bool:
     return WRITE_LOCK in locks_on(path).get(os.getpid(), ())
 
 
-def _in_transaction() -> Iterator[sqlite3.Connection]:
-    for thing in gc.get_objects():
-        # Not isinstance(), which would evaluate lazy objects.
-        if issubclass(type(thing), sqlite3.Connection):
-            try:
-                if thing.in_transaction:
-                    yield thing
-            except sqlite3.ProgrammingError:  # it is closed
-                continue
+class _OpenTransactions:
+    """Finds the open transactions of the program."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        register_forkable(self)
+
+    def in_transaction(self) -> list[sqlite3.Connection]:
+        with self._lock:
+            # Not isinstance(), which would evaluate lazy objects.
+            connections = [thing for thing in gc.get_objects() if issubclass(type(thing), sqlite3.Connection)]
+        return [connection for connection in connections if _is_in_transaction(connection)]
+
+    @contextmanager
+    def around_fork(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+
+
+_search = _OpenTransactions()
+
+
+def _is_in_transaction(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.in_transaction
+    except sqlite3.ProgrammingError:  # it is closed
+        return False
 
 
 def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
-    if not _can_use(connection):
+    if isinstance(connection, OwnConnection) or not _can_use(connection):
         return False
     elsewhere = threading.Thread(target=lambda: found.append(_can_use(connection)), daemon=True)
     found: list[bool] = []
     elsewhere.start()
     elsewhere.join()
     if found == [False]:
-        return True
+        return _can_use(connection)  # not if it was closed meanwhile
     django = sys.modules.get("django.db")
     if django is not None and any(one.connection is connection for one in django.connections.all(True)):
         return True
