@@ -17,7 +17,8 @@ BY = ("--actor", "kim", "--reason", "ticket 4711")
 
 # They look; or they are the program's own work: to send, and to run what was sent.
 UNSIGNED = {
-    *("batches", "batch", "batch show"),
+    *("batches", "batch", "batch show", "inbox", "operations", "operation", "operation show"),
+    "operation run",  # continues in the name of its actor
     *("completion", "cron", "events", "explain", "failures", "health", "jobs", "queues", "show", "stats", "workers"),
     *("web", "web-user", "web-user add", "web-user list", "web-user remove", "web-user token"),  # not of a database
     *("send", "worker"),

@@ -89,9 +89,9 @@ def test_dead_letters_that_are_delivered_again_are_in_the_log(app: Holdfast) -> 
 
 # They look, or are the work of the program itself.
 UNSIGNED = {
-    Jobs: {"enqueue", "get", "list", "count", "explain", "history", "traceback"},
+    Jobs: {"enqueue", "get", "list", "count", "explain", "history", "traceback", "inbox", "relations"},
     Chains: {"get", "list"},
-    Schedules: {"get", "list", "timing", "declare", "forget"},
+    Schedules: {"get", "list", "runs", "timing", "declare", "forget"},
     Queue: {
         *("send", "send_many", "receive", "receive_many", "ack", "extend", "release", "fail"),
         *("stats", "dead_letters"),

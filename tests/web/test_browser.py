@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shop import Shop
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -20,6 +19,7 @@ from holdfast import Holdfast
 from holdfast.testing import drain
 from holdfast.web import Users
 from holdfast.web.server import WebServer
+from support.demo_shop import Shop
 from support.running_worker import RunningWorker
 from support.web_users import PASSWORD
 

@@ -213,7 +213,6 @@ class App:
         self.schedules = Schedules(self)
         self.error_table = ErrorTable()
         self.middlewares: list[Callable[[Context], Any]] = []
-        self._given_clock = clock
         self.random = chance
         self._retention = validate.retention(retention)
         self.payload_timeout = validate.duration(payload_timeout, "payload_timeout")
@@ -232,15 +231,15 @@ class App:
             "blobs": validate.blob_store(blobs),
             "blob_bytes": validate.blob_bytes(blob_bytes),
         }
-        self.store: Store = self._open(url)
+        self.store: Store = self._open(url, clock)
         self.clock: Clock = self.store.clock
 
-    def _open(self, url: str | os.PathLike[str] | None, **other_settings: Any) -> Store:
-        """Open a store with the settings, clock and random generator of this app."""
+    def _open(self, url: str | os.PathLike[str] | None, clock: Clock | None, **other_settings: Any) -> Store:
+        """Open a store with the settings and random generator of this app. clock: None is the clock of the store."""
         # Random at each start, since host names and process ids are reused.
         token = f"{self.random.getrandbits(48):012x}"
         settings = self._settings | other_settings
-        return open_store(url, **settings, clock=self._given_clock, random=self.random, token=token)
+        return open_store(url, **settings, clock=clock, random=self.random, token=token)
 
     def _register(
         self, function: Callable[..., Any], given: Mapping[str, Any], *, is_hook: bool = False

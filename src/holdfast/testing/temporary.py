@@ -73,9 +73,8 @@ def on_database(
         app.clock, app.random = clock, Random(0)  # the same jitter in every run
         try:
             # A test need not survive a power cut, and must not write to the program's own blob store.
-            app.store = app._open(
-                path, durable_level="NORMAL", migrate=True, min_free_bytes=0, blobs=None, observer=observer, conn=conn
-            )
+            test_settings = {"durable_level": "NORMAL", "migrate": True, "min_free_bytes": 0, "blobs": None}
+            app.store = app._open(path, clock, **test_settings, observer=observer, conn=conn)
             stack.callback(app.store.close)
             store_declared(app)
             yield app

@@ -57,7 +57,7 @@ def failures(
     with database.open() as app:
         found = app.observe.failures(window, limit, with_tracebacks, task=task, queue=queue)
     if as_json:
-        omit = () if with_tracebacks else ("traceback",)
+        omit = ("trend",) if with_tracebacks else ("trend", "traceback")
         document({"failures": [to_data(failure, omit=omit) for failure in found]})
         return
     if not found:
