@@ -17,6 +17,37 @@ from support.running_worker import eventually
 PASSWORD = "hunter2"
 
 
+# --- durability ---
+
+
+@pytest.mark.parametrize(("durability", "enqueue"), [("full", "on"), ("normal", "off")])
+def test_only_an_enqueue_may_be_lost_with_the_server(backend: PostgresBackend, durability: Any, enqueue: str) -> None:
+    app = backend.open(durability=durability)
+    inbox, jobs = app.queue("inbox"), "holdfast_jobs"
+    for statement in (
+        "CREATE TABLE commits (verb text, flushed text)",
+        "CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO commits VALUES "
+        "(TG_OP, current_setting('synchronous_commit')); RETURN NULL; END $$",
+        f"CREATE TRIGGER note_commit AFTER INSERT OR UPDATE ON {jobs} EXECUTE FUNCTION note_commit()",
+    ):
+        backend.sql(statement)
+    try:
+        inbox.send("one")
+        inbox.send("two", key="two")
+        inbox.send_many(["three"])
+        inserts = backend.sql("SELECT flushed FROM commits WHERE verb = 'INSERT'")
+        backend.sql("DELETE FROM commits")
+        message = inbox.receive()
+        assert message is not None and message.ack()
+        updates = backend.sql("SELECT flushed FROM commits")
+    finally:
+        backend.sql(f"DROP TRIGGER note_commit ON {jobs}")
+        backend.sql("DROP FUNCTION note_commit")
+        backend.sql("DROP TABLE commits")
+    assert {one for (one,) in inserts} == {enqueue} and len(inserts) >= 3
+    assert {one for (one,) in updates} == {"on"}
+
+
 # --- URLs and options ---
 
 

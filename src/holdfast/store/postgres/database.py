@@ -150,8 +150,6 @@ class PostgresDatabase:
     def _connect(self) -> Driver:
         milliseconds = str(max(1, round(self._timeout * 1000)))
         settings = {"holdfast.notify": "off", "lock_timeout": milliseconds}
-        if self.options.durable_level == "NORMAL":
-            settings["synchronous_commit"] = "off"
         driver = connect(self.where, settings, LentDriver)
         before = time.monotonic_ns()
         (now,) = Handle(driver).execute(self.sql.server_clock).fetchone()
@@ -190,11 +188,13 @@ class PostgresDatabase:
     # --- writing ---
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
-        del durable  # every commit is flushed, unless durability="normal" was chosen
+        # Every commit is flushed, except an enqueue with durability="normal". A lost claim would be worse than a lost
+        # enqueue: workers outlive a crash of the server, and the same attempt would be given out twice.
+        relaxed = durable and self.options.durable_level == "NORMAL"
         self._forbid_nested_write()
         for attempt in range(MAX_TRIES):
             try:
-                result = self._run_once(work, atomic, is_last=attempt == MAX_TRIES - 1)
+                result = self._run_once(work, atomic, is_last=attempt == MAX_TRIES - 1, relaxed=relaxed)
             except _Again:
                 time.sleep(0.002 * 2**attempt * (0.5 + os.urandom(1)[0] / 256))
                 continue
@@ -212,7 +212,9 @@ class PostgresDatabase:
             if not self.has_workers:
                 self.fold()
 
-    def _run_once(self, work: Work[T], atomic: bool, is_last: bool) -> T:
+    def _run_once(self, work: Work[T], atomic: bool, is_last: bool, relaxed: bool = False) -> T:
+        """relaxed: do not wait until the commit is on disk."""
+        atomic = atomic and not relaxed
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
         thread = self._this_thread
@@ -225,7 +227,7 @@ class PostgresDatabase:
                         "SELECT set_config('lock_timeout', ?, false)", (f"{max(1, round(thread.timeout * 1000))}",)
                     )
                 if not atomic:
-                    driver.execute("BEGIN")
+                    driver.execute("BEGIN; SET LOCAL synchronous_commit = off" if relaxed else "BEGIN")
                 result = work(handle)
                 if not atomic:
                     commits = True
@@ -259,7 +261,7 @@ class PostgresDatabase:
     def run_in(self, conn: Any, work: Work[T], size: int = 0) -> T:
         del size
         if conn is None:
-            return self.run(work, wakes=True)
+            return self.run(work, durable=True, wakes=True)
         if isinstance(conn, PostgresTransaction):
             return self.run_in_transaction(conn, work)
         self._forbid_nested_write()
