@@ -26,6 +26,8 @@ NOT_YET_ON_POSTGRES: dict[str, str] = {
     "test_a_batch_whose_block_raised_is_told_in_the_same_way": "the doctor does not know PostgreSQL",
     "test_a_batch_that_ended_well_is_not_abandoned": "the doctor does not know PostgreSQL",
     "test_the_counts_equal_a_recount_at_any_stage_of_folding": "the doctor does not know PostgreSQL",
+    "test_one_kind_does_not_write_where_another_has_what_is_there": "the doctor does not know PostgreSQL",
+    "test_another_blob_store_can_stand_in": "the doctor does not know PostgreSQL",
     "test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered": "not at once: tests/postgres/test_server.py",
     "test_a_cancelled_block_is_undone": "transactions do not wait for each other",
     "test_max_bytes_deletes_the_oldest_jobs_first_whatever_the_other_rules_say": "tables shrink only by a VACUUM",

@@ -1,4 +1,7 @@
-"""Settle attempts: the transitions out of running. Every statement is fenced by the attempt number."""
+"""Settle attempts: the transitions out of running. Every statement is fenced by the attempt number.
+
+A worker settles many at once with `settle_and_claim.py`, which uses this module for all but plain successes.
+"""
 
 from collections.abc import Sequence
 from typing import Any

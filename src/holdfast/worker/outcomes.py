@@ -7,8 +7,9 @@
   is not JSON, and a result that is too large, not JSON or not of the annotated type, fail the job at once. None is
   such a result, too, if the annotation does not allow it.
 
-A retry after the last attempt is a failure. The store enforces that: its statement `retry` requires
-`attempt < max_attempts`; otherwise it runs `fail`. The retry policy (`retry_policies.py`) computes the delay.
+A retry after the last attempt is a failure. The store enforces that (`store/settle.py`): its statement `retry`
+requires `attempt < max_attempts`; otherwise it runs `fail`. Expired leases are decided in `claim.sql`.
+The retry policy (`retry_policies.py`) computes the delay.
 """
 
 import logging

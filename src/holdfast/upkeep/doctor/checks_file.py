@@ -1,4 +1,4 @@
-"""Checks of the database file: its place, disk, permissions, and the processes that have it open."""
+"""Checks of the database file: SQLite version, place, disk, permissions, and the processes that use it."""
 
 from __future__ import annotations
 

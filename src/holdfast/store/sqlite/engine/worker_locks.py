@@ -3,6 +3,8 @@
 When its process ends, for whatever reason, the kernel releases the lock at once. A POSIX lock is not inherited across
 a fork, so a child that outlives its parent does not keep it. But it is released when the process closes *any*
 descriptor of the file. So a process has one descriptor per lock file, shared by all of its workers.
+
+`store/workers.py` asks which locks are free, and gives the jobs of dead workers back.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
 -- Sweeping and claiming: into `ready` and from there into `running`.
+-- Workers use claim_task or claim_tasks, during a deployment claim_readable; consumers of messages claim_messages and
+-- claim_next_message; claim_one is for one job by its id.
 
 -- name: peek_messages
 -- whether a scheduled job is due, a lease has expired, and the queue has a ready message
