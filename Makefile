@@ -8,11 +8,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo browser test lint format types tests faults soak storm bench docs modules picture pictures hooks clean
+.PHONY: help demo browser test test-postgres lint format types tests faults soak storm bench docs modules picture pictures hooks clean
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
-		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
+		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 demo: .venv/installed  ## Run two workers on a sample app, live for half a minute
 	$(BIN)/python examples/demo.py
@@ -34,6 +34,10 @@ types: .venv/installed  ## Check types
 # PYTEST_DEBUG_TEMPROOT=/dev/shm they do not wait for a disk.
 tests: .venv/installed browser  ## Run the tests
 	$(BIN)/python -m pytest -q -n 3
+
+# `make tests` runs a part of the behaviours on PostgreSQL, and all of them on SQLite.
+test-postgres: .venv/installed  ## Run all behaviours on PostgreSQL (about ten minutes)
+	HOLDFAST_POSTGRES=all $(BIN)/python -m pytest -q -n 3 -k postgres tests/conformance tests/postgres
 
 # The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
 browser:  ## Install a Chromium for the tests of the web page, if there is none and this is root
