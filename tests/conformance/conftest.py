@@ -30,7 +30,7 @@ NOT_YET_ON_POSTGRES: dict[str, str] = {
     "test_one_kind_does_not_write_where_another_has_what_is_there": "the doctor does not know PostgreSQL",
     "test_another_blob_store_can_stand_in": "the doctor does not know PostgreSQL",
     "test_operations_are_listed_in_pages_and_the_oldest_are_forgotten": "ids go on after a DELETE",
-    "test_a_clock_out_of_its_mind_stops_nothing_for_good": "a constraint refuses such dates, and nothing sets them aside",
+    "test_a_clock_out_of_its_mind_stops_nothing_for_good": "a constraint refuses such dates",
     "test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered": "not at once: tests/postgres/test_server.py",
     "test_a_cancelled_block_is_undone": "transactions do not wait for each other",
     "test_max_bytes_deletes_the_oldest_jobs_first_whatever_the_other_rules_say": "tables shrink only by a VACUUM",
