@@ -92,7 +92,7 @@ def test_folded_events_are_not_read_again(app: Holdfast) -> None:
     inbox = app.queue("inbox")
 
     def steps() -> int:
-        ((cursor, _, last),) = app.store.database.rows(statement_of(app, "fold_position"))  # type: ignore[attr-defined]
+        ((cursor, _, last, *_),) = app.store.database.rows(statement_of(app, "fold_position"))  # type: ignore[attr-defined]
         names = ["fold_position", "folded_counts", "folded_totals", "event_groups", "event_failures"]
         return machine_steps(app, names, {"queue": None, "after": cursor, "upto": last}, every=10)
 
