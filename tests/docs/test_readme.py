@@ -101,8 +101,11 @@ def close_all(names: dict[str, Any]) -> None:
             thing.wait()
 
 
+NEEDS_A_SERVER = ["postgresql.md"]
+
+
 def test_every_page_has_something_to_run() -> None:
-    assert [page.name for page in PAGES if not list(steps(page))] == []
+    assert [page.name for page in PAGES if not list(steps(page))] == NEEDS_A_SERVER
 
 
 def test_an_output_with_an_ellipsis_matches_anything_there() -> None:
