@@ -58,9 +58,17 @@ class _OpenTransactions:
         register_forkable(self)
 
     def in_transaction(self) -> list[sqlite3.Connection]:
-        with self._lock:
+        """Return them, or none while another thread lists them or forks: a caller that waits asks again later.
+
+        It must not wait here: a thread that forks waits for the leader of the group commit, which may be the caller.
+        """
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
             # Not isinstance(), which would evaluate lazy objects.
             connections = [thing for thing in gc.get_objects() if issubclass(type(thing), sqlite3.Connection)]
+        finally:
+            self._lock.release()
         return [connection for connection in connections if _is_in_transaction(connection)]
 
     @contextmanager
