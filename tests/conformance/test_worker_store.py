@@ -8,8 +8,9 @@ import pytest
 
 from holdfast import Holdfast, __version__
 from holdfast.clock import SECOND
-from holdfast.model.job import Lease
+from holdfast.model.job import Lease, Sweep
 from holdfast.model.worker import WorkerRecord
+from holdfast.testing import FakeClock
 from support.running_worker import RunningWorker, eventually
 from support.transitions import claim_tasks
 
@@ -67,3 +68,22 @@ def test_a_heartbeat_without_memory_keeps_the_last_one(app: Holdfast) -> None:
     app.store.workers.heartbeat(worker, 5_000_000)
     app.store.workers.heartbeat(worker)
     assert [one.memory for one in app.observe.workers()] == [5_000_000]
+
+
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_a_live_worker_that_is_late_keeps_a_job_for_its_timeout_whatever_the_wall_clock_says(
+    app: Holdfast, clock: FakeClock, work: Any, hours: int
+) -> None:
+    """With the wall clock set forward, the job was taken from its worker at once; set back, it was kept for hours."""
+    job = work.using(timeout=600).enqueue()
+    worker = enlist(app)
+    claim_tasks(app.store, None, ["work"], 1, 60 * SECOND, worker)
+    clock.step(hours * 3600)
+    clock.advance(61)
+    app.store.jobs.sweep(Sweep.LEASES)
+    clock.advance(598)
+    app.store.jobs.sweep(Sweep.LEASES)
+    assert job.refresh().status == "running"
+    clock.advance(2)
+    app.store.jobs.sweep(Sweep.LEASES)
+    assert job.refresh().error_code == "TIMEOUT:LEASE"

@@ -74,11 +74,17 @@ NEAREST = {
 QUICK = {"claim.sql", "settle.sql", "worker.sql", "statistics.sql", "schema"}  # in the short form
 
 GUARD = "The WHEN saves the run of the trigger. The statements in it have the condition themselves."
+EXPIRES = "expires_at <= :now is not true of NULL. The condition is that of the index."
+QUEUE = "Every queue is a text and so not less than ''. The condition lets SQLite search the index."
 EQUIVALENT = {
     "ready_pairs: without queue IS NOT NULL": "Ends the search after the last queue. Later steps are left out.",
     "ready_pairs: without step <= :most": "The LIMIT ends the search at the same step, or before it.",
     "claim_one: without attempt < max_attempts": "The constraint ready_has_attempts_left forbids such a ready job.",
-    "next_due: without timeout_at IS NOT NULL": "min() skips NULL. The condition is that of the index.",
+    "next_due: without expires_at IS NOT NULL": "min() skips NULL. The condition is that of the index.",
+    "ready_pairs: without expires_at IS NOT NULL": EXPIRES,
+    "ready_pairs_in: without expires_at IS NOT NULL": EXPIRES,
+    "ready_pairs: without queue >= ''": QUEUE,
+    "ready_pairs_in: without queue >= ''": QUEUE,
     "jobs_noted: without (NEW.chain_id IS NOT NULL OR NEW.awaited OR NEW.batch_id IS NOT NULL)": GUARD,
     "jobs_noted: without NOT NEW.continued": GUARD,
     "jobs_noted: without NEW.revision = OLD.revision": GUARD,

@@ -18,6 +18,7 @@ from .workflow import Workflows
 
 log = logging.getLogger("holdfast.worker")
 RECOVERY_ROWS = 1000
+LONGEST_TIMEOUT = 10**15  # 31 years in microseconds: a lease and it fit into 64 bits
 ENDED_WORKERS_KEPT = 100
 MAX_RUNNING_READ = 5_000
 ClaimedCounts = Mapping[str, list[tuple[str, str | None, int]]]
@@ -191,7 +192,8 @@ class Workers:
             return
         for worker_id, *slot, pid, host, lease in connection.execute(self._sql.present_workers).fetchall():
             if worker_id in names and (worker_id in self.slots or self._is_alive(record(Slot, slot), pid, host)):
-                connection.execute(self._sql.renew_for, times | {"worker": worker_id, "lease": integer(lease)})
+                values = {"worker": worker_id, "lease": integer(lease), "longest": LONGEST_TIMEOUT}
+                connection.execute(self._sql.renew_for, times | values)
 
     def _is_alive(self, slot: Slot, pid: int, host: str) -> bool:
         return self._locks.state(slot, pid, host) == "alive"

@@ -61,10 +61,12 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND worker = :worke
   AND attempt >= max_attempts
 
 -- name: renew_for
--- running -> running, for a live worker that did not renew in time; not beyond the job's own timeout
-UPDATE {p}jobs SET lease = :boot_now + :lease
+-- running -> running, for a live worker that did not renew in time. A job with a timeout gets that time once, counted
+-- from the end of its lease: heartbeat_at stays NULL until the worker itself renews. All of it is on the boot clock.
+UPDATE {p}jobs SET heartbeat_at = NULL,
+    lease = CASE WHEN timeout IS NULL THEN :boot_now + :lease ELSE lease + min(timeout, :longest) END
 WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker = :worker
-  AND (timeout IS NULL OR :now <= coalesce(started_at, claimed_at) + timeout + :lease)
+  AND (timeout IS NULL OR (heartbeat_at IS NOT NULL AND lease + min(timeout, :longest) > :boot_now))
 
 -- name: workers_with_expired_leases
 SELECT DISTINCT worker FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now AND worker IS NOT NULL
