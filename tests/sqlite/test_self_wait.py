@@ -153,17 +153,17 @@ def test_a_task_that_enqueues_without_conn(app: Holdfast, engine: Engine) -> Non
     assert job.error_detail is not None and "as conn=" in job.error_detail
 
 
-def test_a_short_transaction_of_another_thread_hides_it_only_for_a_while(
-    open_app: Callable[..., Holdfast], connection: sqlite3.Connection, tmp_path: Path
+def test_a_transaction_on_another_connection_does_not_hide_it(
+    app: Holdfast, connection: sqlite3.Connection, url: str, tmp_path: Path
 ) -> None:
-    """Which connection holds the lock is not known while another one is in a transaction, on whatever file."""
-    app = open_app(busy_timeout=60)
-    other = sqlite3.connect(tmp_path / "other.db", check_same_thread=False)
-    other.execute("BEGIN")
+    others = [sqlite3.connect(file, check_same_thread=False) for file in (url, tmp_path / "other.db")]
+    for other in others:
+        other.execute("BEGIN")
     connection.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(TransactionError, match=TOLD):
-        waits_until(other.rollback, lambda: app.queue("inbox").send("x"))
-    other.close()
+        app.queue("inbox").send("x")
+    for other in others:
+        other.close()
 
 
 DJANGO = """
@@ -234,6 +234,26 @@ def test_a_transaction_of_this_thread_that_only_reads_is_not_blamed(
     theirs = sqlite3.connect(url, check_same_thread=False)
     theirs.execute("INSERT INTO orders VALUES (1)")
     assert waits_until(theirs.commit, lambda: app.queue("inbox").send("x"))
+    connection.rollback()
+    theirs.close()
+
+
+def test_a_transaction_that_only_reads_is_not_blamed_when_the_writer_commits_after_the_look_at_the_lock(
+    app: Holdfast, connection: sqlite3.Connection, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM orders").fetchall()
+    theirs, looks = sqlite3.connect(url), list[bool]()
+    theirs.execute("INSERT INTO orders VALUES (1)")
+
+    def look(path: Path) -> bool:
+        looks.append(True)
+        theirs.commit()
+        return True
+
+    monkeypatch.setattr("holdfast.store.sqlite.engine.self_wait.is_held_by_this_process", look)
+    assert app.queue("inbox").send("x")
+    assert looks
     connection.rollback()
     theirs.close()
 

@@ -1,9 +1,9 @@
 """Find out whether a thread waits for a write lock that it holds itself, on a connection that is not Holdfast's.
 
 SQLite does not tell which connection holds the lock. On Linux /proc/locks tells which process does. If it is this
-one, and only one connection that may be on this file is in a transaction, that connection holds it. What remains is
-to know whose it is: most connections may be used only by the thread that opened them, Django keeps one per thread,
-and a session of SQLAlchemy is a local variable of the function that uses it. Otherwise the thread has to wait.
+one, the connections of this thread that are in a transaction on this file are asked whether they write. Most
+connections may be used only by the thread that opened them, Django keeps one per thread, and a session of SQLAlchemy
+is a local variable of the function that uses it. If another connection holds the lock, the thread has to wait.
 
 A connection that another thread may be using is never used here. That thread may hold the connection's mutex and wait
 for the interpreter, in an authorizer or a function written in Python, while this one holds the interpreter and waits
@@ -19,7 +19,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,10 +35,7 @@ def self_wait(path: Path) -> TransactionError | None:
     """Return an error if this thread would wait for itself."""
     if not is_held_by_this_process(path):
         return None
-    found = _search.in_transaction()
-    if not found or not all(map(_is_of_this_thread, found)):
-        return None
-    if [is_same_file(main_file(connection), path) for connection in found].count(True) != 1:
+    if not any(_holds_the_lock(connection, path) for connection in _search.in_transaction()):
         return None
     return TransactionError(
         f"this thread has a transaction open on another connection to {path}, and this call would wait for its end: "
@@ -103,6 +100,28 @@ def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
     if django is not None and any(one.connection is connection for one in django.connections.all(True)):
         return True
     return _is_local(connection, sys._getframe())
+
+
+def _holds_the_lock(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether this thread has a write transaction on the file open on the connection."""
+    # The lock may have changed hands since the look at it, so a transaction that only reads proves nothing.
+    return _is_of_this_thread(connection) and is_same_file(main_file(connection), path) and _writes(connection)
+
+
+def _writes(connection: sqlite3.Connection) -> bool:
+    """Return whether the open transaction holds the write lock. Python has no function for it.
+
+    A step of a backup reports SQLITE_BUSY if its source is in a write transaction. The backup ends after one step.
+    """
+    states: list[int] = []
+
+    def end(state: int, _remaining: int, _total: int) -> None:
+        states.append(state)
+        raise InterruptedError
+
+    with closing(sqlite3.connect(":memory:")) as target, suppress(InterruptedError, sqlite3.Error):
+        sqlite3.Connection.backup(connection, target, pages=1, progress=end)
+    return states == [sqlite3.SQLITE_BUSY]
 
 
 def _can_use(connection: sqlite3.Connection) -> bool:
