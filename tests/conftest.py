@@ -6,6 +6,7 @@ The tests here run on SQLite. The conformance suite runs on every store: see `co
 import functools
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ from support.transitions import claim_tasks
 # The same examples each time, and as long as it takes to find them.
 settings.register_profile("any_speed", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("any_speed")
+
+
+# A shell without job control starts background commands with SIGINT ignored, and their children inherit that. Tests
+# send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
