@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo browser test test-postgres lint format types tests faults soak storm bench docs modules picture pictures hooks clean
+.PHONY: help demo browser test test-postgres lint format types tests faults soak storm bench bench-postgres docs modules picture pictures hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -63,6 +63,10 @@ faults: .venv/installed  ## Run the fault laboratory: make faults PARTS="power_c
 # Needs 10 GB in the folder for temporary files. For a part: .venv/bin/python -m benchmarks --only trips
 bench: .venv/peers  ## Run the benchmarks, also of other queues (about 20 minutes)
 	$(BIN)/python -m benchmarks
+
+# Starts a server of its own. For a part: .venv/bin/python -m benchmarks.postgres --only drains
+bench-postgres: .venv/peers  ## Run the benchmarks of the PostgreSQL store, also of other queues
+	$(BIN)/python -m benchmarks.postgres
 
 docs: .venv/docs  ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,0 +1,1 @@
+"""Benchmarks of the PostgreSQL store: `make bench-postgres`."""
