@@ -86,6 +86,7 @@ def test_no_workers(app: Holdfast, on: Run) -> None:
 
 def test_a_worker_is_asked_to_stop_by_its_id(app: Holdfast, on: Run, work: Any) -> None:
     with RunningWorker(app) as running:
+        eventually(app.workers, "the worker is registered")
         id = running.worker.id
         done = on("workers", "stop", id, "--actor", "ada", "--reason", "new kernel")
         assert (done.exit_code, done.stdout) == (0, f"Asked worker {id} to stop.\n")

@@ -529,7 +529,7 @@ class App:
         """
         worker = validate.name(id, "worker id")
         asked = self.store.workers.request_stop(worker, validate.actor(actor), validate.reason(reason))
-        if not asked and worker not in {one.record.id for one in self.store.workers.list()}:
+        if asked is None:
             raise WorkerNotFound(f"there is no worker {validate.shown(id)}: see app.observe.workers()")
         return asked
 

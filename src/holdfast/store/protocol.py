@@ -304,8 +304,8 @@ class WorkerStore(Protocol):
         """
         ...
 
-    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool:
-        """Ask a worker to stop, durably. Returns False if it has ended or was asked before."""
+    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool | None:
+        """Ask a worker to stop, durably. Returns False if it has ended or was asked before, None if it is unknown."""
         ...
 
     def is_asked_to_stop(self, worker_id: str) -> bool: ...

@@ -148,21 +148,23 @@ class Workers:
             return None
         return [Lease(*row) for row in self._db.rows(self._sql.leases_of, (worker_id,))]
 
-    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool:
-        """Ask a worker to stop, durably. Returns False if it has ended or was asked before."""
+    def request_stop(self, worker_id: str, actor: str, reason: str = "") -> bool | None:
+        """Ask a worker to stop, durably. Returns False if it has ended or was asked before, None if it is unknown."""
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> bool | None:
             values = {"id": worker_id, "now": self._clock.now(), "actor": actor, "event": "stop_requested"}
             changed = connection.execute(self._sql.ask_to_stop, values).rowcount == 1
             if changed:
                 detail = {"worker": worker_id} | ({"reason": reason} if reason else {})
                 connection.execute(self._sql.log_event, values | {"detail": as_json(detail)})
+            elif connection.execute(self._sql.is_asked_to_stop, {"id": worker_id}).fetchone() is None:
+                return None
             return changed
 
         return self._db.run(work, durable=True)
 
     def is_asked_to_stop(self, worker_id: str) -> bool:
-        return bool(self._db.rows(self._sql.is_asked_to_stop, {"id": worker_id}))
+        return any(asked for (asked,) in self._db.rows(self._sql.is_asked_to_stop, {"id": worker_id}))
 
     def list(self) -> builtins.list[WorkerStatus]:
         """Return the running workers and the last ones that ended, newest first."""

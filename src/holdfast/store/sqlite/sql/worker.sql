@@ -21,7 +21,8 @@ WHERE id = :id AND ended_at IS NULL
 UPDATE {p}workers SET stop_at = :now WHERE id = :id AND ended_at IS NULL AND stop_at IS NULL
 
 -- name: is_asked_to_stop
-SELECT 1 FROM {p}workers WHERE id = :id AND stop_at IS NOT NULL
+-- no row: there is no such worker
+SELECT stop_at IS NOT NULL FROM {p}workers WHERE id = :id
 
 -- name: end_worker
 UPDATE {p}workers SET ended_at = :now, ending = :ending WHERE id = :id AND ended_at IS NULL
