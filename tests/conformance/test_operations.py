@@ -7,14 +7,14 @@ import pytest
 
 from holdfast import Holdfast, Then
 from holdfast.errors import InvalidInput, JobNotFound, OperationNotFound
-from holdfast.store import operations
+from holdfast.store import operate
 from holdfast.testing import FakeClock, drain
 from support.running_worker import RunningWorker, eventually
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "BATCH_ROWS", 3)
+    monkeypatch.setattr(operate, "BATCH_ROWS", 3)
 
 
 def failed(app: Holdfast, number: int) -> list[int]:
@@ -187,7 +187,7 @@ def test_a_chain_is_deleted_as_a_whole_or_not_at_all(app: Holdfast) -> None:
 def test_operations_are_listed_in_pages_and_the_oldest_are_forgotten(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "KEPT", 4)
+    monkeypatch.setattr(operate, "KEPT_OPERATIONS", 4)
     for _ in range(6):
         app.operations.run(app.operations.start("cancel", queue="none").id)
     first = app.operations.list(limit=3)

@@ -27,7 +27,7 @@ from holdfast import Fail, Holdfast, Then
 from holdfast.cli import main as command_line
 from holdfast.cli.options import DatabaseOption
 from holdfast.errors import HoldfastError
-from holdfast.store import rows
+from holdfast.store import statements
 
 from .checkers import FEW, PROCESSES, Checkers, Ended
 from .report import Report
@@ -232,8 +232,8 @@ def check(trial: Trial) -> tuple[str, list[str]]:
     folder = trial.template.with_name(f"copy-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    fitting = (lambda _, row: row) if trial.is_control else rows.fitting
-    with mock.patch.object(rows, "fitting", fitting):
+    fitting = (lambda _, row: row) if trial.is_control else statements.fitting
+    with mock.patch.object(statements, "fitting", fitting):
         running = _Running(trial, folder / "hostile.db")
         return running.run(), running.violations
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store import offload
-from holdfast.store.blob_store import CheckedBlobs, FileBlobs
+from holdfast.store import blobs
+from holdfast.store.blobs import CheckedBlobs, FileBlobs
 from support.blob_stores import LARGE, MemoryBlobs, blob_files, collect, large, missing, name_of, orphaned
 from support.running_worker import PATIENCE_SECONDS, eventually
 from support.transitions import claim_tasks
@@ -123,7 +123,7 @@ def test_collection_stops_at_the_limit_and_continues_next_time(app: Holdfast, ur
 
 def test_the_write_lock_is_held_only_briefly(open_app: Callable[..., Holdfast], monkeypatch: Any) -> None:
     """A blob store far away takes long to delete: others write in between."""
-    monkeypatch.setattr(offload, "MAX_LOCK_SECONDS", -1)
+    monkeypatch.setattr(blobs, "MAX_LOCK_SECONDS", -1)
     app = open_app(blobs=MemoryBlobs())
     app.queue("inbox").send_many([large(LARGE + n) for n in range(1, 6)])
     app.queue("inbox").purge()

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import BlobError, DiskFull, ReadOnlyDatabase
-from holdfast.store import blob_store as module
-from holdfast.store.blob_store import FileBlobs
+from holdfast.store import blobs as module
+from holdfast.store.blobs import FileBlobs
 from holdfast.store.sqlite.engine import files
 from holdfast.testing import drain
 from support.blob_stores import blob_files, collect, large, orphaned

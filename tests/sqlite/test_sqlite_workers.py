@@ -35,7 +35,7 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction moves two jobs, and four are moved before a claim."""
     monkeypatch.setattr("holdfast.store.claim.SWEEP_ROWS", 2)
     monkeypatch.setattr("holdfast.store.workers.RECOVERY_ROWS", 2)
-    for module in ("claim", "settle_and_claim"):
+    for module in ("claim", "settle"):
         monkeypatch.setattr(f"holdfast.store.{module}.SWEPT_BEFORE_CLAIM", 4)
 
 

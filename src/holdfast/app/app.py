@@ -34,7 +34,7 @@ from .options import CronTaskOptions, Seconds, TaskDecoratorOptions, checked, ta
 from .queue import Queue
 from .schedules import Schedules
 from .task import BoundTask, FailureHook, Task, TaskDecorator, make_task
-from .waiting import finish_in_thread, in_thread
+from .waiting import TransactionInCoroutine, finish_in_thread, in_thread
 from .workflows import Batch, Batches, Chains, Group, Step, batch_id, callback, check_steps, enqueue_pipeline
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ class AppContextBackend:
             raise LeaseLost(f"attempt {attempt} of job {job_id} has lost its lease: the state was not stored")
 
     def in_coroutine(self, transaction: AbstractContextManager[T]) -> AbstractAsyncContextManager[T]:
-        from .coroutines import TransactionInCoroutine
-
         return TransactionInCoroutine(self._app.store, transaction)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:

@@ -1,15 +1,19 @@
-"""Wait for a condition in the database, and do in a coroutine what the database does in a thread."""
+"""Wait for a condition in the database, and do in a coroutine what the database does in a thread.
+
+`asyncio` is imported where it is used, since it takes time to import.
+"""
 
 import functools
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from .. import validate
 from ..clock import SECOND
-from ..errors import InvalidInput, WaitTimeout
+from ..errors import InvalidInput, TransactionError, WaitTimeout
 from ..store.protocol import Store
 from ..store.waiters import Subject
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from .app import App
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,3 +162,45 @@ def in_thread(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
     call.__name__, call.__qualname__ = f"a{name}", f"{method.__qualname__[: -len(name)]}a{name}"
     call.__doc__ = f"Do the same as `{name}` in a coroutine. If that is cancelled, it first waits for the commit."
     return call
+
+
+class TransactionInCoroutine(Generic[T]):
+    """`async with`: begins and ends a transaction in threads, so that the event loop is not blocked meanwhile.
+
+    The block itself must not await: it holds the write lock. While it is open, plain writes of other coroutines of
+    the loop are refused; methods such as `aenqueue` wait for it.
+    """
+
+    def __init__(self, store: Store, transaction: AbstractContextManager[T]) -> None:
+        self._store, self._transaction = store, transaction
+        self._loop_ran: list[bool] = []
+
+    async def __aenter__(self) -> T:
+        import asyncio
+
+        with self._store.require_no_transaction() as self._owner:
+            entered = await finish_in_thread(
+                self._transaction.__enter__, lambda _: self._leave(asyncio.CancelledError())
+            )
+        self._handle = asyncio.get_running_loop().call_soon(self._loop_ran.append, True)
+        return entered
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._handle.cancel()
+        if error is None and self._loop_ran:
+            error = TransactionError(
+                "a coroutine must not await inside ctx.acomplete(), which holds the write lock: await before it"
+            )
+        self._owner.leave()
+        # In a thread of its own: all threads of the loop may be waiting for the end of this transaction.
+        handled = await finish_in_thread(lambda: self._leave(error), own_thread=True)
+        if kind is None and error is not None:
+            raise error
+        return handled
+
+    def _leave(self, error: BaseException | None) -> bool:
+        if error is None:
+            return bool(self._transaction.__exit__(None, None, None))
+        return bool(self._transaction.__exit__(type(error), error, error.__traceback__))

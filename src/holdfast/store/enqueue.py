@@ -10,11 +10,10 @@ from msgspec import Struct
 from ..blobs import PLACEHOLDER
 from ..errors import BlobCollected
 from ..model.job import Inserted, NewJob
+from .blobs import Blobs
 from .database import Combinable, Connection, SharedDatabase
-from .job_columns import ROW, statement, values
-from .offload import Blobs
 from .read import get_record
-from .statements import as_json
+from .statements import NEW_JOB_ROW, as_json, insert_statement, new_job_values
 from .workflow import Workflows
 
 T = TypeVar("T")
@@ -25,7 +24,7 @@ CHUNK_CHARACTERS = 1024 * 1024
 class Enqueue:
     def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
-        self._insert, self._insert_many = statement(db.sql.insert), statement(db.sql.insert_many)
+        self._insert, self._insert_many = insert_statement(db.sql.insert), insert_statement(db.sql.insert_many)
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         """Insert one job, or return the one that holds its key."""
@@ -75,8 +74,8 @@ class Enqueue:
     def insert_combined(self, connection: Connection, jobs: list[NewJob]) -> list[Inserted]:
         """Insert jobs without keys and links with one statement."""
         now = self._clock.now()
-        flat = [value for job in jobs for value in values(job, now, self._db.actor)]
-        multi_row = f"{self._insert}{f', {ROW}' * (len(jobs) - 1)} RETURNING id"
+        flat = [value for job in jobs for value in new_job_values(job, now, self._db.actor)]
+        multi_row = f"{self._insert}{f', {NEW_JOB_ROW}' * (len(jobs) - 1)} RETURNING id"
         # RETURNING gives rows in any order.
         ids = sorted(row[0] for row in connection.execute(multi_row, flat).fetchall())
         return [Inserted(job_id, now) for job_id in ids]
@@ -121,7 +120,7 @@ class Enqueue:
         return self._db.run_in_this_thread(work)
 
     def _insert_all(self, connection: Connection, like: NewJob, chunks: "Iterable[_Chunk]") -> list[int]:
-        _, *shared = values(like, self._clock.now(), self._db.actor)
+        _, *shared = new_job_values(like, self._clock.now(), self._db.actor)
         if like.links is not None:
             self._workflows.require_open_batch(connection, like.links)
         ids: list[int] = []

@@ -8,8 +8,7 @@ from ..model.workflow import Blocker, JobDetails
 from .claim import START, WINDOW_STEPS, read_pairs
 from .database import Connection, SharedDatabase
 from .read import get_record
-from .rows import integer, record
-from .statements import as_json
+from .statements import as_json, integer, record
 from .workflow import MAX_SCANNED
 
 MAX_INDIRECT_BLOCKERS = 10

@@ -20,8 +20,7 @@ from . import listing_plan
 from .database import Connection, Result, SharedDatabase
 from .listing_plan import AccessPath, IdRange, JobIndexes, ListPlanner
 from .read import job_columns
-from .rows import record
-from .statements import Statements, as_json
+from .statements import Statements, as_json, record
 from .statistics import ZONE_IDS, Statistics
 
 SHORT_SCAN = 1_000  # jobs, before an index is chosen

@@ -6,22 +6,19 @@ from random import Random
 
 from ..errors import StoreError
 from ..model.stats import Storage
-from .blob_store import CheckedBlobs
+from .blobs import Blobs, CheckedBlobs
 from .claim import Claim
 from .database import DamageGuard, SharedDatabase
 from .enqueue import Enqueue
 from .explain import Explain
 from .failures import Failures
 from .listing import Listing
-from .offload import Blobs
-from .operate import Operate
-from .operations import BulkOperations
+from .operate import BulkOperations, Operate
 from .protocol import Store
 from .prune import Prune
 from .read import ReadJobs
 from .schedules import StoredSchedules
-from .settle import Settle
-from .settle_and_claim import SettleAndClaim
+from .settle import Settle, SettleAndClaim
 from .statistics import Statistics, StoredStatistics
 from .waiters import Waiters
 from .workers import PruneRunLock, Workers

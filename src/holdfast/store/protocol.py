@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
-    from .operations import BulkOperations
+    from .operate import BulkOperations
     from .prune import Prune
     from .waiters import Waiters
 

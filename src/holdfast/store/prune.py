@@ -43,8 +43,7 @@ from ..model.pruning import (
 )
 from ..retention import FINISHED, Expiry, Position
 from .database import SharedDatabase
-from .rows import decoded, record
-from .statements import Statements, as_json
+from .statements import Statements, as_json, decoded, record
 
 T = TypeVar("T")
 CHUNK_ROWS = 1000

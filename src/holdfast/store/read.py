@@ -10,8 +10,7 @@ from ..clock import SECOND
 from ..model.job import JobRecord, TimelineEntry
 from ..model.stats import EventRecord
 from .database import Connection, Dialect, SharedDatabase
-from .rows import decoded, record
-from .statements import as_json
+from .statements import as_json, decoded, record
 from .waiters import Awaited, Happened
 
 MAX_WAIT_SECONDS = 1.0

@@ -11,12 +11,11 @@ from ..blobs import PLACEHOLDER
 from ..errors import InvalidInput
 from ..model.job import Inserted
 from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
+from .blobs import Blobs
 from .database import Connection, DamageGuard, SharedDatabase
 from .enqueue import Enqueue
-from .offload import Blobs
 from .protocol import ScheduleAction
-from .rows import fitting, integer
-from .statements import as_json
+from .statements import as_json, fitting, integer
 
 FIRES_KEPT = 1000  # per schedule, to recognise occurrences that have fired
 EVENTS: dict[ScheduleAction, str] = {"remove": "removed", "pause": "paused", "resume": "resumed"}

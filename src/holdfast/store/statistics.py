@@ -16,8 +16,7 @@ from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
 from ..model.stats import Count, Counts, EventRecord, FailureRecord, MinuteRecord, Pause, Storage, Totals, WaitingJob
 from .database import Connection, DamageGuard, SharedDatabase
 from .read import EVENT_COLUMNS, event_record
-from .rows import integer, record, text
-from .statements import Statements, as_json
+from .statements import Statements, as_json, integer, record, text
 
 T = TypeVar("T")
 FOLD_EVENTS = 5_000  # per step: they fit into the cache of a reading connection

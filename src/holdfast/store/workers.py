@@ -12,8 +12,7 @@ from ..retention import from_json as retention_from_json
 from ..text import plural
 from .database import Connection, SharedDatabase
 from .process_locks import ProcessLocks, Slot
-from .rows import decoded, integer, record
-from .statements import Statements, as_json
+from .statements import Statements, as_json, decoded, integer, record
 from .workflow import Workflows
 
 log = logging.getLogger("holdfast.worker")

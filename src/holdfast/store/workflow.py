@@ -16,13 +16,11 @@ from ..errors import BatchEnded, BatchNotFound, CircularWait, InvalidInput, JobN
 from ..failure import shorten
 from ..model.job import STATUSES, Cursor, Inserted, JobRecord, Links, NewJob
 from ..model.workflow import BatchRecord, BatchState, Blocker, Blockers, Deletion, WaitingJobs
+from .blobs import Blobs
 from .database import Connection, SharedDatabase
-from .job_columns import statement, values
-from .offload import Blobs
 from .process_locks import BlockLock, Slot
 from .read import get_record, job_columns
-from .rows import record
-from .statements import as_json
+from .statements import as_json, insert_statement, new_job_values, record
 from .statistics import Statistics
 
 log = logging.getLogger("holdfast.worker")
@@ -50,7 +48,7 @@ class Workflows:
     def __init__(self, db: SharedDatabase, blobs: Blobs, statistics: Statistics) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self._blobs, self._statistics = blobs, statistics
-        self._insert, self._insert_keyed = statement(db.sql.insert), statement(db.sql.insert_keyed)
+        self._insert, self._insert_keyed = insert_statement(db.sql.insert), insert_statement(db.sql.insert_keyed)
         self._inserted_id = db.dialect.inserted_id
         self._columns = job_columns(db.dialect)
         self.block_lock = BlockLock(db.locks)
@@ -308,7 +306,7 @@ class Workflows:
             self.require_open_batch(connection, links)
         if job.args_blob is not None:
             self._blobs.require_blob(connection, job.args_blob)
-        result = connection.execute(statement, values(job, now, self._db.actor))
+        result = connection.execute(statement, new_job_values(job, now, self._db.actor))
         if result.rowcount == 0:
             return None
         job_id = self._inserted_id(result)

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 from ...blobs import BlobStore
 from ...clock import Clock
 from ...model.stats import Storage
-from ..blob_store import CheckedBlobs
+from ..blobs import CheckedBlobs
 from ..parts import Parts
 from ..transaction_owner import Owner
 from .database import PostgresDatabase, PostgresOptions

@@ -31,10 +31,9 @@ from ...model.diagnosis import (
     SkipReason,
 )
 from ...model.stats import WaitingJob
-from ..blob_store import CheckedBlobs
+from ..blobs import CheckedBlobs
 from ..process_locks import Slot
-from ..rows import record
-from ..statements import Statements, as_json
+from ..statements import Statements, as_json, record
 from ..statistics import LONGEST_READY, NO_LIMIT, Statistics, StatisticsReader
 from ..workers import present_workers
 from .constraints import broken_rows
@@ -210,7 +209,7 @@ class DiagnosisReader:
         )
 
     def _blob_references(self, deep: bool) -> BlobReferences:
-        from ..offload import check_blobs
+        from ..blobs import check_blobs
 
         store = self._meta("blob_store")
         if store is None:
@@ -308,7 +307,7 @@ class OfflineDatabase:
         self._sql = Statements(SQL, prefix)
 
     def diagnose(self, min_free_bytes: int, deep: bool = False) -> Diagnosis:
-        from ..blob_store import FileBlobs
+        from ..blobs import FileBlobs
 
         diagnosis = _new_diagnosis(
             self.path, self._prefix, min_free_bytes, self._clock, deep, LockObserver(self.path)

@@ -11,8 +11,7 @@ from ...clock import Clock, SystemClock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew, SchemaUnsupported
 from ...model.diagnosis import Schema, SchemaDifference
 from ...text import clean
-from ..rows import text
-from ..statements import Statements, with_prefix
+from ..statements import Statements, text, with_prefix
 from .engine.errors import BusyRetry, is_busy
 
 DEFAULT_PREFIX = "holdfast_"

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ..blob_store import CheckedBlobs, FileBlobs
+from ..blobs import CheckedBlobs, FileBlobs
 from ..parts import Parts
 from ..protocol import StatementObserver
 from ..transaction_owner import Owner

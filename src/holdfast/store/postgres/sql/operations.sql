@@ -1,4 +1,4 @@
--- Bulk operations: see store/operations.py.
+-- Bulk operations: see store/operate.py.
 
 -- name: add_operation
 INSERT INTO {p}operations (action, criteria, actor, reason, delay, attempts, matched, matched_all, until,
