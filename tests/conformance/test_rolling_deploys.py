@@ -98,7 +98,7 @@ def test_what_a_worker_cannot_remember_waits_for_everyone(
     app: Holdfast, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker remembers a bounded number of jobs that it cannot read. The others are scheduled for later."""
-    monkeypatch.setattr("holdfast.worker.claiming.MAX_SKIPPED", 2)
+    monkeypatch.setattr("holdfast.worker.dispatcher.MAX_SKIPPED", 2)
     charge = with_old_code(app)
     for _ in range(5):
         sql("INSERT INTO holdfast_jobs (task, args) VALUES ('charge', ?)", (NEW_PAYLOAD,))

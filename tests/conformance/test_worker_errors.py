@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.clock import boot_ns
 from holdfast.errors import DiskFull
-from holdfast.worker.claiming import RunTimes
+from holdfast.worker.dispatcher import RunTimes
 from holdfast.worker.executor import Executor
 from holdfast.worker.thread_pool import ThreadPool
 from support.running_worker import RunningWorker, drain, eventually, outcomes

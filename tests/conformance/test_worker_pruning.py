@@ -9,8 +9,9 @@ import pytest
 from holdfast import Holdfast, Retention, Rule
 from holdfast.model.pruning import DeleteJobs
 from holdfast.testing import FakeClock
-from holdfast.upkeep import background, throttle
-from holdfast.upkeep.background import BackgroundPruner
+from holdfast.upkeep import prune as pruning
+from holdfast.upkeep import throttle
+from holdfast.upkeep.prune import BackgroundPruner
 from support.finished_jobs import DAY, Ended
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually
 
@@ -51,7 +52,7 @@ def test_a_worker_writes_nothing_if_nothing_has_expired(app: Holdfast, ended: En
 def test_a_worker_prunes_at_intervals(
     app: Holdfast, clock: FakeClock, ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background.BackgroundPruner.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(pruning.BackgroundPruner.__init__, "__defaults__", (0.02,))
     with RunningWorker(app):
         for days in range(1, 4):
             ended.job("succeeded")

@@ -52,7 +52,7 @@ def test_queues_are_served_in_the_listed_order(app: Holdfast, order: list[str]) 
 
 
 def test_queues_are_served_in_proportion_to_their_weights(open_app: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.claiming.PREFETCH_SECONDS", 0)  # so that each job is claimed alone
+    monkeypatch.setattr("holdfast.worker.dispatcher.PREFETCH_SECONDS", 0)  # so that each job is claimed alone
     app, seen = open_app(random=Random(7)), []
 
     @app.task

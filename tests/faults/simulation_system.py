@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import holdfast
-from holdfast.store import fork, process_locks
+from holdfast.store import processes
 from holdfast.store.sqlite.engine import self_wait, watcher, worker_locks
 from holdfast.store.sqlite.engine.transaction import LentConnection
 from holdfast.worker import worker as worker_module
@@ -41,13 +41,13 @@ def running(machine: Machine) -> Iterator[None]:
     Machine.now_running = machine
     _load_all()
     replaced = list(_replace(_replacements(machine)))
-    registered = set(fork._owners)
+    registered = set(processes._owners)
     try:
         yield
     finally:
         # Killed processes leave their databases in use for ever: a real fork would wait for each of them.
-        for owner in set(fork._owners) - registered:
-            fork._owners.discard(owner)
+        for owner in set(processes._owners) - registered:
+            processes._owners.discard(owner)
         try:
             machine.end()
         finally:
@@ -339,24 +339,24 @@ class LockFile:
     def __init__(self, machine: Machine, process: Process) -> None:
         self._machine, self._process = machine, process
 
-    def acquire(self) -> process_locks.Slot:
+    def acquire(self) -> processes.Slot:
         self._machine.pause()
         slot = self._machine.random.getrandbits(60)
         self._process.slots.add(slot)
-        return process_locks.Slot(slot, 1)
+        return processes.Slot(slot, 1)
 
-    def release(self, slot: process_locks.Slot) -> None:
+    def release(self, slot: processes.Slot) -> None:
         self._process.slots.discard(slot.number)
         self._machine.report_change(lock_file_closed=True)
 
-    def is_free(self, slot: process_locks.Slot) -> bool:
+    def is_free(self, slot: processes.Slot) -> bool:
         self._machine.pause()
         return slot.number < 0 or not self._machine.holds(slot.number)
 
-    def is_current(self, slot: process_locks.Slot) -> bool:
+    def is_current(self, slot: processes.Slot) -> bool:
         return True
 
-    def move_to_current_file(self, slot: process_locks.Slot) -> process_locks.Slot:
+    def move_to_current_file(self, slot: processes.Slot) -> processes.Slot:
         return slot
 
 
@@ -443,7 +443,7 @@ def _replacements(machine: Machine) -> list[tuple[Any, Any]]:
         (worker_module.WakeUp, lambda: WakeUp(machine)),
         (watcher.FileMonitor, lambda: FileMonitor(machine)),
         (worker_locks.lock_file, lock_file),
-        (process_locks.is_stopped, is_stopped),
+        (processes.is_stopped, is_stopped),
         # These read /proc/locks, where all simulated processes are one.
         (self_wait.self_wait, lambda path: None),
         (self_wait.is_held_by_this_process, lambda path: False),

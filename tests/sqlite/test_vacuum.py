@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
-from holdfast.store.sqlite import file
+from holdfast.store.sqlite import store as sqlite_store
 from holdfast.store.sqlite.engine import checkpoint, file_users, files
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
@@ -74,7 +74,7 @@ def test_other_processes_can_write_between_the_steps_of_a_vacuum(
     del full
     app.prune()
     moments = itertools.count()
-    monkeypatch.setattr(file, "perf_counter", lambda: next(moments) / 1_000_000)
+    monkeypatch.setattr(sqlite_store, "perf_counter", lambda: next(moments) / 1_000_000)
     monkeypatch.setattr(vacuum, "LOCK_SECONDS", 50 / 1_000_000)
     inbox = app.queue("inbox")
     seen: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ def test_a_full_vacuum_is_refused_without_free_space(
 def test_an_interrupted_full_vacuum_changes_nothing(
     app: Holdfast, full: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "VACUUM_STEPS", 100)
+    monkeypatch.setattr(sqlite_store, "VACUUM_STEPS", 100)
     app.prune()
 
     def stop(*_: int) -> None:

@@ -9,7 +9,7 @@ from .statements import Statements
 
 if TYPE_CHECKING:
     from ..clock import Clock
-    from .process_locks import ProcessLocks
+    from .processes import ProcessLocks
 
 P = ParamSpec("P")
 T = TypeVar("T")

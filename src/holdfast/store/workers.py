@@ -11,7 +11,7 @@ from ..model.worker import WorkerLimits, WorkerRecord, WorkerStatus
 from ..retention import from_json as retention_from_json
 from ..text import plural
 from .database import Connection, SharedDatabase
-from .process_locks import ProcessLocks, Slot
+from .processes import ProcessLocks, Slot
 from .statements import Statements, as_json, decoded, integer, record
 from .workflow import Workflows
 

@@ -18,7 +18,7 @@ from ..model.job import STATUSES, Cursor, Inserted, JobRecord, Links, NewJob
 from ..model.workflow import BatchRecord, BatchState, Blocker, Blockers, Deletion, WaitingJobs
 from .blobs import Blobs
 from .database import Connection, SharedDatabase
-from .process_locks import BlockLock, Slot
+from .processes import BlockLock, Slot
 from .read import get_record, job_columns
 from .statements import as_json, insert_statement, new_job_values, record
 from .statistics import Statistics

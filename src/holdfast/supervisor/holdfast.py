@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
     from ..web.auth import Authenticator, Users
-    from ..worker.claiming import Queues
+    from ..worker.dispatcher import Queues
     from ..worker.worker import Worker
 
 
@@ -194,8 +194,8 @@ class Holdfast(App):
         from multiprocessing import current_process
 
         from ..retention import to_json
-        from ..upkeep.background import BackgroundPruner
-        from ..worker.claiming import parse_queues
+        from ..upkeep.prune import BackgroundPruner
+        from ..worker.dispatcher import parse_queues
         from ..worker.housekeeping import FailureReporter
         from ..worker.scheduler import Scheduler
         from ..worker.worker import Worker, WorkerOptions, WorkerParts

@@ -2,9 +2,8 @@
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .crash import CrashPoint, crash_at_every_point, crash_point
-from .drain import Drained, drain
+from .drain import Drained, FakeClock, Ran, drain
 from .inline import inline
-from .runner import FakeClock, Ran
 from .temporary import on_connection, on_temporary_database
 
 __all__ = [

@@ -19,8 +19,7 @@ from .. import validate
 from ..app import App
 from ..errors import InvalidInput
 from ..store.protocol import StatementKind
-from .drain import drain
-from .runner import FakeClock
+from .drain import FakeClock, drain
 from .temporary import on_database
 
 DATABASE_FILES = ("", "-wal", "-shm", "-workers")

@@ -13,7 +13,7 @@ from ..app import App
 from ..errors import InvalidInput
 from ..model.job import TERMINAL, ClaimRequest, Sweep
 from ..worker.housekeeping import FailureReporter
-from .runner import Ran, lease_of, never_idle, raise_first_error, run_claimed
+from .drain import Ran, lease_of, never_idle, raise_first_error, run_claimed
 
 T = TypeVar("T")
 MAX_DEPTH = 10  # of jobs that run inside each other

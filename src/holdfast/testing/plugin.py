@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..supervisor import Holdfast
-    from .runner import FakeClock
+    from .drain import FakeClock
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def holdfast_clock() -> FakeClock:
     """The clock of the fixture `holdfast_app`. It moves only when the test, or `drain`, moves it."""
-    from .runner import FakeClock
+    from .drain import FakeClock
 
     return FakeClock()
 

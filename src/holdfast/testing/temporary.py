@@ -15,8 +15,7 @@ from ..app import App
 from ..clock import Clock
 from ..errors import InvalidInput
 from ..store.protocol import StatementObserver
-from .drain import store_declared
-from .runner import FakeClock
+from .drain import FakeClock, store_declared
 
 A = TypeVar("A", bound=App)
 

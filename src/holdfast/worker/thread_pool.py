@@ -13,8 +13,7 @@ from time import monotonic
 from ..model.job import Settlement, Sweep
 from ..store.protocol import Store
 from .attempt import Attempt
-from .claiming import RunTimes
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, RunTimes
 
 MAX_UNSETTLED_NS = 25_000_000
 MAX_WAIT_SECONDS = 1.0

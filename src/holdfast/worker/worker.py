@@ -29,8 +29,7 @@ from ..model.worker import WorkerLimits, WorkerRecord
 from ..store.protocol import Store
 from ..text import plural
 from .attempt import Attempt, Handler, Middleware
-from .claiming import ClaimPlanner, RunTimes, ServedQueue, SkippedJobs
-from .dispatcher import Dispatcher
+from .dispatcher import ClaimPlanner, Dispatcher, RunTimes, ServedQueue, SkippedJobs
 from .event_loop import EventLoop
 from .executor import Executor
 from .housekeeping import MAX_STUCK, MAX_SWEPT, SLOW_NS, FailureReporter, Housekeeping

@@ -11,7 +11,7 @@ import os
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from ..process_locks import Slot, state_of_process
+from ..processes import Slot, state_of_process
 
 if TYPE_CHECKING:
     from ...model.worker import WorkerState

@@ -20,10 +20,15 @@ from msgspec import Struct
 from ...blobs import BlobStore
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, StoreError, TransactionError
-from ..connections import CallerConnection, caller_connection
-from ..fork import leak, register_forkable
+from ..processes import leak, register_forkable
 from ..statements import Statements, as_json
-from ..transaction_owner import Owner, another_coroutine_has_one, would_wait_for_itself
+from ..transactions import (
+    CallerConnection,
+    Owner,
+    another_coroutine_has_one,
+    caller_connection,
+    would_wait_for_itself,
+)
 from .advisory_locks import AdvisoryLocks
 from .connection import Driver, Handle, connect, in_transaction, rollback, target
 from .errors import is_lost, is_retryable, translate

@@ -9,7 +9,7 @@ from ...clock import Clock
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs
 from ..parts import Parts
-from ..transaction_owner import Owner
+from ..transactions import Owner
 from .database import PostgresDatabase, PostgresOptions
 from .table_blobs import TableBlobs
 from .tables import Tables

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import pq
 
 from ...errors import InvalidInput, TransactionError, UsedAfterFork
-from ..connections import CallerConnection
+from ..transactions import CallerConnection
 from .connection import Driver, Handle, in_transaction
 
 T = TypeVar("T")

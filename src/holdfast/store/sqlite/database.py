@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
-from ..connections import caller_connection
-from ..fork import register_forkable
+from ..processes import register_forkable
 from ..statements import Statements
+from ..transactions import caller_connection
 from .engine.borrowed import BorrowedEngine
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS

@@ -32,7 +32,7 @@ from ...model.diagnosis import (
 )
 from ...model.stats import WaitingJob
 from ..blobs import CheckedBlobs
-from ..process_locks import Slot
+from ..processes import Slot
 from ..statements import Statements, as_json, record
 from ..statistics import LONGEST_READY, NO_LIMIT, Statistics, StatisticsReader
 from ..workers import present_workers

@@ -15,8 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from ....clock import Clock
 from ....errors import ForeignConnection, TransactionError
-from ...connections import CallerConnection
-from ...transaction_owner import would_wait_for_itself
+from ...transactions import CallerConnection, would_wait_for_itself
 from ..migrate import Migrations
 from .connection import require_usable_sqlite
 from .engine import Options

@@ -14,10 +14,10 @@ from msgspec import Struct
 from ....blobs import LARGE_BYTES, BlobStore
 from ....clock import Clock
 from ....errors import CorruptDatabase, StoreClosed, StoreError, TransactionError
-from ...connections import CallerConnection
-from ...fork import leak
+from ...processes import leak
 from ...protocol import StatementObserver
 from ...statements import Statements
+from ...transactions import CallerConnection
 from ..migrate import Migrations
 from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
 from .connection import (

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from ....errors import TransactionError
-from ...fork import register_forkable
+from ...processes import register_forkable
 from .connection import OwnConnection
 from .file_users import WRITE_LOCK, locks_on
 from .transaction import is_same_file, main_file

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from ....errors import ForeignConnection, TransactionError, UsedAfterFork
-from ...connections import CallerConnection, caller_connection, not_a_connection
+from ...transactions import CallerConnection, caller_connection, not_a_connection
 from .checkpoint import MAX_WAL_BYTES
 from .connection import READ_TEXT, ObservedConnection, ObservedCursor
 from .errors import BusyRetry, translate

@@ -18,7 +18,7 @@ from pathlib import Path
 from ....errors import CannotOpen
 from ....model.worker import WorkerState
 from ...private_files import as_store_error, open_or_create
-from ...process_locks import Slot, state_of_process
+from ...processes import Slot, state_of_process
 
 HIGHEST_SLOT = 2**62
 

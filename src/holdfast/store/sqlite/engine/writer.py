@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, TransactionError
 from ...database import Combinable
-from ...transaction_owner import Owner, another_coroutine_has_one, would_wait_for_itself
+from ...transactions import Owner, another_coroutine_has_one, would_wait_for_itself
 from .checkpoint import Checkpointer
 from .errors import SQLITE_ERRORS, BusyRetry, file_replaced, is_busy, is_failed_flush, translate
 from .failed_flush import FailedFlush

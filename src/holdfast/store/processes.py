@@ -1,9 +1,18 @@
-"""Locks that a process holds while it lives, by which other processes see that it does."""
+"""What a store needs to know about processes: locks by which others see that one lives, and what to do before a fork.
+
+SQLite keeps the locks of a process in memory, and a fork copies that memory: connections that the child opens later
+would rely on locks that the child does not hold. So every owner closes its connections before a fork. If it cannot,
+the child never uses or closes them.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import socket
 import threading
+import weakref
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -95,3 +104,49 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
+
+
+class Forkable(Protocol):
+    def around_fork(self) -> AbstractContextManager[None]:
+        """Enter before a fork, leave after it in the parent. The child never leaves it."""
+        ...
+
+    def after_fork_in_child(self) -> None:
+        """Drop everything that belongs to the parent."""
+        ...
+
+
+_owners: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_entered: list[ExitStack] = []
+_leaked: list[object] = []
+
+
+def register_forkable(owner: Forkable) -> None:
+    _owners.add(owner)
+
+
+def leak(thing: object) -> None:
+    """Keep an object from ever being finalised, even at interpreter exit."""
+    _leaked.append(thing)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _before() -> None:
+    stack = ExitStack()
+    for owner in list(_owners):
+        stack.enter_context(owner.around_fork())
+    _entered.append(stack)
+
+
+def _in_parent() -> None:
+    _entered.pop().close()
+
+
+def _in_child() -> None:
+    leak(_entered.pop())  # what it would release belongs to the parent
+    for owner in list(_owners):
+        owner.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
