@@ -40,7 +40,6 @@ PURE = [
     "blobs",
     "fold",
     "lazy",
-    "serialize",
 ]
 SIBLINGS = ["app", "worker", "upkeep", "observe"]
 # From the bottom up. A part may import its own layer's pure modules and whatever lies below, never above.

@@ -7,8 +7,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Batch, Holdfast
-from holdfast.cli.top.data import read_data
-from holdfast.cli.top.state import TopState
+from holdfast.cli.top.state import TopState, read_data
 from holdfast.cli.top.view import draw
 from support.running_worker import drain
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import Result
 
 from holdfast import Holdfast
+from holdfast.model.stats import Event
 from holdfast.observe import Observe
-from holdfast.observe.results import Event
 from holdfast.store.read import ReadJobs
 from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS, eventually

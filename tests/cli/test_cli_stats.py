@@ -14,7 +14,7 @@ from holdfast import Holdfast
 from holdfast.cli.output import percent, share_lines, short
 from holdfast.cli.top.terminal import Keys
 from holdfast.cli.top.view import bar, sparkline, window
-from holdfast.observe.results import TaskAttempts
+from holdfast.model.stats import TaskAttempts
 from holdfast.text import size
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain
 from support.transitions import fold_all

@@ -32,9 +32,10 @@ from holdfast.blobs import LARGE_BYTES
 from holdfast.cli.commands.worker import worker as worker_command
 from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.context import LastError
+from holdfast.model import stats
 from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
-from holdfast.observe import Observe, results
+from holdfast.observe import Observe
 from holdfast.retention import Retention, Rule
 from holdfast.store.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
@@ -51,13 +52,18 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 GENERATE = runpy.run_path(str(DOCS / "generate_reference.py"))
 WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
 
+OF_THE_STORE = {"WaitingJob", "FailureRecord", "MinuteRecord", "EventRecord", "Totals"}
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
 CLASSES += [Context, FakeClock, Drained, Ran, QueueOverview, Schedules, Schedule]
 CLASSES += [Chain, Chains, Batch, Batches, BatchProgress, Step, Group, CompletingTransaction, Explanation]
 CLASSES += [Worker, WorkerOptions, WorkerReport, WorkerInfo, LastError, Checkup, Finding]
 CLASSES += [
     Observe,
-    *(thing for thing in vars(results).values() if isinstance(thing, type) and thing.__module__ == results.__name__),
+    *(
+        thing
+        for name, thing in vars(stats).items()
+        if isinstance(thing, type) and thing.__module__ == stats.__name__ and name not in OF_THE_STORE
+    ),
 ]
 CLASSES += [Retention, Rule, PruneReport, VacuumReport]
 FOR_THE_PACKAGE_ITSELF = {"from_timeline", "from_status"}

@@ -99,6 +99,6 @@ def test_the_command_stats_crosses_at_most_eight_files(app: Holdfast, path: Path
     with statements.of_this_thread():
         result = CliRunner().invoke(main, ["stats", "--db", str(path)])
     assert result.exit_code == 0, result.output
-    reads = {stack for stack in statements.stacks if "observe/observe.py" in stack}
+    reads = {stack for stack in statements.stacks if "observe.py" in stack}
     assert reads
     assert max(map(len, reads)) <= 8, max(reads, key=len)

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from .. import validate
 from ..clock import as_datetime
 from ..errors import InvalidInput, OperationNotFound
-from ..model.job import Counted, Criteria, Page
-from ..model.operation import STATES_FOR, BulkAction, NewOperation, OperationRecord, OperationState
+from ..model.job import STATES_FOR, BulkAction, Counted, Criteria, NewOperation, OperationRecord, OperationState, Page
 from .jobs import Filters, criteria, page_by_id
 from .waiting import in_thread
 

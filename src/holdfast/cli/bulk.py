@@ -14,7 +14,7 @@ from .errors import Exit
 from .output import document, note, plural, say
 
 if TYPE_CHECKING:
-    from ..model.operation import BulkAction
+    from ..model.job import BulkAction
 
 MAX_SCANNED = 100_000  # jobs that a count looks at
 CHANGED = "another process changed it in the meantime"

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 import click
 import msgspec
 
-from ..serialize import to_data
-from ..text import clean, plural, span
+from ..text import clean, plural, span, to_data
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -1,4 +1,4 @@
-"""The values that move through Holdfast. Pure data: no I/O, no threads, no clock.
+"""The values of a job, from its enqueue to its end, and of bulk operations. Pure data: no I/O, no threads, no clock.
 
 States, and how a job moves between them:
 
@@ -8,6 +8,8 @@ States, and how a job moves between them:
                       retry, snooze,       │                  │ └─────▶ cancelled
                       release, recover     └──────────────────┘
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -224,7 +226,7 @@ class Claimed(Redacted, frozen=True, gc=False):
         return None if self.trace is None else self.trace.decode("utf-8", "replace")
 
     @property
-    def lease(self) -> "Lease":
+    def lease(self) -> Lease:
         return Lease(self.id, self.attempt, bool(self.history), self.queue if self.task is None else None)
 
 
@@ -413,3 +415,48 @@ class TimelineEntry(Struct, frozen=True):
     attempt: int
     actor: str | None
     detail: dict[str, Any]
+
+
+BulkAction = Literal["retry", "cancel", "run_now", "delete"]
+OperationState = Literal["running", "finished", "stopped", "failed"]
+STATES_FOR: dict[BulkAction, tuple[str, ...]] = {
+    "retry": ("failed", "cancelled"),
+    "cancel": ("blocked", "scheduled", "ready", "running"),
+    "run_now": ("scheduled",),
+    "delete": ("blocked", "scheduled", "ready", "succeeded", "failed", "cancelled"),
+}
+"""The states in which jobs can be changed so."""
+
+
+class NewOperation(Struct, frozen=True):
+    action: BulkAction
+    criteria: Criteria
+    actor: str
+    reason: str = ""
+    delay: int = 0  # of retried jobs, in microseconds
+    attempts: int | None = None  # of retried jobs; None: as many as at first
+    matched: int = 0
+    matched_all: bool = True
+
+
+class OperationRecord(Struct, frozen=True):
+    """An operation as it is stored. Times are microseconds."""
+
+    id: int
+    action: BulkAction
+    criteria: str  # JSON
+    actor: str
+    reason: str
+    delay: int
+    attempts: int | None
+    state: OperationState
+    matched: int
+    matched_all: bool
+    changed: int
+    position: int  # every job up to this id was looked at
+    until: int  # the newest job when it was added
+    runner: str | None
+    error: str | None
+    created_at: int
+    updated_at: int
+    finished_at: int | None

@@ -20,8 +20,7 @@ from ..blobs import PLACEHOLDER
 from ..clock import SECOND
 from ..errors import StoreError
 from ..failure import Failure
-from ..model.job import Criteria, Cursor
-from ..model.operation import NewOperation, OperationRecord
+from ..model.job import Criteria, Cursor, NewOperation, OperationRecord
 from .blobs import Blobs
 from .database import Connection, SharedDatabase
 from .listing import Listing, where

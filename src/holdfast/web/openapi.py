@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 
 from .. import __version__
-from ..serialize import SHAPES, Shape
+from ..text import SHAPES, Shape
 from .api import Endpoint
 
 Schema = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ..serialize import to_data
+from ..text import to_data
 from .api import Served
 
 TICK_SECONDS = 0.5

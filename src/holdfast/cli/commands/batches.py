@@ -8,7 +8,7 @@ import click
 from ...app.jobs import MAX_PAGE
 from ...app.workflows import Batch, BatchProgress
 from ...model.workflow import BatchState
-from ...serialize import to_data
+from ...text import to_data
 from ..bulk import confirm, print_result
 from ..options import (
     AuditOptions,

@@ -19,7 +19,7 @@ from ..options import DatabaseOption, complete_jobs, complete_queues, complete_t
 from ..output import Cell, json_lines, lines, note, utc_text
 
 if TYPE_CHECKING:
-    from ...observe.results import Event
+    from ...model.stats import Event
     from ...supervisor import Holdfast
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...serialize import to_data
+from ...text import to_data
 from ..options import DatabaseOption, complete_queues, complete_tasks, duration, example, read_options
 from ..output import Cell, Column, age, document, note, say, say_lines, table, task_cell
 
 if TYPE_CHECKING:
-    from ...observe.results import FailureInfo
+    from ...model.stats import FailureInfo
 
 
 COLUMNS = (

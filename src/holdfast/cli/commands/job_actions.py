@@ -10,8 +10,7 @@ import click
 from ...app.jobs import Filters
 from ...app.workflows import Chain
 from ...errors import HasWaitingJobs, InvalidPayload, JobNotFound, PartOfChain
-from ...model.job import Counted
-from ...model.operation import STATES_FOR
+from ...model.job import STATES_FOR, Counted
 from ...supervisor import Holdfast
 from ..bulk import CHANGED, Action, BulkOptions, BulkRun, check_selection, count, print_result
 from ..options import (

@@ -10,7 +10,7 @@ from ...app.job import Job
 from ...app.jobs import MAX_PAGE, Filters
 from ...errors import BlobError, BlobMissing, InvalidPayload
 from ...model.job import Page
-from ...serialize import to_data
+from ...text import to_data
 from ..options import DatabaseOption, cursor_text, example, filter_options, read_options
 from ..output import Cell, Column, Row, age, document, due, note, status_cell, table, task_cell
 

@@ -7,7 +7,7 @@ import click
 
 from ...app.jobs import MAX_PAGE
 from ...app.operations import Operation
-from ...serialize import to_data
+from ...text import to_data
 from ..bulk import print_result
 from ..options import AuditOptions, DatabaseOption, change_options, cursor_text, example, read_options
 from ..output import Cell, Column, Row, age, document, fields, note, plural, table, utc_text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...retention import FINISHED, Retention, Rule
-from ...serialize import to_data
+from ...text import to_data
 from ..bulk import confirm
 from ..options import (
     AuditOptions,

@@ -13,8 +13,8 @@ from ...app.jobs import HistoryEntry
 from ...app.relations import BlockerNode, Relations
 from ...clock import as_datetime
 from ...model.job import JobRecord
-from ...serialize import to_data
 from ...supervisor import Holdfast
+from ...text import to_data
 from ..options import DatabaseOption, complete_jobs, example, job_id, read_options
 from ..output import (
     Branch,

@@ -37,8 +37,16 @@ from .failures import failure_row
 from .worker import STATE_STYLES
 
 if TYPE_CHECKING:
-    from ...model.stats import Count, Storage
-    from ...observe.results import Latency, OldestJob, RetentionStatus, Snapshot, TaskAttempts, WorkerHealth
+    from ...model.stats import (
+        Count,
+        Latency,
+        OldestJob,
+        RetentionStatus,
+        Snapshot,
+        Storage,
+        TaskAttempts,
+        WorkerHealth,
+    )
     from ...supervisor import Holdfast
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...serialize import to_data
-from ...text import size
+from ...text import size, to_data
 from ..options import AuditOptions, DatabaseOption, change_options, duration, example
 from ..output import document, progress_bar, say
 

@@ -23,7 +23,7 @@ from ..options import (
 from ..output import Cell, Column, age, document, note, plural, table
 
 if TYPE_CHECKING:
-    from ...observe.results import WorkerHealth
+    from ...model.stats import WorkerHealth
     from ...supervisor.worker_command import Serve
 
 

@@ -18,8 +18,7 @@ from ..bulk import count, count_text
 from ..errors import Exit
 from ..options import AuditOptions, DatabaseOption, audit_options, complete_queues, database_options, example
 from ..output import Cell, clean, clean_lines, plural, utc_text
-from .data import TopData, read_data
-from .state import FAILURE_GONE, Item, PendingAction, TopState, failure_name
+from .state import FAILURE_GONE, Item, PendingAction, TopData, TopState, failure_name, read_data
 from .view import HELP, draw, page
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from .state import Item, TopState, failure_name
 
 if TYPE_CHECKING:
     from ...model.job import JobRecord
-    from .data import FailureLine, QueueLine, TopData
+    from .state import FailureLine, QueueLine, TopData
 
 
 Line = Sequence[Cell]

@@ -18,7 +18,7 @@ from ...app.workflows import Batches
 from ...errors import InvalidInput
 from ...model.stats import QueueOverview
 from ...observe import Observe
-from ...serialize import to_data
+from ...text import to_data
 from ...upkeep.doctor.check import Checkup
 from ...upkeep.vacuum import VacuumReport
 from ..auth import Identity, Role

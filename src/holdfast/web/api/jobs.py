@@ -14,7 +14,7 @@ from ...app.job import Job
 from ...app.jobs import Filters, HistoryEntry
 from ...errors import HoldfastError, InvalidInput
 from ...model.job import NAME_FIELDS
-from ...serialize import to_data
+from ...text import to_data
 from ..auth import Role, RoleNeeded
 from .call import (
     MAX_LISTED,

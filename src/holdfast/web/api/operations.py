@@ -7,9 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from ...app.operations import Operation
-from ...model.job import Counted
-from ...model.operation import BulkAction
-from ...serialize import to_data
+from ...model.job import BulkAction, Counted
+from ...text import to_data
 from ..auth import Role, RoleNeeded
 from .call import (
     HIDDEN,

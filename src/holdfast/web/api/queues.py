@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...errors import LeaseLost
 from ...model.stats import QueueOverview, QueueStats
-from ...serialize import to_data
+from ...text import to_data
 from ..auth import Role
 from .call import (
     Call,

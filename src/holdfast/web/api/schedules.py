@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...app.schedules import Schedule, ScheduleRun
 from ...app.workflows import BatchProgress
-from ...serialize import to_data
+from ...text import to_data
 from ..auth import Role
 from .call import (
     MAX_LISTED,

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from ...errors import InvalidInput
-from ...model.stats import Counts
-from ...observe.results import (
+from ...model.stats import (
+    Counts,
     Event,
     FailureInfo,
     Latency,
@@ -18,7 +18,7 @@ from ...observe.results import (
     ThroughputPoint,
     TimelinePoint,
 )
-from ...serialize import to_data
+from ...text import to_data
 from ..auth import Role
 from .call import (
     MAX_LISTED,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...model.stats import Storage
-from ...observe.results import (
+from ...model.stats import (
     RetentionStatus,
+    Storage,
     WorkerHealth,
 )
-from ...serialize import to_data
+from ...text import to_data
 from ...upkeep.doctor.check import Checkup
 from ...upkeep.vacuum import VacuumReport
 from ..auth import Role

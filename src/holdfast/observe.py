@@ -10,16 +10,13 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from .. import validate
-from ..clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
-from ..errors import InvalidInput
-from ..fold import ATTEMPT, ENQUEUED, MINUTE, RUN, UNTRIED, WAIT, percentile
-from ..model.job import Criteria
-from ..model.stats import Counts, Storage
-from ..model.worker import WorkerStatus
-from ..retention import AFTER_ALL, BEFORE_ALL, FINISHED, Retention, expiry, matching_limit
-from ..store.protocol import Store
-from .results import (
+from . import validate
+from .clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
+from .errors import InvalidInput
+from .fold import ATTEMPT, ENQUEUED, MINUTE, RUN, UNTRIED, WAIT, percentile
+from .model.job import Criteria
+from .model.stats import (
+    Counts,
     Event,
     FailureInfo,
     Latency,
@@ -27,11 +24,15 @@ from .results import (
     Percentiles,
     RetentionStatus,
     Snapshot,
+    Storage,
     TaskAttempts,
     ThroughputPoint,
     TimelinePoint,
     WorkerHealth,
 )
+from .model.worker import WorkerStatus
+from .retention import AFTER_ALL, BEFORE_ALL, FINISHED, Retention, expiry, matching_limit
+from .store.protocol import Store
 
 T = TypeVar("T", bound=Struct)
 Since = timedelta | datetime

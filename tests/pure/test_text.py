@@ -11,8 +11,8 @@ from msgspec import Struct
 
 import holdfast
 from holdfast import Holdfast
-from holdfast.observe.results import TaskAttempts, WorkerHealth
-from holdfast.serialize import SHAPES, to_data
+from holdfast.model.stats import TaskAttempts, WorkerHealth
+from holdfast.text import SHAPES, to_data
 
 AT = datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=1)))
 

@@ -1,5 +1,0 @@
-"""Statistics for operators: `app.observe`."""
-
-from .observe import Observe
-
-__all__ = ["Observe"]
