@@ -14,7 +14,7 @@ from holdfast import Holdfast, Message, Task
 from holdfast.errors import JobFailed, JobNotFound, NoResult, StoreClosed, WaitTimeout
 from holdfast.failure import Failure
 from holdfast.model.job import Claimed
-from holdfast.store.waiters import Waiter
+from holdfast.store.wake_up import Waiter
 from support.backend import Backend
 from support.running_worker import PATIENCE_SECONDS
 from support.transitions import fail, succeed

@@ -17,7 +17,7 @@ from holdfast import Holdfast
 from holdfast.errors import BlobError, DiskFull, ReadOnlyDatabase
 from holdfast.store import blobs as module
 from holdfast.store.blobs import FileBlobs
-from holdfast.store.sqlite.engine import files
+from holdfast.store.sqlite.engine import database_file
 from holdfast.testing import drain
 from support.blob_stores import blob_files, collect, large, orphaned
 from support.running_worker import drain as at_work
@@ -125,7 +125,7 @@ def test_large_payloads_count_for_the_free_space(open_app: Callable[..., Holdfas
         f_bavail, f_frsize = 20 * 1024, 1024
 
     app = open_app(min_free_bytes=16 * 1024 * 1024)
-    monkeypatch.setattr(files.os, "statvfs", lambda _: Usage)
+    monkeypatch.setattr(database_file.os, "statvfs", lambda _: Usage)
     app.queue("inbox").send(large(3 * 1024 * 1024))
     for send in (app.queue("inbox").send, lambda body: app.queue("inbox").send_many([body])):
         with pytest.raises(DiskFull, match="reserve"):
@@ -139,7 +139,7 @@ def test_a_result_may_use_the_reserve(open_app: Callable[..., Holdfast], monkeyp
 
     app = open_app()
     job = app.external("approval")
-    monkeypatch.setattr(files.os, "statvfs", lambda _: Usage)
+    monkeypatch.setattr(database_file.os, "statvfs", lambda _: Usage)
     assert app.jobs.complete(job.id, large()) is True
 
 

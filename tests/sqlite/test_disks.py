@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.errors import DiskFull, ReadOnlyDatabase, UnsupportedFileSystem
-from holdfast.store.sqlite.engine import files
+from holdfast.store.sqlite.engine import database_file
 from support.disks import Disk, fill, free, remount
 from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS
@@ -260,7 +260,7 @@ def test_missing_permissions_raise(
 def test_a_remote_file_system_is_refused_before_a_file_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int, name: str
 ) -> None:
-    monkeypatch.setattr(files, "file_system_type", lambda _: magic)
+    monkeypatch.setattr(database_file, "file_system_type", lambda _: magic)
     with told(UnsupportedFileSystem, name, "local disk"):
         Holdfast(tmp_path / "app.db")
     assert list(tmp_path.iterdir()) == []
@@ -270,12 +270,14 @@ def test_a_link_to_a_remote_file_system_is_refused_too(tmp_path: Path, monkeypat
     (tmp_path / "remote").mkdir()
     (tmp_path / "remote" / "app.db").touch()
     (tmp_path / "app.db").symlink_to(tmp_path / "remote" / "app.db")
-    monkeypatch.setattr(files, "file_system_type", lambda folder: 0x6969 if folder.name == "remote" else 0xEF53)
+    monkeypatch.setattr(
+        database_file, "file_system_type", lambda folder: 0x6969 if folder.name == "remote" else 0xEF53
+    )
     with told(UnsupportedFileSystem, "NFS"):
         Holdfast(tmp_path / "app.db")
 
 
 def test_the_type_of_a_real_file_system_is_found(disk: Disk) -> None:
-    assert files.file_system_type(disk("1m")) == 0x01021994
-    assert files.file_system_type(Path("/proc")) == 0x9FA0
-    assert files.file_system_type(Path("/no/such/folder")) == 0
+    assert database_file.file_system_type(disk("1m")) == 0x01021994
+    assert database_file.file_system_type(Path("/proc")) == 0x9FA0
+    assert database_file.file_system_type(Path("/no/such/folder")) == 0

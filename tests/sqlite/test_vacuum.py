@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
 from holdfast.store.sqlite import store as sqlite_store
-from holdfast.store.sqlite.engine import checkpoint, file_users, files
+from holdfast.store.sqlite.engine import checkpoint, database_file, file_users
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
 from holdfast.upkeep.doctor import checks_file
@@ -117,7 +117,7 @@ def test_a_full_vacuum_is_refused_without_free_space(
     class Usage:
         f_bavail, f_frsize = 100, 1024
 
-    monkeypatch.setattr(files.os, "statvfs", lambda _: Usage)
+    monkeypatch.setattr(database_file.os, "statvfs", lambda _: Usage)
     before = full.stat().st_size
     with pytest.raises(CannotVacuum, match="free space"):
         app.vacuum(full=True)

@@ -15,7 +15,7 @@ from .. import validate
 from ..clock import SECOND
 from ..errors import InvalidInput, TransactionError, WaitTimeout
 from ..store.protocol import Store
-from ..store.waiters import Subject
+from ..store.wake_up import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,8 @@ from ..model.stats import Storage
 from .blobs import Blobs, CheckedBlobs
 from .claim import Claim
 from .database import DamageGuard, SharedDatabase
-from .enqueue import Enqueue
+from .enqueue import Enqueue, Failures
 from .explain import Explain
-from .failures import Failures
 from .listing import Listing
 from .operate import BulkOperations, Operate
 from .protocol import Store
@@ -20,7 +19,7 @@ from .read import ReadJobs
 from .schedules import StoredSchedules
 from .settle import Settle, SettleAndClaim
 from .statistics import Statistics, StoredStatistics
-from .waiters import Waiters
+from .wake_up import Waiters
 from .workers import PruneRunLock, Workers
 from .workflow import Workflows
 

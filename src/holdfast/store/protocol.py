@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
     from .operate import BulkOperations
     from .prune import Prune
-    from .waiters import Waiters
+    from .wake_up import Waiters
 
 
 StatementKind = Literal["read", "write", "setting"]

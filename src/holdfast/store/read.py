@@ -11,7 +11,7 @@ from ..model.job import JobRecord, TimelineEntry
 from ..model.stats import EventRecord
 from .database import Connection, Dialect, SharedDatabase
 from .statements import as_json, decoded, record
-from .waiters import Awaited, Happened
+from .wake_up import Awaited, Happened
 
 MAX_WAIT_SECONDS = 1.0
 EVENT_COLUMNS = (

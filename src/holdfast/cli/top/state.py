@@ -1,4 +1,4 @@
-"""The state of `holdfast top`: the data that it shows, the selection, filter and open question, and what keys change."""
+"""The state of `holdfast top`: its data, the selection, filter and open question, and how keys change them."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ from ..workers import present_workers
 from .constraints import broken_rows
 from .database import Database
 from .engine.connection import READ_TEXT, READER_CACHE_KIB, require_usable_sqlite
+from .engine.database_file import blob_folder, database_path, require_file
 from .engine.errors import SQLITE_ERRORS, code_of, is_busy, translate
 from .engine.file_users import LockObserver, has_log, read_file_environment, users_of
-from .engine.files import blob_folder, database_path, require_file
 from .engine.worker_locks import FileLocks
 from .migrate import Migrations, compare, expected
 

@@ -22,8 +22,8 @@ from .constraints import DamagedJobs
 from .database import Database
 from .diagnose import TABLES_OF_JOBS, Diagnostics, Repairs
 from .engine.checkpoint import file_size
+from .engine.database_file import blob_folder, database_path, require_space_for_vacuum
 from .engine.engine import Options
-from .engine.files import blob_folder, database_path, require_space_for_vacuum
 from .migrate import DEFAULT_PREFIX
 
 

@@ -18,9 +18,9 @@ from ....errors import ForeignConnection, TransactionError
 from ...transactions import CallerConnection, would_wait_for_itself
 from ..migrate import Migrations
 from .connection import require_usable_sqlite
+from .database_file import FreeSpace
 from .engine import Options
 from .errors import SQLITE_ERRORS, BusyRetry, translate
-from .files import FreeSpace
 from .transaction import K, Transaction, begin, in_savepoint, plain_rows, require_connection
 
 T = TypeVar("T")

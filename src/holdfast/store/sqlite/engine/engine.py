@@ -30,10 +30,10 @@ from .connection import (
     require_usable_sqlite,
     use_wal,
 )
+from .database_file import FreeSpace, OpenFiles, prepare_file
 from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
 from .file_users import LogAlarm
-from .files import FreeSpace, OpenFiles, prepare_file
 from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (
     K,

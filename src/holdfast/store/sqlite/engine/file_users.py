@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
 from .checkpoint import MAX_WAL_BYTES, file_size
+from .database_file import UNSAFE_FILE_SYSTEMS, file_system_type
 from .failed_flush import mark_path
-from .files import UNSAFE_FILE_SYSTEMS, file_system_type
 
 T = TypeVar("T")
 FILE_SYSTEMS = {

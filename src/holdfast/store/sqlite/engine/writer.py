@@ -18,9 +18,9 @@ from ....errors import CorruptDatabase, StoreBusy, StoreClosed, StoreError, Tran
 from ...database import Combinable
 from ...transactions import Owner, another_coroutine_has_one, would_wait_for_itself
 from .checkpoint import Checkpointer
+from .database_file import OpenFiles
 from .errors import SQLITE_ERRORS, BusyRetry, file_replaced, is_busy, is_failed_flush, translate
 from .failed_flush import FailedFlush
-from .files import OpenFiles
 from .group_commit import CommitQueue, QueueEntry
 
 T = TypeVar("T")

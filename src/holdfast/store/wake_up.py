@@ -1,4 +1,4 @@
-"""Waiting for messages, jobs, chains and batches: one thread of the process looks for all that wait.
+"""Wake threads that wait for messages, jobs, chains and batches: one thread of the process looks for all that wait.
 
 A commit may concern any of them, and most commits concern none. So the waiters do not ask the database themselves:
 one of the waiting threads leads. It sleeps until any process commits or a job is due, asks with one query what has
@@ -20,6 +20,7 @@ from ..errors import HoldfastError
 
 if TYPE_CHECKING:
     from .protocol import Store
+
 
 Kind = Literal["queue", "job", "chain", "batch"]
 Subject = tuple[Kind, str | int]
