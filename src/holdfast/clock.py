@@ -4,7 +4,11 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T", bound=Struct)
 
 SECOND = 1_000_000
 """Microseconds in a second: all stored times are integer microseconds."""
@@ -69,6 +73,16 @@ def as_datetime(microseconds: int) -> datetime:
         return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:  # stored by hand, outside the calendar
         return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def with_times(kind: type[T], record: Struct, **fields: Any) -> T:
+    """Make a result of a stored record: the same fields, with times as datetimes, and the given ones."""
+    for name in kind.__struct_fields__:
+        if name not in fields:
+            value = getattr(record, name)
+            is_time = name == "at" or name.endswith(("_at", "_seen"))
+            fields[name] = as_datetime(value) if is_time and value is not None else value
+    return kind(**fields)
 
 
 def with_datetimes(detail: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import zip_longest
-from typing import Any, TypeVar
-
-from msgspec import Struct
+from typing import Any
 
 from . import validate
-from .clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes
+from .clock import SECOND, Clock, as_datetime, as_microseconds, with_datetimes, with_times
 from .errors import InvalidInput
 from .fold import ATTEMPT, ENQUEUED, MINUTE, RUN, UNTRIED, WAIT, percentile
 from .model.job import Criteria
@@ -34,7 +32,6 @@ from .model.worker import WorkerStatus
 from .retention import AFTER_ALL, BEFORE_ALL, FINISHED, Retention, expiry, matching_limit
 from .store.protocol import Store
 
-T = TypeVar("T", bound=Struct)
 Since = timedelta | datetime
 Rollup = dict[tuple[str, str | None], dict[str, Counter[int]]]  # counts by bucket, by queue and task, by measure
 MAX_INTEGER = 2**63 - 1
@@ -131,7 +128,7 @@ class Observe:
         found = store.statistics.failures(begin, limit, *names, (first, step) if count else None)
         begins = range(first // step * step, last + 1, step)[-count:] if count else ()
         return [
-            _result(
+            with_times(
                 FailureInfo,
                 one,
                 traceback=traceback(one.fingerprint),
@@ -216,7 +213,7 @@ class Observe:
     def _events(self, limit: int, job: int | None, **place: int | None) -> list[Event]:
         job_id = None if job is None else _integer(job, "job")
         records = self._store.statistics.events(min(_integer(limit, "limit"), MAX_EVENTS), job_id=job_id, **place)
-        return [_result(Event, one, detail=with_datetimes(one.detail)) for one in records]
+        return [with_times(Event, one, detail=with_datetimes(one.detail)) for one in records]
 
     def _oldest(self, limit: int, workers: list[WorkerHealth]) -> list[OldestJob]:
         store, now = self._store, self._clock.now()
@@ -281,19 +278,9 @@ def _name(value: object, kind: str) -> str | None:
 # --- results ---
 
 
-def _result(kind: type[T], record: Struct, **fields: Any) -> T:
-    """Make a result of a stored record: the same fields, with times as datetimes, and the given ones."""
-    for name in kind.__struct_fields__:
-        if name not in fields:
-            value = getattr(record, name)
-            is_time = name == "at" or name.endswith(("_at", "_seen"))
-            fields[name] = as_datetime(value) if is_time and value is not None else value
-    return kind(**fields)
-
-
 def _health(worker: WorkerStatus) -> WorkerHealth:
     ending = worker.record.ending
-    return _result(
+    return with_times(
         WorkerHealth,
         worker.record,
         alive=worker.is_present,

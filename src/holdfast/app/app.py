@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from .. import validate
 from ..blobs import LARGE_BYTES, BlobStore
-from ..clock import SECOND, Clock, as_datetime
+from ..clock import SECOND, Clock, as_datetime, with_times
 from ..codec import encode, encode_state
 from ..context import Completion, Context
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation, WorkerNotFound
@@ -123,17 +123,10 @@ class WorkerInfo(Struct, frozen=True):
     @classmethod
     def from_status(cls, worker: WorkerStatus) -> WorkerInfo:
         record = worker.record
-        return cls(
-            id=record.id,
-            pid=record.pid,
-            host=record.host,
-            queues=record.queues,
-            tasks=record.tasks,
-            concurrency=record.concurrency,
+        return with_times(
+            cls,
+            record,
             lease=record.lease / SECOND,
-            started_at=as_datetime(record.started_at),
-            heartbeat_at=as_datetime(record.heartbeat_at),
-            ended_at=None if record.ended_at is None else as_datetime(record.ended_at),
             ending="stopped" if record.ending == "stopped" else None if record.ending is None else "lost",
             state="alive" if worker.state == "unknown" else worker.state,
         )

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import validate
-from ..clock import as_datetime
+from ..clock import with_times
 from ..errors import InvalidInput, OperationNotFound
 from ..model.job import STATES_FOR, BulkAction, Counted, Criteria, NewOperation, OperationRecord, OperationState, Page
 from .jobs import Filters, criteria, page_by_id
@@ -173,19 +173,10 @@ def _operation(one: OperationRecord) -> Operation:
     except msgspec.DecodeError:
         stored = {}
     done = one.state == "finished" or one.until == 0
-    return Operation(
-        id=one.id,
-        action=one.action,
-        state=one.state,
+    return with_times(
+        Operation,
+        one,
         criteria={name: value for name, value in stored.items() if value not in (None, [], False)},
-        matched=one.matched,
         matched_all=bool(one.matched_all),
-        changed=one.changed,
         progress=1.0 if done else min(1.0, one.position / one.until),
-        actor=one.actor,
-        reason=one.reason,
-        error=one.error,
-        created_at=as_datetime(one.created_at),
-        updated_at=as_datetime(one.updated_at),
-        finished_at=None if one.finished_at is None else as_datetime(one.finished_at),
     )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import validate
-from ..clock import as_datetime
+from ..clock import with_times
 from ..errors import BatchNotFound, HasWaitingJobs, HoldfastError, InvalidInput, JobNotFound, NoResult
 from ..failure import shorten
 from ..model.job import STATUSES, TERMINAL, JobRecord, NewJob, Page, Status
@@ -470,17 +470,8 @@ class Batches:
 
 def _progress(record: BatchRecord) -> BatchProgress:
     counts = {status: record.counts.get(status, 0) for status in STATUSES}
-    return BatchProgress(
-        id=record.id,
-        created_at=as_datetime(record.created_at),
-        total=sum(counts.values()),
-        **counts,
-        deleted=record.deleted,
-        sealed=record.sealed_at is not None,
-        abandoned=record.abandoned_at is not None,
-        more=record.more,
-        done_at=None if record.done_at is None else as_datetime(record.done_at),
-    )
+    total, sealed, abandoned = sum(counts.values()), record.sealed_at is not None, record.abandoned_at is not None
+    return with_times(BatchProgress, record, **counts, total=total, sealed=sealed, abandoned=abandoned)
 
 
 def batch_id(value: Any) -> int | None:

@@ -254,6 +254,20 @@ def change_options(command: F) -> F:
     return audit_options(read_options(command))
 
 
+def page_options(noun: str) -> Callable[[F], F]:
+    """Add --limit and --cursor to a command that prints a page of a list."""
+    from ..app.jobs import MAX_PAGE
+
+    kind = click.IntRange(1, MAX_PAGE)
+    limit = click.option(
+        "--limit", type=kind, default=50, show_default=True, metavar="N", help=f"List at most N {noun}."
+    )
+    cursor = click.option(
+        "--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list."
+    )
+    return lambda command: limit(cursor(command))
+
+
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 attempts_option = click.option(
     "--attempts", type=int, metavar="N", help="Additional attempts.  [default: as many as it had at first]"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar, cast
 
 import click
 import msgspec
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, ProgressColumn
 
+    from ..model.job import Page
+
 
 __all__ = ["clean", "plural", "span"]
+
+T = TypeVar("T")
 
 PIPE_WIDTH = 100_000
 GAP = 2  # spaces between columns
@@ -203,6 +207,26 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     """Print a table that fits the terminal; into a pipe, every column and every value in full."""
     console = _console()
     lines(grid(columns, rows, console.width, keep_empty=not console.is_terminal), gap=0)
+
+
+def print_page(
+    noun: str,
+    page: Page[T],
+    columns: Sequence[Column],
+    row: Callable[[T, datetime], Row],
+    as_json: bool,
+) -> None:
+    """Print a page of a list as a table or as JSON, and how to continue. noun: what is listed, in the plural."""
+    if as_json:
+        document({noun: page.items, "next": page.next, "previous": page.previous})
+        return
+    if not page:
+        note(f"No {noun}.")
+        return
+    now = datetime.now(UTC)
+    table(columns, [row(one, now) for one in page])
+    if page.next is not None:
+        note(f"More {noun}: add --cursor {page.next}")
 
 
 def grid(columns: Sequence[Column], rows: Sequence[Row], width: int, *, keep_empty: bool = False) -> list[list[Cell]]:

@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import click
 
-from ...app.jobs import MAX_PAGE
 from ...app.workflows import Batch, BatchProgress
 from ...model.workflow import BatchState
 from ...text import to_data
@@ -14,13 +13,13 @@ from ..options import (
     AuditOptions,
     DatabaseOption,
     change_options,
-    cursor_text,
     delay_option,
     example,
+    page_options,
     read_options,
     yes_option,
 )
-from ..output import Cell, Column, Row, age, document, fields, note, plural, status_cell, table, utc_text
+from ..output import Cell, Column, Row, age, document, fields, plural, print_page, status_cell, utc_text
 
 COLUMNS = (
     Column("ID", right=True), Column("STATE"), Column("MEMBERS", right=True), Column("PENDING", right=True),
@@ -38,11 +37,7 @@ id_argument = click.argument("id", type=click.IntRange(1, 2**63 - 1))
     "--state", type=click.Choice(get_args(BatchState)), metavar="STATE",
     help="Only batches in this state: open, running, done or abandoned.",
 )  # fmt: skip
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
-    help="List at most N batches.",
-)  # fmt: skip
-@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@page_options("batches")
 @read_options
 def batches(
     database: DatabaseOption, state: BatchState | None, limit: int, cursor: str | None, as_json: bool
@@ -54,16 +49,7 @@ def batches(
     """
     with database.open() as app:
         page = app.batches.list(state=state, limit=limit, cursor=cursor)
-    if as_json:
-        document({"batches": page.items, "next": page.next, "previous": page.previous})
-        return
-    if not page:
-        note("No batches.")
-        return
-    now = datetime.now(UTC)
-    table(COLUMNS, [_row(one, now) for one in page])
-    if page.next is not None:
-        note(f"More batches: add --cursor {page.next}")
+    print_page("batches", page, COLUMNS, _row, as_json)
 
 
 def _row(one: BatchProgress, now: datetime) -> Row:

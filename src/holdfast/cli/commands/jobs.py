@@ -7,11 +7,11 @@ import click
 import msgspec
 
 from ...app.job import Job
-from ...app.jobs import MAX_PAGE, Filters
+from ...app.jobs import Filters
 from ...errors import BlobError, BlobMissing, InvalidPayload
 from ...model.job import Page
 from ...text import to_data
-from ..options import DatabaseOption, cursor_text, example, filter_options, read_options
+from ..options import DatabaseOption, example, filter_options, page_options, read_options
 from ..output import Cell, Column, Row, age, document, due, note, status_cell, table, task_cell
 
 COLUMNS = (
@@ -28,11 +28,7 @@ COLUMNS = (
     )
 )
 @filter_options
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
-    help="List at most N jobs.",
-)  # fmt: skip
-@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@page_options("jobs")
 @click.option("--args", "with_args", is_flag=True, help="Show the payloads.")
 @read_options
 def jobs(
@@ -74,11 +70,7 @@ INBOX_COLUMNS = (
         "holdfast fail 7 REJECTED --db app.db",
     )
 )
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
-    help="List at most N jobs.",
-)  # fmt: skip
-@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@page_options("jobs")
 @read_options
 def inbox(database: DatabaseOption, limit: int, cursor: str | None, as_json: bool) -> None:
     """List external jobs that wait for a person or another system, newest first.

@@ -5,12 +5,11 @@ from typing import Any
 
 import click
 
-from ...app.jobs import MAX_PAGE
 from ...app.operations import Operation
 from ...text import to_data
 from ..bulk import print_result
-from ..options import AuditOptions, DatabaseOption, change_options, cursor_text, example, read_options
-from ..output import Cell, Column, Row, age, document, fields, note, plural, table, utc_text
+from ..options import AuditOptions, DatabaseOption, change_options, example, page_options, read_options
+from ..output import Cell, Column, Row, age, document, fields, plural, print_page, utc_text
 
 COLUMNS = (
     Column("ID", right=True), Column("ACTION"), Column("STATE"), Column("CHANGED", right=True),
@@ -22,11 +21,7 @@ id_argument = click.argument("id", type=click.IntRange(1, 2**63 - 1))
 
 
 @click.command(epilog=example("holdfast operations --db app.db"))
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_PAGE), default=50, show_default=True, metavar="N",
-    help="List at most N operations.",
-)  # fmt: skip
-@click.option("--cursor", type=cursor_text, metavar="CURSOR", help="Continue from the cursor of another list.")
+@page_options("operations")
 @read_options
 def operations(database: DatabaseOption, limit: int, cursor: str | None, as_json: bool) -> None:
     """List bulk operations, newest first.
@@ -36,16 +31,7 @@ def operations(database: DatabaseOption, limit: int, cursor: str | None, as_json
     """
     with database.open() as app:
         page = app.operations.list(limit=limit, cursor=cursor)
-    if as_json:
-        document({"operations": page.items, "next": page.next, "previous": page.previous})
-        return
-    if not page:
-        note("No operations.")
-        return
-    now = datetime.now(UTC)
-    table(COLUMNS, [_row(one, now) for one in page])
-    if page.next is not None:
-        note(f"More operations: add --cursor {page.next}")
+    print_page("operations", page, COLUMNS, _row, as_json)
 
 
 def _row(one: Operation, now: datetime) -> Row:
