@@ -40,15 +40,7 @@ if TYPE_CHECKING:
         UnreportedFailures,
     )
     from ..model.schedule import DueOccurrences, NewSchedule, ScheduleRecord
-    from ..model.stats import (
-        Counts,
-        EventRecord,
-        FailureRecord,
-        MinuteRecord,
-        Storage,
-        Totals,
-        WaitingJob,
-    )
+    from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
     from .operate import BulkOperations
