@@ -219,7 +219,8 @@ def on_tables(lines: list[str]) -> list[str]:
 
 
 ORDERS: dict[str, Callable[[JobIndexes], OrderedIndex]] = {
-    "place": lambda indexes: indexes.queue_task,
+    "logged": lambda indexes: indexes.queue_task[0],
+    "unlogged": lambda indexes: indexes.queue_task[1],
     "error": lambda indexes: indexes.error_code,
     "tag": lambda indexes: indexes.tag,
     "batch": lambda indexes: indexes.batch,
@@ -263,7 +264,7 @@ def test_a_range_is_read_in_its_order(
         assert not any("TEMP B-TREE" in line for line in lines), lines
 
 
-@pytest.mark.parametrize("name", ["place", "ready", "blocked", "failed"])
+@pytest.mark.parametrize("name", ["logged", "unlogged", "ready", "blocked", "failed"])
 def test_the_ranges_are_found_by_a_skip_scan(
     app: Holdfast, conn: sqlite3.Connection, indexes: JobIndexes, name: str
 ) -> None:
@@ -312,4 +313,4 @@ def test_a_tag_is_looked_up_for_each_job(app: Holdfast, conn: sqlite3.Connection
 def test_every_index_of_an_access_path_is_tested() -> None:
     text = Path(listing.__file__).with_name("listing_plan.py").read_text(encoding="utf-8")
     named = set(re.findall(r'self\._jobs\("(\w+)"\)', text)) | set(re.findall(r'Status\.\w+: "(\w+)"', text))
-    assert named <= {*ORDERS, *PARTS, "place"}
+    assert named <= {*ORDERS, *PARTS}

@@ -250,7 +250,11 @@ class JobIndexes:
     def __init__(self, db: SharedDatabase) -> None:
         self._db, self._sql, using = db, db.sql, db.dialect.using
         queue_task = ("queue = {}", f"task {db.dialect.is_same} {{}}")
-        self.queue_task = OrderedIndex(self._jobs("place"), "true", queue_task)
+        self.queue_task: tuple[OrderedIndex, ...] = (
+            OrderedIndex(self._jobs("logged"), "history = 1", queue_task),
+            OrderedIndex(self._jobs("unlogged"), "history = 0", queue_task),
+        )
+        """Every job is in one of them."""
         self.error_code = OrderedIndex(self._jobs("error"), "true", ("error_code = {}",))
         waiting = f"external = 1 AND {_is(Status.BLOCKED)}"
         self.external = OrderedIndex(self._jobs("external"), waiting, ("external = CAST({} AS BIGINT)",))
@@ -350,8 +354,7 @@ class ListPlanner:
         by_status = by_status or self._by_status()
         if by_status is not None and not has_value_path:
             return by_status
-        by_pair = self._by_queue_and_task(self._indexes.queue_task) if self._names_queue_or_task else None
-        in_order += _present(by_status, by_pair)
+        in_order += _present(by_status, self._of_queue_and_task() if self._names_queue_or_task else None)
         return self._smallest([*in_order, *unsorted], self._max_sorted) or next(iter(in_order), None)
 
     def _smallest(self, paths: Sequence[AccessPath], max_size: int) -> AccessPath | None:
@@ -416,6 +419,12 @@ class ListPlanner:
 
     # --- by queue and task ---
 
+    def _of_queue_and_task(self) -> AccessPath | None:
+        """Return the path to the jobs of the wanted queues and tasks, whatever their status. None: too many pairs."""
+        paths = [self._by_queue_and_task(index) for index in self._indexes.queue_task]
+        found = _present(*paths)
+        return UnionScan(found) if len(found) == len(paths) else None
+
     def _by_queue_and_task(self, index: OrderedIndex) -> AccessPath | None:
         ranges: Sequence[Sequence[Any]] | None = self._pairs(index)
         if ranges is not None and index is self._indexes.by_status[Status.READY]:
@@ -467,9 +476,9 @@ class ListPlanner:
         total = sum(one.count or 0 for one in counts)
         if 2 * sum(one.count or 0 for one in counts if (one.queue, one.task) in pairs) > total:
             return None  # most queues and tasks have such jobs
-        indexes = {by_status.get(status, self._indexes.queue_task) for status in self._statuses}
-        if not indexes or not indexes <= {by_status[Status.FAILED], by_status[Status.BLOCKED]}:
-            indexes = {self._indexes.queue_task}
+        indexes = self._indexes.queue_task
+        if self._statuses and {*self._statuses} <= {Status.FAILED, Status.BLOCKED}:
+            indexes = tuple(by_status[status] for status in self._statuses)
         return UnionScan([RangeScan(self._db, index, [*pairs]) for index in indexes])
 
 

@@ -139,8 +139,8 @@ CREATE INDEX {n}jobs_finished  ON {p}jobs (status, finished_at, id)
 CREATE INDEX {n}jobs_expires   ON {p}jobs (expires_at, id)
     WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready');
 
--- For listing.
-CREATE INDEX {n}jobs_place     ON {p}jobs (queue, task, id);
+-- For listing. A job is either in jobs_logged or in jobs_unlogged.
+CREATE INDEX {n}jobs_logged    ON {p}jobs (queue, task, id) WHERE history = 1;
 CREATE INDEX {n}jobs_error     ON {p}jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX {n}jobs_unlogged  ON {p}jobs (queue, task, id) WHERE history = 0;
 

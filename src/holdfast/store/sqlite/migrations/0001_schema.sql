@@ -134,7 +134,8 @@ CREATE INDEX {p}jobs_expires   ON {p}jobs (expires_at)
     WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready');
 
 -- For listing. None contains the status, so claims and settlements do not update them.
-CREATE INDEX {p}jobs_place     ON {p}jobs (queue, task);
+-- A job is either in jobs_logged or in jobs_unlogged.
+CREATE INDEX {p}jobs_logged    ON {p}jobs (queue, task) WHERE history = 1;
 CREATE INDEX {p}jobs_error     ON {p}jobs (error_code) WHERE error_code IS NOT NULL;
 CREATE INDEX {p}jobs_unlogged  ON {p}jobs (queue, task) WHERE history = 0;
 
