@@ -141,6 +141,34 @@ def test_a_thread_that_waits_in_line_behind_another(
     assert app.queue("inbox").stats().ready == 1
 
 
+@pytest.mark.parametrize("together", ["by one statement", "in one transaction"])
+def test_a_thread_whose_write_another_thread_has_taken(
+    app: Holdfast, connection: sqlite3.Connection, together: str
+) -> None:
+    """The other thread leads the group commit and waits for the lock, which this one would never release."""
+    connection.execute("INSERT INTO orders VALUES (1)")
+    writer = app.store.database._engine.writer  # type: ignore[attr-defined]
+    held = threading.Event()
+
+    def keep_the_others_out() -> None:
+        with writer.exclusive():
+            held.set()
+            eventually(lambda: len(writer._queue.pending) == 2)
+
+    with ThreadPoolExecutor(2) as pool:
+        keeping = pool.submit(keep_the_others_out)
+        assert held.wait(PATIENCE_SECONDS)
+        inbox = app.queue("inbox")
+        first = pool.submit(*((inbox.send, "1") if together == "by one statement" else (inbox.send_many, ["1"])))
+        eventually(lambda: len(writer._queue.pending) == 1)
+        with pytest.raises(TransactionError, match=TOLD):
+            app.queue("inbox").send("second")
+        keeping.result(PATIENCE_SECONDS)
+        connection.commit()
+        assert first.result(PATIENCE_SECONDS)
+    assert app.queue("inbox").stats().ready == 1
+
+
 def test_a_task_that_enqueues_without_conn(app: Holdfast, engine: Engine) -> None:
     @app.task(max_attempts=1)
     def work(ctx: Context) -> None:

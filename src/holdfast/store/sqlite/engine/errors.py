@@ -176,13 +176,15 @@ class BusyRetry:
                     raise
                 waited = time.monotonic() - start
                 if waited > timeout:
-                    raise self._busy(timeout) from error
+                    raise self.busy(timeout) from error
                 if waited > next_check:  # not only once: a short transaction of another thread may hide the answer
                     next_check = 2 * waited
                     if (problem := self.self_wait()) is not None:
                         raise problem from error
 
-    def _busy(self, timeout: float) -> StoreBusy:
+    def busy(self, timeout: float | None) -> StoreBusy:
+        """Return the error of a call that has waited for so long for the write lock of another connection."""
+        timeout = self.timeout if timeout is None else timeout
         if self._is_held_here():
             return StoreBusy(
                 f"a connection of this program has held the write lock for {timeout:g} seconds, in a long write "

@@ -18,7 +18,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 class QueueEntry:
     """A thread in the commit queue. Its wake-up lock is released when its work is done or when it has to lead."""
 
-    __slots__ = ("done", "in_group", "is_leader", "wakes_next", "wakeup", "withdrawn")
+    __slots__ = ("begun", "done", "in_group", "is_leader", "wakes_next", "wakeup", "withdrawn")
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
@@ -26,7 +26,8 @@ class QueueEntry:
         self.done = False
         self.is_leader = False
         self.withdrawn = False  # it no longer waits
-        self.in_group = False  # a leader is doing its work, or has done it
+        self.in_group = False  # a leader has taken it
+        self.begun = False  # a leader is doing its work, or has done it
         self.wakes_next: Sequence[QueueEntry] = ()  # the followers that it wakes after it was woken itself
 
     def is_stale(self) -> bool:
@@ -120,7 +121,7 @@ class CommitQueue(Generic[E]):
             self._arrival.acquire(timeout=ARRIVAL_SECONDS)
 
     def take_group(self, group: list[E], limit: int) -> None:
-        """Move pending entries to the leader's group. From then on they cannot withdraw."""
+        """Move pending entries to the leader's group. They can still withdraw until it begins their work."""
         with self._lock:
             while self.pending and len(group) < limit:
                 entry = self.pending[0]
@@ -128,6 +129,19 @@ class CommitQueue(Generic[E]):
                     group.append(entry)  # before it leaves the queue: an interrupt in between must not lose it
                     entry.in_group = True
                 self.pending.popleft()
+
+    def begin(self, group: list[E]) -> None:
+        """Drop the entries that have withdrawn. The others cannot withdraw any more: their work is done now."""
+        with self._lock:
+            group[:] = [entry for entry in group if not entry.withdrawn]
+            for entry in group:
+                entry.begun = True
+
+    def postpone(self, group: list[E]) -> None:
+        """Let the entries withdraw again: their work was not done, since another connection holds the write lock."""
+        with self._lock:
+            for entry in group:
+                entry.begun = False
 
     def finish(self, group: list[E]) -> None:
         """Mark the work of the group as done and wake its threads.
@@ -170,7 +184,7 @@ class CommitQueue(Generic[E]):
     def _must_wait(self, entry: QueueEntry) -> bool:
         """Return whether a thread whose timeout has ended leads by now, or has its work done. Otherwise withdraw."""
         with self._lock:
-            entry.withdrawn = not (entry.is_leader or entry.in_group)
+            entry.withdrawn = not (entry.is_leader or entry.begun or entry.done)
             return not entry.withdrawn
 
     def _withdraw(self, entry: QueueEntry) -> None:

@@ -113,7 +113,7 @@ class Writer:
                 self._leader = None
                 self._queue.hand_over()
         if request.withdrawn and not request.done:
-            raise self._reserved_too_long()
+            raise self._busy_retry.busy(request.timeout) if request.in_group else self._reserved_too_long()
         return self._result_of(request)
 
     def _reserved_too_long(self) -> StoreBusy:
@@ -400,6 +400,7 @@ class Writer:
         self._use_level(any(request.durable for request in group))
         self._busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
+            self._queue.begin(group)
             for request in group:
                 self._run_member(request)
             connection.execute("COMMIT")
@@ -421,14 +422,21 @@ class Writer:
 
     def _run_combined(self, group: list[_Request[Any]]) -> bool:
         """Run the whole group with one statement, which is a transaction by itself. Return False if impossible."""
-        works = [request.work for request in group if isinstance(request.work, Combinable)]
+        works = _combinable(group)
         if len(works) < len(group) or len(works) > works[0].max_combined:
             return False
         self._use_level(any(request.durable for request in group))
+        self._queue.begin(group)
+        works = _combinable(group)  # without those that have withdrawn
         try:
-            results = self._busy_retry.run(lambda: works[0].run_combined(self._connection, works))
+            results = works[0].run_combined(self._connection, works)
         except sqlite3.IntegrityError:
             return False  # one row is invalid: running each request by itself shows which
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            self._queue.postpone(group)
+            return False
         for request, result in zip(group, results, strict=True):
             request.result = result
         return True
@@ -474,6 +482,10 @@ class Writer:
             raise self.file_replaced()
         if self._checkpointer.count(changes, is_flushed):
             self._checkpoint_if_possible()
+
+
+def _combinable(group: list[_Request[Any]]) -> list[Combinable[Any]]:
+    return [request.work for request in group if isinstance(request.work, Combinable)]
 
 
 def _run_once(action: Callable[[], T]) -> T:
