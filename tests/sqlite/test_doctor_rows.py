@@ -58,6 +58,7 @@ def test_orphaned_rows_are_found_and_deleted(app: Holdfast, sql: Sql, found: Any
     succeed(app.store, claim().lease)
     waits = work.using(after=first).enqueue()
     kept = work.using(tags=["b"]).enqueue()
+    fold_all(app)
     delete_past_triggers(sql, first.id, waits.id)
     one = found("ORPHANED_ROWS", "warning")
     assert {name: some["jobs"] for name, some in one.detail.items()} == {

@@ -46,11 +46,10 @@ SERVED_BY = {
     "waiters_of_chains": {"blockers_chain"},
     "batches_of_callbacks": {"batches_success", "batches_done"},
     "delete_batches": {"jobs_batch"},
-    "expired_audit": {"events_job"},
-    "count_expired_audit": {"events_job"},
+    "expired_audit": {"events_audit"},
+    "count_expired_audit": {"events_audit"},
     "callbacks_of_batches": {"batches_success", "batches_done"},
     "blob_references": {"jobs_args_blob", "jobs_result_blob"},
-    "trim_events": {"events_job"},
 }
 
 
@@ -83,6 +82,12 @@ def test_finished_jobs_are_read_in_the_order_of_an_index(app: Holdfast, conn: sq
     }
     assert used == SERVED_BY
     assert "TEMP B-TREE" not in str(plan(conn, statement_of(app, "finished_after")))
+
+
+def test_the_folded_events_of_a_job_are_found_by_their_key(app: Holdfast, conn: sqlite3.Connection) -> None:
+    for name in ("trim_events", "export_events", "export_attempts", "footprints", "delete_events_of_removed"):
+        lines = plan(conn, statement_of(app, name))
+        assert any("SEARCH holdfast_job_events USING PRIMARY KEY (job_id=?)" in line for line in lines), lines
 
 
 @pytest.mark.parametrize("table", ["minutes", "failure_minutes"])

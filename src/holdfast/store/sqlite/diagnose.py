@@ -414,10 +414,13 @@ class Repairs:
     def delete_orphaned_rows(self) -> int:
         """Delete some events, tags or blockers of deleted jobs. Return how many rows; 0: none is left."""
         self._statistics.fold_all()  # orphaned events still count
-        for table in TABLES_OF_JOBS:
-            orphaned = self._db.rows(getattr(self._sql, f"orphaned_{table}"), {"window": -1, "limit": LIMIT})
-            statement = self._sql.delete_orphaned_rows.replace("{table}", f"{self._db.options.prefix}{table}")
-            if orphaned and (deleted := self._change(statement, {"jobs": as_json([row[0] for row in orphaned])})):
+        for find, delete in (
+            (self._sql.orphaned_events, self._sql.delete_orphaned_events),
+            (self._sql.orphaned_tags, self._sql.delete_orphaned_tags),
+            (self._sql.orphaned_blockers, self._sql.delete_orphaned_blockers),
+        ):
+            orphaned = self._db.rows(find, {"window": -1, "limit": LIMIT})
+            if orphaned and (deleted := self._change(delete, {"jobs": as_json([row[0] for row in orphaned])})):
                 return deleted
         return 0
 

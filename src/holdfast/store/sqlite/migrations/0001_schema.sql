@@ -192,7 +192,7 @@ CREATE TABLE {p}events (
     fingerprint  TEXT,
     detail       TEXT                                -- JSON object, in events without a job
 );
-CREATE INDEX {p}events_job     ON {p}events (job_id);
+CREATE INDEX {p}events_audit   ON {p}events (job_id) WHERE job_id IS NULL;
 CREATE INDEX {p}events_removed ON {p}events (id) WHERE event = 'removed' AND job_id IS NOT NULL;
 
 -- Keeps SQLite from reusing the newest id: followers of the log and the statistics would miss an event.
@@ -202,13 +202,35 @@ BEGIN
     INSERT INTO {p}events (id, at, event) VALUES (OLD.id, OLD.at, 'removed');
 END;
 
+-- The folded events of each job: an index of events by job, filled when the cursor of the fold moves, thousands of rows
+-- at a time. As an index of events it would cost every transition a page.
+CREATE TABLE {p}job_events (
+    job_id   INTEGER NOT NULL,
+    event_id INTEGER NOT NULL,
+    CONSTRAINT one_row_per_event_of_a_job PRIMARY KEY (job_id, event_id),
+    CONSTRAINT job_events_have_their_types CHECK (typeof(job_id) = 'integer' AND typeof(event_id) = 'integer')
+) WITHOUT ROWID;
+
+-- The same with the events that are not folded yet. To read the events of a job: `id IN (SELECT event_id FROM …)`.
+CREATE VIEW {p}events_by_job AS
+SELECT job_id, event_id FROM {p}job_events
+UNION ALL
+SELECT job_id, id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IS NOT NULL;
+
+CREATE TRIGGER {p}events_deleted AFTER DELETE ON {p}events WHEN OLD.job_id IS NOT NULL
+BEGIN
+    DELETE FROM {p}job_events WHERE job_id = OLD.job_id AND event_id = OLD.id;
+END;
+
 -- One row per attempt, finished or running.
 CREATE VIEW {p}attempts AS
 SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
        event.at AS finished_at,
        CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END AS outcome,
        event.error_code, event.error_detail, event.fingerprint
-FROM {p}events AS event CROSS JOIN {p}jobs AS job ON job.id = event.job_id WHERE event.claimed_at IS NOT NULL
+FROM {p}events_by_job AS found CROSS JOIN {p}events AS event ON event.id = found.event_id
+     CROSS JOIN {p}jobs AS job ON job.id = event.job_id
+WHERE event.claimed_at IS NOT NULL
 UNION ALL
 SELECT id, attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
 FROM {p}jobs WHERE status = 'running' AND history = 1;
@@ -237,6 +259,14 @@ CREATE TABLE {p}fold (
         CHECK (typeof(cursor) = 'integer' AND typeof(folded_at) = 'integer' AND cursor >= 0)
 );
 INSERT INTO {p}fold (id, cursor, folded_at) VALUES (1, 0, 0);
+
+CREATE TRIGGER {p}events_folded AFTER UPDATE OF cursor ON {p}fold WHEN NEW.cursor > OLD.cursor
+BEGIN
+    INSERT INTO {p}job_events (job_id, event_id)
+    SELECT job_id, id FROM {p}events WHERE id > OLD.cursor AND id <= NEW.cursor AND typeof(job_id) = 'integer'
+    ORDER BY job_id, id
+    ON CONFLICT DO NOTHING;
+END;
 
 -- Number of jobs.
 CREATE TABLE {p}counts (
@@ -493,7 +523,7 @@ WHEN OLD.history OR OLD.awaited OR OLD.batch_id IS NOT NULL OR OLD.args_blob IS 
 BEGIN
     INSERT INTO {p}events (job_id, at, event, queue, task, old_status, actor)
     SELECT OLD.id, {now}, 'removed', OLD.queue, OLD.task, OLD.status, 'sql' WHERE OLD.history;
-    DELETE FROM {p}events WHERE job_id = OLD.id AND id <= (SELECT cursor FROM {p}fold);
+    DELETE FROM {p}events WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id = OLD.id);
     UPDATE {p}batches SET deleted = deleted + (OLD.status <> 'succeeded') WHERE id = OLD.batch_id;
     INSERT INTO {p}endings (chain_id, batch_id) SELECT CASE WHEN OLD.awaited THEN OLD.id END, OLD.batch_id
     WHERE OLD.awaited OR OLD.batch_id IS NOT NULL;

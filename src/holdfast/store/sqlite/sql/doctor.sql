@@ -65,8 +65,16 @@ ORDER BY 1 LIMIT 10
 UPDATE {p}jobs SET finished_at = :now WHERE id IN (SELECT value FROM json_each(:batch))
   AND status IN ('succeeded', 'failed', 'cancelled') AND (finished_at IS NULL OR finished_at > :future)
 
--- name: delete_orphaned_rows
-DELETE FROM {table} WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND job_id NOT IN (SELECT id FROM {p}jobs)
+-- name: delete_orphaned_events
+DELETE FROM {p}events
+WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id IN (SELECT value FROM json_each(:jobs)))
+  AND job_id NOT IN (SELECT id FROM {p}jobs)
+
+-- name: delete_orphaned_tags
+DELETE FROM {p}tags WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND job_id NOT IN (SELECT id FROM {p}jobs)
+
+-- name: delete_orphaned_blockers
+DELETE FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND job_id NOT IN (SELECT id FROM {p}jobs)
 
 -- name: delete_meta
 DELETE FROM {p}meta WHERE name = ?

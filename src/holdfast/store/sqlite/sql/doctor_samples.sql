@@ -3,12 +3,14 @@
 -- them), and returns at most :limit ids. diagnose.py has the other parameters.
 
 -- name: orphaned_events
--- deleted jobs with events but without the event of the deletion; the others are deleted when they are folded
+-- Deleted jobs with folded events but without the event of the deletion. With that event, they are deleted when it is
+-- folded.
 SELECT DISTINCT job_id FROM (
-    SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
-    UNION ALL SELECT * FROM (SELECT job_id FROM {p}events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)
+    SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
+    UNION ALL SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)
 ) AS found WHERE job_id NOT IN (SELECT id FROM {p}jobs)
-  AND NOT EXISTS (SELECT 1 FROM {p}events WHERE job_id = found.job_id AND event = 'removed') LIMIT :limit
+  AND NOT EXISTS (SELECT 1 FROM {p}events_by_job AS part CROSS JOIN {p}events AS event ON event.id = part.event_id
+                  WHERE part.job_id = found.job_id AND event.event = 'removed') LIMIT :limit
 
 -- name: orphaned_tags
 SELECT DISTINCT job_id FROM (

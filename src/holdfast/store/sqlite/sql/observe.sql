@@ -57,7 +57,7 @@ SELECT {columns} FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: events_of_job_after
 SELECT {columns} FROM {p}events
-WHERE job_id = :job AND id > :after ORDER BY id LIMIT :limit
+WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id = :job AND event_id > :after) ORDER BY id LIMIT :limit
 
 -- name: last_events
 -- the end of the log, or the events before one, newest first
@@ -65,4 +65,4 @@ SELECT {columns} FROM {p}events WHERE id < :before ORDER BY id DESC LIMIT :limit
 
 -- name: last_events_of_job
 SELECT {columns} FROM {p}events
-WHERE job_id = :job AND id < :before ORDER BY id DESC LIMIT :limit
+WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id = :job AND event_id < :before) ORDER BY id DESC LIMIT :limit

@@ -75,7 +75,7 @@ SELECT id, status FROM {p}jobs WHERE id = :chain
 -- name: trim_events
 -- only folded events
 DELETE FROM {p}events
-WHERE id IN (SELECT id FROM {p}events WHERE job_id = :job AND id <= (SELECT cursor FROM {p}fold) LIMIT :limit)
+WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id = :job LIMIT :limit)
   AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND +status = :status AND +finished_at <= :until)
 
 -- --- rows that belong to no job: the key of each, and whether it has expired ---
@@ -155,10 +155,12 @@ SELECT * FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) ORDER BY
 SELECT job_id, attempt, coalesce(worker, actor) AS worker, claimed_at, started_at, at AS finished_at,
        CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END AS outcome, error_code, error_detail,
        fingerprint
-FROM {p}events WHERE job_id IN (SELECT value FROM json_each(:batch)) AND claimed_at IS NOT NULL ORDER BY job_id, id
+FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id IN (SELECT value FROM json_each(:batch)))
+  AND claimed_at IS NOT NULL ORDER BY job_id, id
 
 -- name: export_events
-SELECT * FROM {p}events WHERE job_id IN (SELECT value FROM json_each(:batch)) ORDER BY job_id, id
+SELECT * FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job
+                                    WHERE job_id IN (SELECT value FROM json_each(:batch))) ORDER BY job_id, id
 
 -- name: export_blockers
 SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) ORDER BY job_id, position
@@ -168,7 +170,9 @@ SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) 
 -- name: footprints
 -- jobs with what is deleted with them: attempts, events, large payloads, and bytes (approximately)
 SELECT job.id, job.status, job.queue, job.task, job.batch_id, job.args_blob, job.result_blob,
-       (SELECT count(*) FROM {p}events WHERE job_id = job.id AND claimed_at IS NOT NULL), (SELECT count(*) FROM {p}events WHERE job_id = job.id),
+       (SELECT count(*) FROM {p}events_by_job AS part CROSS JOIN {p}events AS event ON event.id = part.event_id
+        WHERE part.job_id = job.id AND event.claimed_at IS NOT NULL),
+       (SELECT count(*) FROM {p}events_by_job WHERE job_id = job.id),
        length(CAST(job.args AS BLOB)) + coalesce(length(CAST(job.result AS BLOB)), 0)
            + coalesce(length(job.error_detail), 0) * (1 + job.attempt) + coalesce(length(job.tags), 0) * 3
            + coalesce(length(job.key), 0) * 2 + coalesce(length(job.trace), 0) + coalesce(length(job.progress_text), 0)

@@ -4,13 +4,13 @@
 SELECT {columns} FROM {p}jobs WHERE id = ?
 
 -- name: events_of
-SELECT {columns} FROM {p}events WHERE job_id = ? ORDER BY id
+SELECT {columns} FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id = ?) ORDER BY id
 
 -- name: attempts_of
 -- as the view {p}attempts has them
 SELECT attempt, coalesce(worker, actor), claimed_at, started_at, at,
        CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END, error_code, error_detail, fingerprint
-FROM {p}events WHERE job_id = ?1 AND claimed_at IS NOT NULL
+FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id = ?1) AND claimed_at IS NOT NULL
 UNION ALL
 SELECT attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
 FROM {p}jobs WHERE id = ?1 AND status = 'running' AND history = 1

@@ -91,7 +91,7 @@ WHERE event = 'removed' AND job_id IS NOT NULL AND id <= (SELECT cursor FROM {p}
 
 -- name: delete_events_of_removed
 DELETE FROM {p}events
-WHERE job_id IN (SELECT value FROM json_each(:jobs)) AND id <= (SELECT cursor FROM {p}fold)
+WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id IN (SELECT value FROM json_each(:jobs)))
 
 -- --- reading ---
 
