@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from soundness import COUNTED
+from soundness import COUNTED, index_events_by_job
 
 from support.child_processes import Member
 
@@ -143,6 +143,7 @@ def _check_attempts(connection: sqlite3.Connection, logs: Logs, report: Report) 
 
 def _check_soundness(connection: sqlite3.Connection, report: Report) -> None:
     """Each of these finds nothing in a sound database."""
+    index_events_by_job(connection)
     for question in (
         "SELECT * FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
         "SELECT * FROM pragma_foreign_key_check",

@@ -109,6 +109,11 @@ TIMED = "('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed')"
 BADLY = "CASE WHEN {0} IN ('failed', 'recovered', 'lost') THEN 'badly' ELSE {0} END"
 
 COUNTED = {
+    "an index of events by job that does not have the folded events": """SELECT job_id, event_id, sum(n) FROM (
+            SELECT job_id, event_id, 1 AS n FROM holdfast_job_events
+            UNION ALL SELECT job_id, id, -1 FROM holdfast_events
+            WHERE job_id IS NOT NULL AND id <= (SELECT cursor FROM holdfast_fold))
+        GROUP BY 1, 2 HAVING sum(n) <> 0""",
     "a count that a recount does not give": f"""SELECT status, queue, task, sum(kept), sum(counted) FROM (
             SELECT status, queue, task, n AS kept, 0 AS counted FROM holdfast_counts
             UNION ALL SELECT new_status, queue, coalesce(task, ''), 1, 0 FROM {TAIL} AND new_status IS NOT NULL
@@ -167,8 +172,15 @@ COUNTED = {
 }
 
 
+def index_events_by_job(connection: sqlite3.Connection) -> None:
+    """For the questions below, which look for the events of each job in the log itself."""
+    connection.execute("CREATE INDEX IF NOT EXISTS log_by_job ON holdfast_events (job_id)")
+    connection.commit()
+
+
 def unsound(connection: sqlite3.Connection, without_effect: Sequence[str]) -> dict[str, list[object]]:
     """What was found that must not be. without_effect: tasks that leave none."""
+    index_events_by_job(connection)
     asked = (
         QUESTIONS
         | COUNTED

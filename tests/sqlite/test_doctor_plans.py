@@ -18,7 +18,8 @@ from support.statement_bench import machine_steps
 FOLDER = Path(holdfast.store.sqlite.__file__).parent / "sql"
 TEXT = "".join((FOLDER / name).read_text(encoding="utf-8") for name in ("doctor.sql", "doctor_samples.sql"))
 NAMES = re.findall(r"^-- name: (\w+)", TEXT, re.MULTILINE)
-REPAIRS = {"delete_orphaned_rows", "delete_meta", "insert_missed_endings", "set_finished_now"}
+ORPHANS = {"delete_orphaned_events", "delete_orphaned_tags", "delete_orphaned_blockers"}
+REPAIRS = ORPHANS | {"delete_meta", "insert_missed_endings", "set_finished_now"}
 
 
 @pytest.fixture

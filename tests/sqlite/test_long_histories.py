@@ -9,6 +9,7 @@ from holdfast import Holdfast, Then
 from holdfast.testing import FakeClock
 from support.finished_jobs import DAY
 from support.running_worker import drain
+from support.transitions import fold_all
 
 Sql = Callable[..., list[Any]]
 
@@ -54,3 +55,25 @@ def test_a_chain_with_a_long_history_goes_in_small_transactions(
     assert app.prune(hurry=True).jobs == jobs
     assert 0 < largest <= 5000
     assert app.jobs.count() == 0 and sql("SELECT count(*) FROM holdfast_attempts") == [(0,)]
+
+
+def test_the_index_of_events_by_job_has_those_that_are_folded(app: Holdfast, sql: Sql) -> None:
+    """It is filled by the fold, emptied with the events, and the view adds the rest of the log."""
+    inbox = app.queue("inbox")
+    first, second = inbox.send_many([1, 2])
+    fold_all(app)
+    message = inbox.receive()
+    assert message is not None and message.ack()
+    inbox.send(3)
+    logged = "SELECT job_id, id FROM holdfast_events WHERE job_id IS NOT NULL ORDER BY 1, 2"
+    indexed = "SELECT job_id, event_id FROM holdfast_job_events ORDER BY 1, 2"
+    assert [row[0] for row in sql(indexed)] == [first, second]
+    assert sql("SELECT * FROM holdfast_events_by_job ORDER BY 1, 2") == sql(logged)
+    assert [entry.name for entry in app.jobs.history(first)] == ["enqueued", "claimed", "succeeded", "succeeded"]
+    fold_all(app)
+    assert sql(indexed) == sql(logged) and len(sql(indexed)) == 5
+    app.jobs.delete(second)
+    app.jobs.delete(first)
+    inbox.send(4)
+    fold_all(app)
+    assert sql(indexed) == sql(logged) and len(sql(indexed)) == 2

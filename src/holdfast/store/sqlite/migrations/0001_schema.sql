@@ -222,15 +222,21 @@ BEGIN
     DELETE FROM {p}job_events WHERE job_id = OLD.job_id AND event_id = OLD.id;
 END;
 
--- One row per attempt, finished or running.
+-- One row per attempt: finished and folded, finished since, running.
 CREATE VIEW {p}attempts AS
-SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
+SELECT found.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
        event.at AS finished_at,
        CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END AS outcome,
        event.error_code, event.error_detail, event.fingerprint
-FROM {p}events_by_job AS found CROSS JOIN {p}events AS event ON event.id = found.event_id
-     CROSS JOIN {p}jobs AS job ON job.id = event.job_id
+FROM {p}job_events AS found CROSS JOIN {p}events AS event ON event.id = found.event_id
+     CROSS JOIN {p}jobs AS job ON job.id = found.job_id
 WHERE event.claimed_at IS NOT NULL
+UNION ALL
+SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor), event.claimed_at, event.started_at, event.at,
+       CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END,
+       event.error_code, event.error_detail, event.fingerprint
+FROM {p}events AS event CROSS JOIN {p}jobs AS job ON job.id = event.job_id
+WHERE event.id > (SELECT cursor FROM {p}fold) AND event.claimed_at IS NOT NULL
 UNION ALL
 SELECT id, attempt, worker, claimed_at, started_at, NULL, 'running', NULL, NULL, NULL
 FROM {p}jobs WHERE status = 'running' AND history = 1;

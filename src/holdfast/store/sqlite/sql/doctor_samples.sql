@@ -9,8 +9,7 @@ SELECT DISTINCT job_id FROM (
     SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
     UNION ALL SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)
 ) AS found WHERE job_id NOT IN (SELECT id FROM {p}jobs)
-  AND NOT EXISTS (SELECT 1 FROM {p}events_by_job AS part CROSS JOIN {p}events AS event ON event.id = part.event_id
-                  WHERE part.job_id = found.job_id AND event.event = 'removed') LIMIT :limit
+  AND job_id NOT IN (SELECT job_id FROM {p}events WHERE event = 'removed' AND job_id IS NOT NULL) LIMIT :limit
 
 -- name: orphaned_tags
 SELECT DISTINCT job_id FROM (

@@ -169,14 +169,17 @@ SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) 
 
 -- name: footprints
 -- jobs with what is deleted with them: attempts, events, large payloads, and bytes (approximately)
+WITH history (job_id, attempts, events) AS (
+    SELECT job_id, count(claimed_at), count(*) FROM {p}events
+    WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id IN (SELECT value FROM json_each(:batch))) GROUP BY 1
+)
 SELECT job.id, job.status, job.queue, job.task, job.batch_id, job.args_blob, job.result_blob,
-       (SELECT count(*) FROM {p}events_by_job AS part CROSS JOIN {p}events AS event ON event.id = part.event_id
-        WHERE part.job_id = job.id AND event.claimed_at IS NOT NULL),
-       (SELECT count(*) FROM {p}events_by_job WHERE job_id = job.id),
+       coalesce(history.attempts, 0), coalesce(history.events, 0),
        length(CAST(job.args AS BLOB)) + coalesce(length(CAST(job.result AS BLOB)), 0)
            + coalesce(length(job.error_detail), 0) * (1 + job.attempt) + coalesce(length(job.tags), 0) * 3
            + coalesce(length(job.key), 0) * 2 + coalesce(length(job.trace), 0) + coalesce(length(job.progress_text), 0)
 FROM json_each(:batch) AS given CROSS JOIN {p}jobs AS job ON job.id = given.value
+     LEFT JOIN history ON history.job_id = job.id
 
 -- name: callbacks_of_batches
 -- batches whose callback is one of these jobs, with the job
