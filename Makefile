@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo browser test test-postgres lint format types tests faults soak storm bench bench-postgres docs modules picture pictures hooks clean
+.PHONY: help demo browser test test-postgres plans lint format types tests faults soak storm bench bench-postgres docs modules picture pictures hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -38,6 +38,9 @@ tests: .venv/installed browser  ## Run the tests
 # `make tests` runs a part of the behaviours on PostgreSQL, and all of them on SQLite.
 test-postgres: .venv/installed  ## Run all behaviours on PostgreSQL (about ten minutes)
 	HOLDFAST_POSTGRES=all $(BIN)/python -m pytest -q -n 3 -k postgres tests/conformance tests/postgres
+
+plans: .venv/installed  ## Check the query plans of PostgreSQL with 1,000,000 jobs
+	HOLDFAST_PLAN_ROWS=1000000 $(BIN)/python -m pytest -q tests/postgres/test_query_plans.py
 
 # The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
 browser:  ## Install a Chromium for the tests of the web page, if there is none and this is root

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
+from holdfast.store.postgres import places
 from support.backend import Backend, SqliteBackend
 from support.postgres_backend import PostgresBackend
 
@@ -60,8 +61,11 @@ def _is_left_out(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda kind: kind.name)
-def backend(request: pytest.FixtureRequest, tmp_path: Path, template: Callable[..., str]) -> Iterator[Backend]:
+def backend(
+    request: pytest.FixtureRequest, tmp_path: Path, template: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Backend]:
     """The database of this test, on each store."""
+    monkeypatch.setattr(places, "LOOK_SECONDS", 0)  # claims in the exact order
     one = request.param(tmp_path, template(request.param))
     yield one
     one.close()

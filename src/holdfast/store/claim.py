@@ -1,7 +1,7 @@
 """Claim ready jobs, after a sweep that makes due, expired and unblocked jobs ready."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +21,15 @@ PairRow = tuple[str, str, int]  # a pair, and whether its queue is paused
 START: Pair = ("", "")
 
 
+class Place(Struct):
+    """Where the ready jobs of a queue, task and priority begin: behind this id."""
+
+    queue: str
+    task: str
+    priority: int
+    after: int
+
+
 class ClaimGroup(Struct, frozen=True):
     """Pairs of queue and task that one statement claims from."""
 
@@ -28,6 +37,7 @@ class ClaimGroup(Struct, frozen=True):
     limit: int
     limit_per_pair: int
     versions: Sequence[int] | None = None  # the newest to claim of each pair; None: claim whatever comes first
+    places: Sequence[Place] | None = None  # of the ready jobs of these pairs; None: unknown
 
 
 class ClaimPlan(Struct, frozen=True):
@@ -38,8 +48,22 @@ class ClaimPlan(Struct, frozen=True):
     groups: list[ClaimGroup]
 
 
+class ClaimPlanner(Protocol):
+    """Says where a worker is to claim."""
+
+    def remembered(self, request: ClaimRequest) -> list[ClaimGroup] | None:
+        """Return where to claim without a look at the database. None: it has to be looked."""
+        ...
+
+    def scan(self, connection: Connection, request: ClaimRequest, times: Times) -> ClaimPlan: ...
+
+    def claimed(self, request: ClaimRequest, count: int) -> None:
+        """Take note of how many jobs a request got."""
+        ...
+
+
 class ReadyPairScanner:
-    """Finds the pairs of queue and task that have ready jobs for a worker.
+    """Finds the pairs of queue and task that have ready jobs for a worker. Implements ClaimPlanner.
 
     If there are many pairs, each plan covers only a window of them, round-robin.
     """
@@ -48,15 +72,21 @@ class ReadyPairScanner:
         self._sql = sql
         self._position = START  # where the last window ended
 
+    def remembered(self, request: ClaimRequest) -> None:
+        """Look before each claim: it is one search of an index."""
+
+    def claimed(self, request: ClaimRequest, count: int) -> None:
+        """Remember nothing."""
+
     def scan(self, connection: Connection, request: ClaimRequest, times: Times) -> ClaimPlan:
         if request.queues is not None:
             names = {"queues": as_json([name for name, _ in request.queues])}
             (due, expired, versioned), *rows = read_pairs(connection, self._sql.ready_pairs_in, times | names)
-            groups = _group_by_queue(request.queues, _claimable(rows, request))
+            groups = group_by_queue(request.queues, claimable(rows, request))
         else:
             (due, expired, versioned), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
             if len(rows) <= WINDOW_STEPS:
-                pairs, limit_per_pair = _claimable(rows, request), request.limit
+                pairs, limit_per_pair = claimable(rows, request), request.limit
             else:
                 pairs = self._next_window(connection, request, times)
                 limit_per_pair = -(-request.limit // max(1, len(pairs)))
@@ -82,7 +112,7 @@ class ReadyPairScanner:
             else:
                 self._position = START
                 rounds += 1
-            if pairs := _claimable(rows, request):
+            if pairs := claimable(rows, request):
                 return pairs
         return []
 
@@ -97,11 +127,11 @@ def read_pairs(connection: Connection, statement: str, values: dict[str, Any]) -
     return [tuple(map(int, first)), *((queue, task, int(paused)) for queue, task, paused in rows)]
 
 
-def _claimable(rows: list[PairRow], request: ClaimRequest) -> list[Pair]:
+def claimable(rows: list[PairRow], request: ClaimRequest) -> list[Pair]:
     return [(queue, task) for queue, task, paused in rows if not paused and task in request.tasks]
 
 
-def _group_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> list[ClaimGroup]:
+def group_by_queue(queues: Sequence[tuple[str, int]], pairs: list[Pair]) -> list[ClaimGroup]:
     """Return one group per queue, in the order of the queues. Linear in the number of pairs and queues."""
     by_queue: dict[str, list[Pair]] = {}
     for pair in pairs:

@@ -49,9 +49,6 @@ class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each mem
 class Dialect(Protocol):
     """The SQL that differs between the databases, in statements that are put together from filters and columns."""
 
-    is_same: str
-    """The operator that compares two values of which either may be NULL."""
-
     def __hash__(self) -> int: ...
 
     def listed(self, name: str, kind: Literal["text", "integer"]) -> str:
@@ -60,6 +57,10 @@ class Dialect(Protocol):
 
     def element(self, row: str, index: int) -> str:
         """Return an element of the JSON array that is a row of a bound JSON array."""
+        ...
+
+    def same_task(self, value: str) -> str:
+        """Return the condition that a job is of this task, or, if the value is NULL, is a message."""
         ...
 
     def like(self, value: str, name: str) -> str:

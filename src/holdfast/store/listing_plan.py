@@ -249,7 +249,7 @@ class JobIndexes:
 
     def __init__(self, db: SharedDatabase) -> None:
         self._db, self._sql, using = db, db.sql, db.dialect.using
-        queue_task = ("queue = {}", f"task {db.dialect.is_same} {{}}")
+        queue_task = ("queue = {}", db.dialect.same_task("{}"))
         self.queue_task: tuple[OrderedIndex, ...] = (
             OrderedIndex(self._jobs("logged"), "history = 1", queue_task),
             OrderedIndex(self._jobs("unlogged"), "history = 0", queue_task),

@@ -7,7 +7,7 @@ from random import Random
 from ..errors import StoreError
 from ..model.stats import Storage
 from .blobs import Blobs, CheckedBlobs
-from .claim import Claim
+from .claim import Claim, ClaimPlanner
 from .database import DamageGuard, SharedDatabase
 from .enqueue import Enqueue, Failures
 from .explain import Explain
@@ -35,8 +35,9 @@ class Parts:
         random: Random,
         guarded: DamageGuard,
         size: Callable[[], Storage],
+        planner: ClaimPlanner,
     ) -> None:
-        """guarded: see DamageGuard. size: returns how much space the database takes."""
+        """guarded: see DamageGuard. size: returns how much space the database takes. planner: says where to claim."""
         blobs, self.fold_statistics = Blobs(db, checked_blobs), Statistics(db, db.sql, db.clock)
         workflows = Workflows(db, blobs, self.fold_statistics)
         enqueue, settle = Enqueue(db, blobs, workflows), Settle(db, blobs, workflows)
@@ -51,7 +52,7 @@ class Parts:
             enqueue,
             claim,
             settle,
-            SettleAndClaim(db, claim, settle, workflows),
+            SettleAndClaim(db, claim, settle, workflows, planner),
             operate,
             reading,
             listing,
@@ -64,6 +65,7 @@ class Parts:
         self.schedules = StoredSchedules(db, blobs, enqueue, guarded, random)
         self.statistics = StoredStatistics(db, self.fold_statistics, guarded, size)
         self.pruning = Prune(db, db.sql, db.clock, run_lock, workflows, blobs)
+        self.planner = planner
         self._workers, self._run_lock, self._block_lock = workers, run_lock, workflows.block_lock
 
     def forget_process(self) -> None:

@@ -14,7 +14,7 @@ from ..errors import HoldfastError
 from ..failure import Failure, shorten
 from ..model.job import Claimed, ClaimRequest, Lease, LeaseRenewal, NewJob, SettledAndClaimed, Settlement, Transition
 from .blobs import Blobs
-from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ReadyPairScanner, required_sweep
+from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ClaimPlanner, Place, required_sweep
 from .database import Connection, SharedDatabase
 from .statements import Statements, as_json, insert_statement, new_job_values
 from .workflow import Workflows
@@ -216,23 +216,30 @@ def _values(one: Settlement, clock: int, failure: Failure) -> dict[str, Any]:
 LARGE_RESULT_CHARACTERS = 4096  # a larger result is settled by a statement of its own
 MAX_ROWS = 400  # settled by one statement
 READABLE_SCAN = 2000  # ready jobs of a queue and task among which a worker looks for those it can read
+MAX_PRIORITIES = 4  # of remembered places, in one claim; then the database is searched
+MIN_CANDIDATES = 16  # of each remembered place
 
 
 class SettleAndClaim:
-    def __init__(self, db: SharedDatabase, claim: Claim, settle: Settle, workflows: Workflows) -> None:
+    def __init__(
+        self, db: SharedDatabase, claim: Claim, settle: Settle, workflows: Workflows, planner: ClaimPlanner
+    ) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
-        self._claims, self._settlements, self._scanner = claim, settle, ReadyPairScanner(db.sql)
+        self._claims, self._settlements, self._planner = claim, settle, planner
 
     def settle_and_claim(
         self, settlements: Sequence[Settlement], requests: Sequence[ClaimRequest]
     ) -> SettledAndClaimed:
         if requests and requests[0].job_id is not None:
             return SettledAndClaimed([], self._claim_by_id(requests[0]))
-        plans = self._sweep_and_plan(requests) if requests else []
+        remembered = [self._planner.remembered(request) for request in requests]
+        known = [groups for groups in remembered if groups is not None]
+        looks = len(known) < len(requests)
+        plans = self._sweep_and_plan(requests) if looks else list(zip(requests, known, strict=True))
         if not plans and not settlements:  # do not take the write lock for nothing
             return SettledAndClaimed([], [])
 
-        is_atomic, unresolved = _is_one_statement(settlements, plans), False
+        is_atomic, unresolved = looks and _is_one_statement(settlements, plans), False
 
         def work(connection: Connection) -> SettledAndClaimed:
             nonlocal unresolved
@@ -242,13 +249,33 @@ class SettleAndClaim:
                 self._workflows.resolve_here(connection)
             claimed: list[Claimed] = []
             for request, groups in plans:
-                claimed += self._claim(connection, request, groups, Counter(job.queue for job in claimed))
+                claimed += self._claim_request(connection, request, groups, claimed, looks)
             return SettledAndClaimed(lost, claimed, changed)
 
         result = self._db.run(work, atomic=is_atomic, wakes=len(settlements) > 0)
         if unresolved and is_atomic:
             self._workflows.resolve()
         return result
+
+    def _claim_request(
+        self,
+        connection: Connection,
+        request: ClaimRequest,
+        groups: list[ClaimGroup],
+        before: list[Claimed],
+        has_looked: bool,
+    ) -> list[Claimed]:
+        """Claim what one request wants. before: what others have claimed in the same transaction."""
+        found = self._claim(connection, request, groups, Counter(job.queue for job in before))
+        self._planner.claimed(request, len(found))
+        if len(found) < request.limit and not has_looked:  # at the end of what is remembered
+            rest = replace(request, limit=request.limit - len(found))
+            groups = self._planner.scan(connection, rest, self._times()).groups
+            found += self._claim(connection, rest, groups, Counter(job.queue for job in before + found))
+        return found
+
+    def _times(self) -> dict[str, int]:
+        return {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
 
     def _claim_by_id(self, request: ClaimRequest) -> list[Claimed]:
         """Claim one job of a task if it is ready and its queue is not paused."""
@@ -287,8 +314,8 @@ class SettleAndClaim:
         """Return where to claim for each request, after due and expired jobs were moved."""
 
         def plan(connection: Connection) -> list[ClaimPlan]:
-            times = {"now": self._clock.now(), "boot_now": self._clock.boot_now()}
-            return [self._scanner.scan(connection, request, times) for request in requests]
+            times = self._times()
+            return [self._planner.scan(connection, request, times) for request in requests]
 
         plans = self._db.run(plan, atomic=True)
         if plans and (plans[0].due or plans[0].expired):
@@ -305,24 +332,65 @@ class SettleAndClaim:
             taken = already[group.pairs[0][0]] if request.queues is not None else 0
             left = min(group.limit - taken, request.limit - len(claimed))
             if left > 0:
-                values: dict[str, Any] = {
-                    "limit": left,
-                    "worker": request.worker,
-                    "lease": self._clock.boot_now() + request.lease,
-                    "now": self._clock.now(),
-                }
-                if group.versions is not None:
-                    statement = self._sql.claim_readable
-                    pairs = [(*pair, version) for pair, version in zip(group.pairs, group.versions, strict=True)]
-                    values |= {"pairs": as_json(pairs), "each": min(group.limit_per_pair, left)}
-                    values |= {"skip": as_json([*request.skip]), "scanned": READABLE_SCAN + len(request.skip)}
-                elif len(group.pairs) == 1:
-                    statement, (values["queue"], values["task"]) = self._sql.claim_task, group.pairs[0]
-                else:
-                    statement = self._sql.claim_tasks
-                    values |= {"pairs": as_json(group.pairs), "each": min(group.limit_per_pair, left)}
-                claimed += _in_order(connection.execute(statement, values).fetchall())
+                times = {"lease": self._clock.boot_now() + request.lease, "now": self._clock.now()}
+                claimed += self._claim_group(
+                    connection, group, {"limit": left, "worker": request.worker} | times, request
+                )
         return claimed
+
+    def _claim_group(
+        self, connection: Connection, group: ClaimGroup, values: dict[str, Any], request: ClaimRequest
+    ) -> list[Claimed]:
+        if group.places is not None:
+            return self._claim_places(connection, group.places, values)
+        each = min(group.limit_per_pair, values["limit"])
+        if group.versions is not None:
+            statement = self._sql.claim_readable
+            pairs = [(*pair, version) for pair, version in zip(group.pairs, group.versions, strict=True)]
+            values |= {"pairs": as_json(pairs), "each": each}
+            values |= {"skip": as_json([*request.skip]), "scanned": READABLE_SCAN + len(request.skip)}
+        elif len(group.pairs) == 1:
+            statement, (values["queue"], values["task"]) = self._sql.claim_task, group.pairs[0]
+        else:
+            statement = self._sql.claim_tasks
+            values |= {"pairs": as_json(group.pairs), "each": each}
+        return _in_order(connection.execute(statement, values).fetchall())
+
+    def _claim_places(self, connection: Connection, places: Sequence[Place], values: dict[str, Any]) -> list[Claimed]:
+        """Claim from these places, those of the highest priority first, and move them on."""
+        claimed: list[Claimed] = []
+        by_priority: dict[int, list[Place]] = {}
+        for place in places:
+            by_priority.setdefault(place.priority, []).append(place)
+        left = values["limit"]
+        for priority in sorted(by_priority, reverse=True)[:MAX_PRIORITIES]:
+            level = by_priority[priority]
+            while level and left > 0:
+                each = min(left, max(MIN_CANDIDATES, 4 * left // len(level)))
+                rows, taken = self._claim_level(connection, level, values | {"limit": left, "each": each})
+                claimed, left = claimed + rows, left - len(rows)
+                # If not all of these were wanted, others have no more than what was taken.
+                level = [one for one in level if each < left and taken[one.queue, one.task] >= each]
+        return claimed
+
+    def _claim_level(
+        self, connection: Connection, level: Sequence[Place], values: dict[str, Any]
+    ) -> tuple[list[Claimed], Counter[tuple[str, str]]]:
+        """Claim from places of one priority. Return also how many jobs each place had."""
+        if len(level) == 1:
+            (one,) = level
+            values |= {"queue": one.queue, "task": one.task, "priority": one.priority, "after": one.after}
+            rows = connection.execute(self._sql.claim_place, values).fetchall()
+        else:
+            wanted = as_json([(one.queue, one.task, one.priority, one.after) for one in level])
+            rows = connection.execute(self._sql.claim_places, values | {"places": wanted}).fetchall()
+        taken, last = Counter[tuple[str, str]](), dict[tuple[str, str], int]()
+        for _, job_id, _, _, queue, task, *_ in rows:
+            taken[queue, task] += 1
+            last[queue, task] = max(job_id, last.get((queue, task), 0))
+        for one in level:
+            one.after = max(one.after, last.get((one.queue, one.task), 0))
+        return _in_order(rows), taken
 
     def _settle_all(
         self, connection: Connection, settlements: Sequence[Settlement]

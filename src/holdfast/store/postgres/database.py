@@ -67,8 +67,6 @@ class PostgresOptions(Struct):
 class PostgresDialect:
     """Implements Dialect."""
 
-    is_same = "IS NOT DISTINCT FROM"
-
     def __init__(self, tables: str) -> None:
         self._tables = tables
 
@@ -77,6 +75,9 @@ class PostgresDialect:
 
     def element(self, row: str, index: int) -> str:
         return f"({row} ->> {index})"
+
+    def same_task(self, value: str) -> str:
+        return f"coalesce(task, '') = coalesce({value}, '')"  # as the indexes have it
 
     def like(self, value: str, name: str) -> str:
         return f"coalesce({value} LIKE :{name}, false)"
@@ -154,7 +155,7 @@ class PostgresDatabase:
 
     def _connect(self) -> Driver:
         milliseconds = str(max(1, round(self._timeout * 1000)))
-        settings = {"holdfast.notify": "off", "lock_timeout": milliseconds}
+        settings = {"holdfast.notify": "off", "lock_timeout": milliseconds, "jit": "off"}
         driver = connect(self.where, settings, LentDriver)
         before = time.monotonic_ns()
         (now,) = Handle(driver).execute(self.sql.server_clock).fetchone()

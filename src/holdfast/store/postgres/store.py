@@ -11,6 +11,7 @@ from ..blobs import CheckedBlobs
 from ..parts import Parts
 from ..transactions import Owner
 from .database import PostgresDatabase, PostgresOptions
+from .places import PlaceKeeper
 from .table_blobs import TableBlobs
 from .tables import Tables
 
@@ -25,7 +26,9 @@ class PostgresStore:
         self.database = db = PostgresDatabase(options, clock, token)
         self.clock = db.clock
         blobs = options.blobs or TableBlobs(db.rows, db.change_beside, db.sql, db.clock)
-        self.parts = parts = Parts(self, db, CheckedBlobs(blobs, options.blob_bytes), random, _unguarded, self._size)
+        self.parts = parts = Parts(
+            self, db, CheckedBlobs(blobs, options.blob_bytes), random, _unguarded, self._size, PlaceKeeper(db.sql)
+        )
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning
         self.waiters, reading = parts.waiters, parts.reading

@@ -53,14 +53,15 @@ class _ThisThread(threading.local):
 class SqliteDialect:
     """Implements Dialect."""
 
-    is_same = "IS"
-
     def listed(self, name: str, kind: Literal["text", "integer"]) -> str:
         del kind
         return f"SELECT value FROM json_each(:{name})"  # noqa: S608
 
     def element(self, row: str, index: int) -> str:
         return f"json_extract({row}, '$[{index}]')"
+
+    def same_task(self, value: str) -> str:
+        return f"task IS {value}"
 
     def like(self, value: str, name: str) -> str:
         return f"coalesce({value} GLOB :{name}, 0)"

@@ -14,6 +14,7 @@ from ...blobs import BlobStore
 from ...clock import Clock
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs, FileBlobs
+from ..claim import ReadyPairScanner
 from ..parts import Parts
 from ..protocol import Pages, StatementObserver
 from ..statements import as_json
@@ -37,7 +38,9 @@ class SqliteStore:
             options.blobs or FileBlobs(blob_folder(options.path, options.prefix)), options.blob_bytes
         )
         file = File(db, Diagnostics(db, checked_blobs), Repairs(db))
-        self.parts = parts = Parts(self, db, checked_blobs, random, DamagedJobs(db).guarded, file.size)
+        self.parts = parts = Parts(
+            self, db, checked_blobs, random, DamagedJobs(db).guarded, file.size, ReadyPairScanner(db.sql)
+        )
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
         self.operations = parts.operations
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning

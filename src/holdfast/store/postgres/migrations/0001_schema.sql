@@ -125,24 +125,25 @@ CREATE TABLE {p}jobs (
 );
 
 -- Partial indexes, one per purpose. No transition can be a heap-only update, since the status is in their conditions,
--- so there is one index on all jobs besides the primary key: it is for listing.
-CREATE INDEX {n}jobs_ready     ON {p}jobs (queue, task, priority DESC, id) WHERE status = 'ready';
+-- so there is one index on all jobs besides the primary key: it is for listing. Where messages are found in the same
+-- way as jobs, the task of a message is '', since IS NOT DISTINCT FROM does not use an index.
+CREATE INDEX {n}jobs_ready     ON {p}jobs (queue, coalesce(task, ''), priority DESC, id) WHERE status = 'ready';
 CREATE INDEX {n}jobs_versioned ON {p}jobs (queue, task, version) WHERE version > 0 AND status = 'ready';
 CREATE INDEX {n}jobs_scheduled ON {p}jobs (run_at, id) WHERE status = 'scheduled';
 CREATE INDEX {n}jobs_running   ON {p}jobs ((coalesce(lease, 0)), id) WHERE status = 'running';
 CREATE INDEX {n}jobs_worker    ON {p}jobs (worker, id) WHERE status = 'running';
 CREATE INDEX {n}jobs_external  ON {p}jobs (external, id) WHERE external = 1 AND status = 'blocked';
-CREATE INDEX {n}jobs_blocked   ON {p}jobs (queue, task, id) WHERE status = 'blocked';
-CREATE INDEX {n}jobs_failed    ON {p}jobs (queue, task, id) WHERE status = 'failed';
+CREATE INDEX {n}jobs_blocked   ON {p}jobs (queue, coalesce(task, ''), id) WHERE status = 'blocked';
+CREATE INDEX {n}jobs_failed    ON {p}jobs (queue, coalesce(task, ''), id) WHERE status = 'failed';
 CREATE INDEX {n}jobs_finished  ON {p}jobs (status, finished_at, id)
     WHERE finished_at IS NOT NULL OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled';
 CREATE INDEX {n}jobs_expires   ON {p}jobs (expires_at, id)
     WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready');
 
 -- For listing. A job is either in jobs_logged or in jobs_unlogged.
-CREATE INDEX {n}jobs_logged    ON {p}jobs (queue, task, id) WHERE history = 1;
+CREATE INDEX {n}jobs_logged    ON {p}jobs (queue, coalesce(task, ''), id) WHERE history = 1;
 CREATE INDEX {n}jobs_error     ON {p}jobs (error_code, id) WHERE error_code IS NOT NULL;
-CREATE INDEX {n}jobs_unlogged  ON {p}jobs (queue, task, id) WHERE history = 0;
+CREATE INDEX {n}jobs_unlogged  ON {p}jobs (queue, coalesce(task, ''), id) WHERE history = 0;
 
 -- A key is unique among the unfinished jobs of a task, and among the unfinished messages of a queue. The root of a
 -- chain holds its key until the chain has ended.

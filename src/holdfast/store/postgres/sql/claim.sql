@@ -1,10 +1,16 @@
 -- Sweeping and claiming: into `ready` and from there into `running`.
+--
+-- Rows that are known by id are found by ARRAY(…), and their status is compared with IS NOT DISTINCT FROM: the planner
+-- then uses the primary key, whatever it believes about the number of rows, and not a partial index. Whether there is
+-- a row up to a time is asked as min(…) <= time: for EXISTS the planner reads the table if it believes that a row is
+-- found soon.
 
 -- name: peek_messages
 -- whether a scheduled job is due, a lease has expired, and the queue has a ready message
-SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?),
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = ? AND task IS NULL)
+SELECT coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') <= ?, false),
+       coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') <= ?, false),
+       (SELECT min(id) FROM (SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ? AND coalesce(task, '') = ''
+                             ORDER BY priority DESC, id LIMIT 1) AS first) IS NOT NULL
 
 -- name: promote
 -- scheduled -> ready, when due
@@ -36,30 +42,30 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
 -- name: claim_messages
 -- ready -> running: the next messages of a queue, unless it is paused. Locks no more than it takes.
 WITH taken AS MATERIALIZED (
-    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND coalesce(task, '') = ''
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT ?5 FOR UPDATE SKIP LOCKED
 )
 UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
-FROM taken WHERE job.id = taken.id
+WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, priority,
           convert_to(trace, 'UTF8'), args_blob
 
 -- name: claim_next_message
 -- ready -> running: the next message of a queue, unless it is paused or there are jobs to sweep first
 WITH taken AS MATERIALIZED (
-    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND coalesce(task, '') = ''
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
-      AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?3)
-      AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
+      AND coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') > ?3, true)
+      AND coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') > ?5, true)
     ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
-FROM taken WHERE job.id = taken.id
+WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, priority,
           convert_to(trace, 'UTF8'), args_blob
 
@@ -76,18 +82,19 @@ WITH RECURSIVE found (queue, task, step) AS (
     SELECT CASE WHEN task IS NULL THEN (SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND queue > found.queue)
                 ELSE queue END,
            CASE WHEN task IS NULL THEN ''
-                ELSE (SELECT min(task) FROM {p}jobs
-                      WHERE status = 'ready' AND queue = found.queue AND task > found.task) END,
+                ELSE (SELECT min(coalesce(task, '')) FROM {p}jobs
+                      WHERE status = 'ready' AND queue = found.queue AND coalesce(task, '') > found.task) END,
            step + CAST(task IS NOT NULL AS int)
     FROM found WHERE queue IS NOT NULL AND step <= CAST(:most AS bigint)
 )
-SELECT (EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)::int
+SELECT (coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') <= :now, false)::int
         + 2 * (EXISTS (SELECT 1 FROM {p}endings)
-               OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL
-                            AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
-                            AND expires_at <= :now))::int)::text,
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now)::int::text,
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND version > 0)::int::text
+               OR coalesce((SELECT min(expires_at) FROM {p}jobs
+                            WHERE expires_at IS NOT NULL
+                              AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')) <= :now,
+                           false))::int)::text,
+       coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') <= :boot_now, false)::int::text,
+       ((SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND version > 0) IS NOT NULL)::int::text
 UNION ALL
 (SELECT queue, task, (queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL))::int::text FROM found
  WHERE step > 0 AND queue IS NOT NULL AND task IS NOT NULL LIMIT CAST(:most AS bigint))
@@ -97,16 +104,18 @@ UNION ALL
 WITH RECURSIVE found (queue, task) AS (
     SELECT value COLLATE "C", '' COLLATE "C" FROM {p}each_text(:queues)
     UNION ALL
-    SELECT queue, (SELECT min(task) FROM {p}jobs WHERE status = 'ready' AND queue = found.queue AND task > found.task)
+    SELECT queue, (SELECT min(coalesce(task, '')) FROM {p}jobs
+                   WHERE status = 'ready' AND queue = found.queue AND coalesce(task, '') > found.task)
     FROM found WHERE task IS NOT NULL
 )
-SELECT (EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now)::int
+SELECT (coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') <= :now, false)::int
         + 2 * (EXISTS (SELECT 1 FROM {p}endings)
-               OR EXISTS (SELECT 1 FROM {p}jobs WHERE expires_at IS NOT NULL
-                            AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
-                            AND expires_at <= :now))::int)::text,
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now)::int::text,
-       EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'ready' AND version > 0)::int::text
+               OR coalesce((SELECT min(expires_at) FROM {p}jobs
+                            WHERE expires_at IS NOT NULL
+                              AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')) <= :now,
+                           false))::int)::text,
+       coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running') <= :boot_now, false)::int::text,
+       ((SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND version > 0) IS NOT NULL)::int::text
 UNION ALL
 SELECT queue, task, (queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL))::int::text FROM found
 WHERE task <> ''
@@ -114,7 +123,7 @@ WHERE task <> ''
 -- name: claim_task
 -- ready -> running: the next jobs of one pair of queue and task; locks no more than it takes
 WITH taken AS MATERIALIZED (
-    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task = :task
+    SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND coalesce(task, '') = :task
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT :limit FOR UPDATE SKIP LOCKED
 )
@@ -122,7 +131,7 @@ UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
-FROM taken WHERE job.id = taken.id
+WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING -priority, job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, uncounted,
           error_code, error_detail, run_at, convert_to(trace, 'UTF8'), args_blob
 
@@ -132,20 +141,20 @@ RETURNING -priority, job.id, attempt, max_attempts, queue, task, convert_to(args
 WITH candidates AS MATERIALIZED (
     SELECT job.id, job.priority FROM {p}each_row(:pairs) AS pair CROSS JOIN LATERAL (
         SELECT id, priority FROM {p}jobs
-        WHERE status = 'ready' AND queue = (pair.value ->> 0) AND task = (pair.value ->> 1)
+        WHERE status = 'ready' AND queue = (pair.value ->> 0) AND coalesce(task, '') = (pair.value ->> 1)
         ORDER BY priority DESC, id LIMIT 2 * CAST(:each AS bigint) + 10
     ) AS job
     WHERE (pair.value ->> 0) NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 ), taken AS MATERIALIZED (
-    SELECT job.id FROM candidates JOIN {p}jobs AS job ON job.id = candidates.id
-    WHERE job.status = 'ready'
-    ORDER BY candidates.priority DESC, candidates.id LIMIT :limit FOR UPDATE OF job SKIP LOCKED
+    SELECT id FROM {p}jobs
+    WHERE id = ANY (ARRAY(SELECT id FROM candidates)) AND status IS NOT DISTINCT FROM 'ready'
+    ORDER BY priority DESC, id LIMIT :limit FOR UPDATE SKIP LOCKED
 )
 UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
-FROM taken WHERE job.id = taken.id
+WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING -priority, job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, uncounted,
           error_code, error_detail, run_at, convert_to(trace, 'UTF8'), args_blob
 
@@ -156,7 +165,7 @@ WITH candidates AS MATERIALIZED (
     SELECT job.id, job.priority FROM {p}each_row(:pairs) AS pair CROSS JOIN LATERAL (
         SELECT id, priority FROM (
             SELECT id, priority, version FROM {p}jobs
-            WHERE status = 'ready' AND queue = (pair.value ->> 0) AND task = (pair.value ->> 1)
+            WHERE status = 'ready' AND queue = (pair.value ->> 0) AND coalesce(task, '') = (pair.value ->> 1)
             ORDER BY priority DESC, id LIMIT :scanned
         ) AS scanned
         WHERE version <= CAST(pair.value ->> 2 AS bigint) AND id NOT IN (SELECT value FROM {p}each_id(:skip))
@@ -164,15 +173,15 @@ WITH candidates AS MATERIALIZED (
     ) AS job
     WHERE (pair.value ->> 0) NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 ), taken AS MATERIALIZED (
-    SELECT job.id FROM candidates JOIN {p}jobs AS job ON job.id = candidates.id
-    WHERE job.status = 'ready'
-    ORDER BY candidates.priority DESC, candidates.id LIMIT :limit FOR UPDATE OF job SKIP LOCKED
+    SELECT id FROM {p}jobs
+    WHERE id = ANY (ARRAY(SELECT id FROM candidates)) AND status IS NOT DISTINCT FROM 'ready'
+    ORDER BY priority DESC, id LIMIT :limit FOR UPDATE SKIP LOCKED
 )
 UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
-FROM taken WHERE job.id = taken.id
+WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
 RETURNING -priority, job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, uncounted,
           error_code, error_detail, run_at, convert_to(trace, 'UTF8'), args_blob
 
@@ -211,7 +220,7 @@ SELECT 'lease', (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'run
 UNION ALL
 SELECT 'queue', name, count FROM (
     SELECT value AS name, (SELECT count(*) FROM (
-        SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = value AND task IS NULL LIMIT :most) AS bounded) AS count
+        SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = value AND coalesce(task, '') = '' LIMIT :most) AS bounded) AS count
     FROM {p}each_text(:queues) WHERE value NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 ) AS found WHERE count > 0
 UNION ALL

@@ -33,15 +33,15 @@ LIMIT :limit
 -- name: ready_of_higher_priority
 SELECT count(*) FROM (
     SELECT 1 FROM {p}jobs
-    WHERE status = 'ready' AND queue = :queue AND task IS NOT DISTINCT FROM :task AND priority > :priority LIMIT :limit) AS bounded
+    WHERE status = 'ready' AND queue = :queue AND coalesce(task, '') = coalesce(CAST(:task AS text), '') AND priority > :priority LIMIT :limit) AS bounded
 
 -- name: ready_before
 -- of the same priority, and enqueued earlier
 SELECT count(*) FROM (
     SELECT 1 FROM {p}jobs
-    WHERE status = 'ready' AND queue = :queue AND task IS NOT DISTINCT FROM :task AND priority = :priority AND id < :id LIMIT :limit) AS bounded
+    WHERE status = 'ready' AND queue = :queue AND coalesce(task, '') = coalesce(CAST(:task AS text), '') AND priority = :priority AND id < :id LIMIT :limit) AS bounded
 
 -- name: all_ready
 SELECT count(*) FROM (
     SELECT 1 FROM {p}jobs
-    WHERE status = 'ready' AND queue = :queue AND task IS NOT DISTINCT FROM :task LIMIT :limit) AS bounded
+    WHERE status = 'ready' AND queue = :queue AND coalesce(task, '') = coalesce(CAST(:task AS text), '') LIMIT :limit) AS bounded

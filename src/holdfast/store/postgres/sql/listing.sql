@@ -58,10 +58,11 @@ SELECT queue FROM found LIMIT :bound
 -- name: tasks_in
 -- of these queues; '' stands for messages
 WITH RECURSIVE found (queue, has_jobs, task) AS (
-    SELECT value COLLATE "C", EXISTS (SELECT 1 FROM {source} WHERE {range} AND queue = value AND task IS NULL), '' COLLATE "C"
+    SELECT value COLLATE "C", EXISTS (SELECT 1 FROM {source} WHERE {range} AND queue = value AND coalesce(task, '') = ''), '' COLLATE "C"
     FROM {p}each_text(:queues)
     UNION ALL
-    SELECT queue, true, (SELECT min(task) FROM {source} WHERE {range} AND queue = found.queue AND task > found.task)
+    SELECT queue, true, (SELECT min(coalesce(task, '')) FROM {source}
+                         WHERE {range} AND queue = found.queue AND coalesce(task, '') > found.task)
     FROM found WHERE task IS NOT NULL
 )
 SELECT queue, has_jobs, task FROM found LIMIT :bound
@@ -71,12 +72,12 @@ SELECT queue, has_jobs, task FROM found LIMIT :bound
 WITH RECURSIVE found (queue, task, priority) AS (
     SELECT (value ->> 0) COLLATE "C", (value ->> 1) COLLATE "C", (
         SELECT max(priority) FROM {source}
-        WHERE {range} AND queue = (value ->> 0) AND task IS NOT DISTINCT FROM (value ->> 1))
+        WHERE {range} AND queue = (value ->> 0) AND coalesce(task, '') = coalesce(value ->> 1, ''))
     FROM {p}each_row(:pairs)
     UNION ALL
     SELECT queue, task, (
         SELECT max(priority) FROM {source}
-        WHERE {range} AND queue = found.queue AND task IS NOT DISTINCT FROM found.task AND priority < found.priority)
+        WHERE {range} AND queue = found.queue AND coalesce(task, '') = coalesce(found.task, '') AND priority < found.priority)
     FROM found WHERE priority IS NOT NULL
 )
 SELECT queue, task, priority FROM found LIMIT :bound

@@ -3,20 +3,22 @@
 -- name: longest_ready
 -- The longest waiting ready job of each queue and task, among the first jobs of each priority. A job that was retried
 -- or delayed may be ahead of others that have waited longer. Each priority is a range of the index; if there are very
--- many, only the highest and the lowest are searched.
+-- many, only the highest and the lowest are searched. The task of messages is ''.
 WITH RECURSIVE places (queue, task) AS MATERIALIZED (
-    SELECT (value ->> 0) COLLATE "C", nullif((value ->> 1), '') COLLATE "C" FROM {p}each_row(:places)
+    SELECT (value ->> 0) COLLATE "C", (value ->> 1) COLLATE "C" FROM {p}each_row(:places)
 ), ends (queue, task, low, high) AS (
     SELECT queue, task,
-        (SELECT min(priority) FROM {p}jobs WHERE status = 'ready' AND queue = places.queue AND task IS NOT DISTINCT FROM places.task),
-        (SELECT max(priority) FROM {p}jobs WHERE status = 'ready' AND queue = places.queue AND task IS NOT DISTINCT FROM places.task)
+        (SELECT min(priority) FROM {p}jobs
+         WHERE status = 'ready' AND queue = places.queue AND coalesce(task, '') = places.task),
+        (SELECT max(priority) FROM {p}jobs
+         WHERE status = 'ready' AND queue = places.queue AND coalesce(task, '') = places.task)
     FROM places
     UNION ALL
     SELECT queue, task,
         (SELECT min(priority) FROM {p}jobs
-         WHERE status = 'ready' AND queue = ends.queue AND task IS NOT DISTINCT FROM ends.task AND priority > ends.low),
+         WHERE status = 'ready' AND queue = ends.queue AND coalesce(task, '') = ends.task AND priority > ends.low),
         (SELECT max(priority) FROM {p}jobs
-         WHERE status = 'ready' AND queue = ends.queue AND task IS NOT DISTINCT FROM ends.task AND priority < ends.high)
+         WHERE status = 'ready' AND queue = ends.queue AND coalesce(task, '') = ends.task AND priority < ends.high)
     FROM ends WHERE low < high
 ), ends_read AS MATERIALIZED (
     SELECT queue, task, low, high FROM ends LIMIT (SELECT count(*) FROM places) + CAST(:most AS bigint)
@@ -24,22 +26,24 @@ WITH RECURSIVE places (queue, task) AS MATERIALIZED (
     SELECT queue, task, low FROM ends_read WHERE low IS NOT NULL
     UNION SELECT queue, task, high FROM ends_read WHERE high IS NOT NULL
 )
-SELECT id, queue, task, since FROM (
-    SELECT DISTINCT ON (job.queue, job.task) job.id, job.queue, job.task, greatest(created_at, run_at) AS since
-    FROM levels JOIN {p}jobs AS job ON job.id IN (
-        SELECT id FROM {p}jobs
-        WHERE status = 'ready' AND queue = levels.queue AND task IS NOT DISTINCT FROM levels.task AND priority = levels.priority
-        ORDER BY id LIMIT :each)
-    ORDER BY job.queue, job.task, greatest(created_at, run_at), job.id
+SELECT id, queue, nullif(task, ''), since FROM (
+    SELECT DISTINCT ON (levels.queue, levels.task) job.id, levels.queue, levels.task, job.since
+    FROM levels CROSS JOIN LATERAL (
+        SELECT id, greatest(created_at, run_at) AS since FROM {p}jobs
+        WHERE status = 'ready' AND queue = levels.queue AND coalesce(task, '') = levels.task
+          AND priority = levels.priority
+        ORDER BY id LIMIT :each) AS job
+    ORDER BY levels.queue, levels.task, job.since, job.id
 ) AS found
 ORDER BY since LIMIT nullif(CAST(:limit AS bigint), -1)
 
 -- name: longest_blocked
 -- the job that was enqueued first, of each queue and task
-SELECT first.id, first.queue, first.task, first.created_at FROM {p}each_row(:places) AS place
-JOIN {p}jobs AS first ON first.id = (
-    SELECT min(id) FROM {p}jobs WHERE status = 'blocked' AND queue = (place.value ->> 0)
-      AND task IS NOT DISTINCT FROM nullif((place.value ->> 1), ''))
+SELECT first.id, first.queue, first.task, first.created_at FROM {p}each_row(:places) AS place CROSS JOIN LATERAL (
+    SELECT id, queue, task, created_at FROM {p}jobs
+    WHERE status = 'blocked' AND queue = (place.value ->> 0) AND coalesce(task, '') = (place.value ->> 1)
+    ORDER BY id LIMIT 1
+) AS first
 ORDER BY first.id LIMIT nullif(CAST(:limit AS bigint), -1)
 
 -- name: longest_running

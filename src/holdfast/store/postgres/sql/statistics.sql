@@ -104,13 +104,13 @@ WHERE CAST(:queue AS text) IS NULL OR queue = :queue
 -- jobs without history write no events: count them one by one, up to a limit
 SELECT queue, coalesce(task, ''), status, count(*) FROM (
     SELECT queue, task, status FROM {p}jobs
-    WHERE history = 0 ORDER BY queue, task LIMIT :most) AS bounded
+    WHERE history = 0 ORDER BY queue, coalesce(task, '') LIMIT :most) AS bounded
 GROUP BY 1, 2, 3
 
 -- name: unlogged_counts_of_queue
 SELECT queue, coalesce(task, ''), status, count(*) FROM (
     SELECT queue, task, status FROM {p}jobs
-    WHERE history = 0 AND queue = :queue ORDER BY task LIMIT :most) AS bounded
+    WHERE history = 0 AND queue = :queue ORDER BY coalesce(task, '') LIMIT :most) AS bounded
 GROUP BY 1, 2, 3
 
 -- name: unlogged_pairs
@@ -121,16 +121,16 @@ WITH RECURSIVE queues (queue) AS (
     SELECT (SELECT min(queue) FROM {p}jobs WHERE history = 0 AND queue > queues.queue)
     FROM queues WHERE queue IS NOT NULL
 ), tasks (queue, task) AS (
-    SELECT queue, (SELECT min(task) FROM {p}jobs
-                   WHERE history = 0 AND queue = queues.queue AND task > '')
+    SELECT queue, (SELECT min(coalesce(task, '')) FROM {p}jobs
+                   WHERE history = 0 AND queue = queues.queue AND coalesce(task, '') > '')
     FROM queues WHERE queue IS NOT NULL
     UNION ALL
-    SELECT queue, (SELECT min(task) FROM {p}jobs
-                   WHERE history = 0 AND queue = tasks.queue AND task > tasks.task)
+    SELECT queue, (SELECT min(coalesce(task, '')) FROM {p}jobs
+                   WHERE history = 0 AND queue = tasks.queue AND coalesce(task, '') > tasks.task)
     FROM tasks WHERE task IS NOT NULL
 )
 SELECT queue, '' FROM queues WHERE queue IS NOT NULL AND EXISTS (SELECT 1 FROM {p}jobs
-                                           WHERE history = 0 AND queue = queues.queue AND task IS NULL)
+                                           WHERE history = 0 AND queue = queues.queue AND coalesce(task, '') = '')
 UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 
 -- name: folded_zones
