@@ -15,6 +15,7 @@ from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
 from ..model.job import FailedJob, Links, NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..retry_policies import RetryPolicy
+from ..store.transactions import ConnectionOfLoop, is_asynchronous
 from .job import Job
 from .options import LINK_OPTIONS, TASK_FIELDS, EnqueueOptions, TaskDecoratorOptions, TaskOptions, checked
 from .waiting import finish_in_thread
@@ -286,8 +287,8 @@ class BoundTask(Generic[P, R]):
         if hasattr(conn, "run_sync"):  # SQLAlchemy's AsyncSession or AsyncConnection
             job: Job[R] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue(*args, **kwargs))
             return job
-        self._require_no_conn("enqueue")
-        return await finish_in_thread(lambda: self.enqueue(*args, **kwargs))
+        bound = self._in_loop("enqueue")
+        return await finish_in_thread(lambda: bound.enqueue(*args, **kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         """Store one job for each mapping of arguments, all in one transaction, and return their ids."""
@@ -308,16 +309,22 @@ class BoundTask(Generic[P, R]):
         if hasattr(conn, "run_sync"):
             ids: list[int] = await conn.run_sync(lambda sync: self.using(conn=sync).enqueue_many(calls))
             return ids
-        self._require_no_conn("enqueue_many")
-        return await finish_in_thread(lambda: self.enqueue_many(calls))
+        bound = self._in_loop("enqueue_many")
+        return await finish_in_thread(lambda: bound.enqueue_many(calls))
 
-    def _require_no_conn(self, name: str) -> None:
-        if "conn" in self._options:
-            raise InvalidInput(
-                f"a{name} takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, since it runs in another "
-                f"thread, got {type(self.conn).__qualname__}: call {name} instead"
-            )
-        self._task._app.store.require_no_transaction()
+    def _in_loop(self, name: str) -> "BoundTask[P, R]":
+        """Return the same for another thread, which waits for the loop of an asynchronous connection."""
+        if "conn" not in self._options:
+            self._task._app.store.require_no_transaction()
+            return self
+        if is_asynchronous(self.conn):
+            from asyncio import get_running_loop
+
+            return self.using(conn=ConnectionOfLoop(self.conn, get_running_loop()))
+        raise InvalidInput(
+            f"a{name} takes an AsyncSession or AsyncConnection of SQLAlchemy, or of psycopg, as conn, "
+            f"since it runs in another thread, got {type(self.conn).__qualname__}: call {name} instead"
+        )
 
     @property
     def conn(self) -> Any:

@@ -9,6 +9,7 @@ from .statements import Statements
 
 if TYPE_CHECKING:
     from ..clock import Clock
+    from .graph_locks import GraphLocks
     from .processes import ProcessLocks
 
 P = ParamSpec("P")
@@ -130,6 +131,9 @@ class SharedDatabase(Protocol):
     def locks(self) -> ProcessLocks: ...
 
     @property
+    def graph_locks(self) -> GraphLocks: ...
+
+    @property
     def tables(self) -> str:
         """What the names of all tables begin with: the schema, if there is one, and the prefix."""
         ...
@@ -158,10 +162,10 @@ class SharedDatabase(Protocol):
         """As `run` with durable, for work that must run in the calling thread."""
         ...
 
-    def run_in(self, conn: Any, work: Work[T], size: int = 0, /) -> T:
+    def run_in(self, conn: Any, work: Work[T], size: int = 0, atomic: bool = False) -> T:
         """Run the work in the caller's transaction, or, if conn is None, in one that is on disk when this returns.
 
-        size: bytes of payload, for the check of free disk space.
+        size: bytes of payload, for the check of free disk space. atomic: it is a single statement.
         """
         ...
 
@@ -175,10 +179,6 @@ class SharedDatabase(Protocol):
 
     def change(self, statement: str, values: Any, /, durable: bool = False) -> int:
         """Run one statement. Return how many rows it changed."""
-        ...
-
-    def lock_endings(self, connection: Any, /) -> bool:
-        """Let no other transaction resolve ends of jobs until this one ends. Returns False if none could anyway."""
         ...
 
     def is_open(self, conn: Any, /) -> bool:

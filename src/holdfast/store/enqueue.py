@@ -38,7 +38,8 @@ class Enqueue:
         if conn is None and job.key is None and job.links is None:
             self._db.require_space(len(job.args))
             return self._db.run(_Insertion(self, self._workflows, job), durable=True, atomic=True, wakes=True)
-        return self._db.run_in(conn, lambda connection: self.insert_one(connection, job), len(job.args))
+        work = partial(self.insert_one, job=job)
+        return self._db.run_in(conn, work, len(job.args), atomic=job.key is None and job.links is None)
 
     def _insert_large(self, job: NewJob, conn: Any) -> Inserted:
         while True:

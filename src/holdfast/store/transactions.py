@@ -5,15 +5,19 @@ is imported.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InvalidInput, TransactionError
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 T = TypeVar("T")
+CO_COROUTINE = 128  # as in `inspect`, which is slow to import
 
 
 class CallerConnection:
@@ -31,6 +35,10 @@ class CallerConnection:
     def run(self, work: Callable[[Any], T]) -> T:
         """Run the work on the driver's connection, in the thread that may use it."""
         return work(self.driver())
+
+    def wait(self) -> Callable[[Coroutine[Any, Any, Any]], Any] | None:
+        """Return what waits for a coroutine of the driver, if its connection is asynchronous."""
+        return None
 
     def begin(self) -> None:
         """Begin a transaction of the library that the connection is from, if it has its own, unless one is open."""
@@ -58,6 +66,12 @@ class _SqlAlchemyConnection(CallerConnection):
         adapted = self._pooled().dbapi_connection
         return run_async(adapted, work) if hasattr(adapted, "run_async") else work(self.driver())
 
+    def wait(self) -> Callable[[Coroutine[Any, Any, Any]], Any] | None:
+        adapted = self._pooled().dbapi_connection
+        if not hasattr(adapted, "run_async"):
+            return None
+        return lambda coroutine: adapted.run_async(lambda _: coroutine)
+
     def begin(self) -> None:
         if not self._given.in_transaction():
             self._given.begin()
@@ -75,6 +89,29 @@ class _AdaptedConnection(CallerConnection):
 
     def run(self, work: Callable[[Any], T]) -> T:
         return run_async(self._given, work)
+
+
+class ConnectionOfLoop(CallerConnection):
+    """An asynchronous connection of a driver, used in another thread while a coroutine of its loop waits for that."""
+
+    how_to_begin = "leave autocommit off"
+
+    def __init__(self, given: Any, loop: "AbstractEventLoop") -> None:
+        super().__init__(given)
+        self._loop = loop
+
+    def wait(self) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+        from asyncio import run_coroutine_threadsafe
+
+        return lambda coroutine: run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def is_asynchronous(given: Any) -> bool:
+    """Return whether this is a connection of an asynchronous driver, such as psycopg.AsyncConnection."""
+    rollback = getattr(type(given), "rollback", None)
+    if rollback is None or hasattr(given, "run_sync"):
+        return False
+    return bool(getattr(getattr(rollback, "__code__", None), "co_flags", 0) & CO_COROUTINE)
 
 
 def run_async(adapted: Any, work: Callable[[Any], T]) -> T:
@@ -118,10 +155,12 @@ class _DjangoConnection(CallerConnection):
 
 def caller_connection(given: Any) -> CallerConnection:
     """Return the connection that the caller has passed as `conn=`."""
-    if hasattr(given, "run_sync"):
+    if isinstance(given, CallerConnection):
+        return given
+    if hasattr(given, "run_sync") or is_asynchronous(given):
         raise InvalidInput(
-            f"conn= is asynchronous, a {type(given).__qualname__}: await task.using(conn=…).aenqueue(…), or pass the "
-            "session that its run_sync() gives to a function"
+            f"conn= is asynchronous, a {type(given).__qualname__}: await task.using(conn=…).aenqueue(…)"
+            + (", or pass the session that its run_sync() gives to a function" if hasattr(given, "run_sync") else "")
         )
     if hasattr(given, "ensure_connection"):
         return _DjangoConnection(given)

@@ -280,6 +280,7 @@ class Workflows:
     def require_open_batch(self, connection: Connection, links: Links) -> None:
         if links.batch_id is None:
             return
+        self._db.graph_locks.hold_batch(connection, links.batch_id)
         row = connection.execute(self._sql.batch_is_open, (links.batch_id,)).fetchone()
         if row is None:
             raise BatchNotFound(f"there is no batch {links.batch_id}: it never existed or was deleted")
@@ -323,6 +324,7 @@ class Workflows:
         if not links.after:
             return
         chains = self._chains_of(connection, links.after)
+        self._db.graph_locks.hold_chains(connection, chains)
         given = {"jobs": as_json(ids), "chains": as_json(chains), "chain": chain}
         if chain is not None and connection.execute(self._sql.waits_for_itself, given).fetchone() is not None:
             raise CircularWait(f"chain {chain} would wait for itself: a job in after= waits for this chain")
@@ -366,14 +368,21 @@ class Workflows:
             endings = connection.execute(self._sql.endings, (ENDINGS_PER_ROUND,)).fetchall()
             if not endings:
                 break
-            if not locked and self._db.lock_endings(connection):
+            if not locked:
+                how = self._db.graph_locks.lock_endings(connection)
+                if how == "impossible":
+                    break
                 locked = True
-                continue  # look again: another transaction may have resolved them, or other ends
+                if how == "locked":
+                    continue  # look again: another transaction may have resolved them, or other ends
             edges = self._release(connection, {chain for _, chain, _ in endings if chain is not None})
             done += len(endings) + edges
             if edges < EDGES_PER_ROUND:  # otherwise more jobs may wait for the same chains
-                self._end_batches(connection, {batch for _, _, batch in endings if batch is not None})
-                connection.execute(self._sql.delete_endings, (as_json([ending[0] for ending in endings]),))
+                busy = self._end_batches(connection, {batch for _, _, batch in endings if batch is not None})
+                resolved = [id for id, _, batch in endings if batch not in busy]
+                connection.execute(self._sql.delete_endings, (as_json(resolved),))
+                if busy:
+                    break
         return done
 
     def _release(self, connection: Connection, chains: set[int]) -> int:
@@ -389,10 +398,12 @@ class Workflows:
                 connection.execute(getattr(self._sql, name), given)
         return len(edges)
 
-    def _end_batches(self, connection: Connection, batches: set[int]) -> None:
+    def _end_batches(self, connection: Connection, batches: set[int]) -> set[int]:
+        """End those of these batches that are done. Return those that a transaction is adding members to."""
         if not batches:
-            return
-        wanted = {"batches": as_json(sorted(batches))}
+            return set()
+        busy = self._db.graph_locks.lock_batches(connection, batches)
+        wanted = {"batches": as_json(sorted(batches - busy))}
         for row in connection.execute(self._sql.ended_batches, wanted).fetchall():
             batch, on_success, on_done, done_job, success_job, all_succeeded = row
             done = {"batch": batch, "now": self._clock.now(), "done_job": None, "success_job": None}
@@ -401,6 +412,7 @@ class Workflows:
             if all_succeeded and success_job is None:
                 done["success_job"] = self._enqueue_callback(connection, batch, on_success)
             connection.execute(self._sql.batch_done, done)
+        return busy
 
     def _enqueue_callback(self, connection: Connection, batch: int, callback: str | None) -> int | None:
         """Enqueue a callback. A callback that plain SQL has damaged is logged and must not block other batches."""

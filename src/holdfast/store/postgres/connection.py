@@ -2,7 +2,7 @@
 
 import re
 import select
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from ...errors import CannotOpen, InvalidInput, StoreError
 from .errors import cannot_connect
 
 Driver = psycopg.Connection[Any]
+AsyncDriver = psycopg.AsyncConnection[Any]
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 OLDEST_VERSION = 140000
 # Detect a lost server within seconds, also while nothing is sent.
 KEEPALIVES = {
@@ -97,6 +99,48 @@ class Handle:
         cursor.executemany(translated(statement).text, many)
 
 
+class AwaitingHandle:
+    """Runs the statements of the store on an asynchronous connection of the caller.
+
+    The statements are the same. Each is awaited where the connection belongs: see `CallerConnection.wait`.
+    """
+
+    __slots__ = ("_wait", "driver")
+
+    def __init__(self, driver: AsyncDriver, wait: Wait) -> None:
+        self.driver, self._wait = driver, wait
+
+    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> "_Fetched":
+        text, is_numbered = translated(statement)
+        if is_numbered and not isinstance(values, Mapping):
+            values = {str(number): value for number, value in enumerate(values, 1)}
+        fetched: _Fetched = self._wait(self._execute(text, values))
+        return fetched
+
+    async def _execute(self, text: str, values: Sequence[Any] | Mapping[str, Any]) -> "_Fetched":
+        cursor = psycopg.AsyncCursor(self.driver, row_factory=tuple_row)
+        adapt(cursor)
+        await cursor.execute(text, values)
+        rows = await cursor.fetchall() if cursor.description is not None else []
+        return _Fetched(rows, cursor.rowcount)
+
+
+class _Fetched:
+    """The result of a statement. Implements Result."""
+
+    __slots__ = ("_rows", "rowcount")
+
+    def __init__(self, rows: list[Any], rowcount: int) -> None:
+        self._rows, self.rowcount = rows, rowcount
+
+    def fetchone(self) -> Any:
+        return self._rows.pop(0) if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        rows, self._rows = self._rows, []
+        return rows
+
+
 class Target(NamedTuple):
     """A database by its URL."""
 
@@ -170,7 +214,7 @@ def is_usable(driver: Driver) -> bool:
     return True
 
 
-def in_transaction(driver: Driver) -> bool:
+def in_transaction(driver: Driver | AsyncDriver) -> bool:
     return driver.info.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 
 

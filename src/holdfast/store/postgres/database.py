@@ -30,8 +30,9 @@ from ..transactions import (
     would_wait_for_itself,
 )
 from .advisory_locks import AdvisoryLocks
-from .connection import Driver, Handle, connect, in_transaction, rollback, target
+from .connection import AwaitingHandle, Driver, Handle, connect, in_transaction, rollback, target
 from .errors import is_lost, is_retryable, translate
+from .graph_locks import RowLocks
 from .listener import Listener
 from .migrate import Names, PostgresMigrations
 from .pool import MAX_CONNECTIONS, Pool
@@ -41,7 +42,7 @@ from .transaction import (
     LentDriver,
     PostgresTransaction,
     in_savepoint,
-    require_driver,
+    require_handle,
     require_transaction,
 )
 
@@ -113,7 +114,7 @@ class PostgresDialect:
 class _CallingThread(threading.local):
     """State of the calling thread."""
 
-    handle: Handle | None = None  # inside run() or reading()
+    handle: Handle | AwaitingHandle | None = None  # inside run() or reading()
     writes: bool = False  # inside run()
     timeout: float | None = None  # None: busy_timeout
 
@@ -133,7 +134,7 @@ class PostgresDatabase:
         self.has_workers = False
         self.fold: Callable[[], None] = lambda: None
         self.after_fork: Callable[[], None] = lambda: None
-        self.locks = AdvisoryLocks(self)
+        self.locks, self.graph_locks = AdvisoryLocks(self), RowLocks(self.sql, self.lock_class)
         self._this_thread = _CallingThread()
         self._timeout = options.busy_timeout
         self._owners: dict[Owner, float] = {}
@@ -264,30 +265,31 @@ class PostgresDatabase:
         except _Again as error:
             raise StoreError("try again") from error
 
-    def run_in(self, conn: Any, work: Work[T], size: int = 0) -> T:
+    def run_in(self, conn: Any, work: Work[T], size: int = 0, atomic: bool = False) -> T:
         del size
         if conn is None:
             return self.run(work, durable=True, wakes=True)
         if isinstance(conn, PostgresTransaction):
-            return self.run_in_transaction(conn, work)
+            return self.run_in_transaction(conn, work, atomic)
         self._forbid_nested_write()
         caller = caller_connection(conn)
-        return self._run_for_caller(caller, work)
+        return self._run_for_caller(caller, work, atomic)
 
-    def run_in_transaction(self, transaction: PostgresTransaction, work: Work[T]) -> T:
-        return self._run_for_caller(transaction._open_caller(), work)
+    def run_in_transaction(self, transaction: PostgresTransaction, work: Work[T], atomic: bool = False) -> T:
+        return self._run_for_caller(transaction._open_caller(), work, atomic)
 
-    def _run_for_caller(self, caller: CallerConnection, work: Work[T]) -> T:
-        driver = require_driver(caller.driver())
+    def _run_for_caller(self, caller: CallerConnection, work: Work[T], atomic: bool) -> T:
+        given = require_handle(caller)
+        driver = given.driver
         require_transaction(driver, caller.how_to_begin.replace("BEGIN IMMEDIATE", "BEGIN"))
-        self._require_same_database(driver)
+        self._require_same_database(given)
         is_lent, thread = getattr(driver, "is_lent", False), self._this_thread
         if is_lent:
-            driver.is_lent = False  # type: ignore[attr-defined]
+            driver.is_lent = False  # type: ignore[union-attr]
         before = thread.handle
-        thread.handle = Handle(driver, is_own=False)
+        thread.handle = given
         try:
-            return in_savepoint(driver, work)
+            return work(given) if atomic else in_savepoint(given, work)
         except psycopg.Error as error:
             if is_retryable(error):
                 raise TransactionError(
@@ -297,12 +299,13 @@ class PostgresDatabase:
         finally:
             thread.handle = before
             if is_lent:
-                driver.is_lent = True  # type: ignore[attr-defined]
+                driver.is_lent = True  # type: ignore[union-attr]
 
-    def _require_same_database(self, driver: Driver) -> None:
+    def _require_same_database(self, given: Handle | AwaitingHandle) -> None:
+        driver = given.driver
         if driver in self._known or isinstance(driver, LentDriver):
             return
-        theirs = Handle(driver, is_own=False).execute(self.sql.same_database).fetchone()
+        theirs = given.execute(self.sql.same_database).fetchone()
         ours = self.rows(self.sql.same_database)[0]
         if theirs != ours:
             raise ForeignConnection(
@@ -330,10 +333,6 @@ class PostgresDatabase:
         if thread.handle is not None and thread.writes:
             return int(thread.handle.execute(statement, values).rowcount)
         return self.with_driver(lambda driver: int(Handle(driver).execute(statement, values).rowcount))
-
-    def lock_endings(self, connection: Any) -> bool:
-        connection.execute(self.sql.lock_endings, (self.lock_class,))
-        return True
 
     def require_space(self, size: int) -> None:
         """A server does not tell how much space it has."""
@@ -449,13 +448,13 @@ class PostgresDatabase:
     def _begin_on(self, conn: Any, kind: type[K]) -> Iterator[K]:
         caller = caller_connection(conn)
         self._forbid_nested_write()
-        driver = require_driver(caller.driver())
-        self._require_same_database(driver)
+        given = require_handle(caller)
+        self._require_same_database(given)
         transaction = kind(caller)
         with caller.ending():
             caller.begin()
-            if not in_transaction(driver):
-                driver.execute("SELECT 1" if not driver.autocommit else "BEGIN")
+            if not in_transaction(given.driver):
+                given.execute("SELECT 1" if not given.driver.autocommit else "BEGIN")
             try:
                 yield transaction
             finally:
@@ -472,7 +471,7 @@ class PostgresDatabase:
     def guard(self, conn: Any) -> bool:
         """Nothing has to be changed on a connection. Return False if it is to another database."""
         try:
-            self._require_same_database(require_driver(caller_connection(conn).driver()))
+            self._require_same_database(require_handle(caller_connection(conn)))
         except ForeignConnection:
             return False
         return True

@@ -10,7 +10,7 @@ from psycopg import pq
 
 from ...errors import InvalidInput, TransactionError, UsedAfterFork
 from ..transactions import CallerConnection
-from .connection import Driver, Handle, in_transaction
+from .connection import AsyncDriver, AwaitingHandle, Driver, Handle, in_transaction
 
 T = TypeVar("T")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -119,23 +119,24 @@ class CompletingPostgresTransaction(PostgresTransaction):
     """The result of the job, or `Then(…)` to continue its chain."""
 
 
-def require_driver(given: Any) -> Driver:
-    """Return the connection of psycopg, or say what to pass instead."""
+def require_handle(caller: CallerConnection) -> Handle | AwaitingHandle:
+    """Return a handle on the caller's connection of psycopg, or say what to pass instead."""
+    given = caller.driver()
+    if isinstance(given, (psycopg.Connection, psycopg.AsyncConnection)) and given.closed:
+        raise InvalidInput("the connection of conn= is closed: pass an open one")
     if isinstance(given, psycopg.Connection):
-        return given
+        return Handle(given, is_own=False)
+    if isinstance(given, psycopg.AsyncConnection) and (wait := caller.wait()) is not None:
+        return AwaitingHandle(given, wait)
     module = type(given).__module__.partition(".")[0]
-    if isinstance(given, psycopg.AsyncConnection):
-        raise InvalidInput(
-            "conn= is an AsyncConnection of psycopg, which this version does not support: pass a Connection"
-        )
     told = f"a connection of {module}" if module in ("psycopg2", "asyncpg", "sqlite3") else type(given).__qualname__
     raise InvalidInput(
-        "conn= must be a psycopg.Connection (psycopg 3), a session or connection of SQLAlchemy or Django on it, or a "
-        f"transaction of app.transaction(), got {told}"
+        "conn= must be a psycopg.Connection (psycopg 3), for aenqueue also an AsyncConnection, a session or "
+        f"connection of SQLAlchemy or Django on it, or a transaction of app.transaction(), got {told}"
     )
 
 
-def require_transaction(driver: Driver, how_to_begin: str) -> None:
+def require_transaction(driver: Driver | AsyncDriver, how_to_begin: str) -> None:
     """Raise unless the connection is in a transaction, or begins one with its next statement."""
     status = driver.info.transaction_status
     if status == pq.TransactionStatus.INERROR:
@@ -147,14 +148,13 @@ def require_transaction(driver: Driver, how_to_begin: str) -> None:
         )
 
 
-def in_savepoint(driver: Driver, work: Callable[[Handle], T]) -> T:
+def in_savepoint(handle: Handle | AwaitingHandle, work: Callable[[Any], T]) -> T:
     """Run the work inside the caller's transaction, which survives an error."""
-    handle = Handle(driver, is_own=False)
     handle.execute("SAVEPOINT holdfast")
     try:
         result = work(handle)
     except BaseException:
-        if not driver.closed and in_transaction(driver):
+        if not handle.driver.closed and in_transaction(handle.driver):
             handle.execute("ROLLBACK TO SAVEPOINT holdfast")
             handle.execute("RELEASE SAVEPOINT holdfast")
         raise

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
+from ..graph_locks import OneWriter
 from ..processes import register_forkable
 from ..statements import Statements
 from ..transactions import caller_connection
@@ -110,6 +111,7 @@ class Database:
         self.actor = f"{os.getpid()}-{token}"
         """The name of this process in the history. It changes after a fork."""
         self.tables = options.prefix
+        self.graph_locks = OneWriter()
         self.locks = FileLocks(options.path, lambda file: self.engine().watcher.watch_lock_file(file))
         self.sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self.fold: Callable[[], None] = lambda: None
@@ -158,11 +160,12 @@ class Database:
         """As `run` with durable, for work that must run in the calling thread."""
         return self.with_engine(lambda engine: engine.writer.run_in_this_thread(work))
 
-    def run_in(self, conn: Any, work: Work[T], size: int = 0) -> T:
+    def run_in(self, conn: Any, work: Work[T], size: int = 0, atomic: bool = False) -> T:
         """Run the work in the caller's transaction, or, if conn is None, in one that is on disk when this returns.
 
-        size: bytes of payload, for the check of free disk space.
+        size: bytes of payload, for the check of free disk space. atomic: it is a single statement.
         """
+        del atomic  # a savepoint costs almost nothing here
         self.require_space(size)
         if conn is None:
             return self.run(work, durable=True, wakes=True)
@@ -253,10 +256,6 @@ class Database:
             finally:
                 transaction._end()
         engine.watcher.notify()
-
-    def lock_endings(self, connection: sqlite3.Connection) -> bool:
-        del connection
-        return False  # the write lock does that
 
     def is_open(self, conn: Any) -> bool:
         return is_open(conn)

@@ -220,7 +220,8 @@ SELECT 'lease', (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'run
 UNION ALL
 SELECT 'queue', name, count FROM (
     SELECT value AS name, (SELECT count(*) FROM (
-        SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = value AND coalesce(task, '') = '' LIMIT :most) AS bounded) AS count
+        SELECT 1 FROM {p}jobs WHERE status = 'ready' AND queue = value AND coalesce(task, '') = ''
+        ORDER BY priority DESC, id LIMIT :most) AS bounded) AS count
     FROM {p}each_text(:queues) WHERE value NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 ) AS found WHERE count > 0
 UNION ALL

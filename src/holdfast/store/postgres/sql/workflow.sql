@@ -92,6 +92,34 @@ WHERE id IN (SELECT value FROM {p}each_id(:jobs)) AND status = 'blocked' AND on_
 -- One transaction at a time resolves ends. The statements after this one see what the one before has committed.
 SELECT pg_advisory_xact_lock(CAST(? AS int), 1)
 
+-- name: sees_commits
+-- whether each statement of this transaction sees what was committed before it
+SELECT current_setting('transaction_isolation') = 'read committed'
+
+-- name: mark_awaited_in_order
+UPDATE {p}jobs SET awaited = 1 WHERE id = ANY (ARRAY(
+    SELECT id FROM {p}jobs WHERE id = ANY (ARRAY(SELECT value FROM {p}each_id(:chains))) AND awaited = 0
+    ORDER BY id FOR NO KEY UPDATE))
+
+-- name: hold_last_jobs
+-- Until this transaction ends, the last jobs of these chains neither end nor continue. Others may hold them as well.
+SELECT id FROM {p}jobs WHERE id = ANY (ARRAY(
+    SELECT coalesce((SELECT id FROM {p}jobs WHERE chain_id = chain.value ORDER BY chain_index DESC LIMIT 1), chain.value)
+    FROM {p}each_id(:chains) AS chain))
+ORDER BY id FOR SHARE
+
+-- name: hold_batch
+-- Until this transaction ends, the batch does not. Others may hold it as well.
+SELECT 1 FROM {p}batches WHERE id = ? FOR SHARE
+
+-- name: lock_batches
+-- all of these that nobody holds
+SELECT id FROM {p}batches WHERE id = ANY (ARRAY(SELECT value FROM {p}each_id(:batches)))
+ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- name: known_batches
+SELECT id FROM {p}batches WHERE id = ANY (ARRAY(SELECT value FROM {p}each_id(:batches)))
+
 -- name: any_ending
 SELECT 1 FROM {p}endings LIMIT 1
 
