@@ -48,7 +48,7 @@ class ClaimPlan(Struct, frozen=True):
     groups: list[ClaimGroup]
 
 
-class ClaimPlanner(Protocol):
+class ClaimScanner(Protocol):
     """Says where a worker is to claim."""
 
     def remembered(self, request: ClaimRequest) -> list[ClaimGroup] | None:
@@ -63,7 +63,7 @@ class ClaimPlanner(Protocol):
 
 
 class ReadyPairScanner:
-    """Finds the pairs of queue and task that have ready jobs for a worker. Implements ClaimPlanner.
+    """Finds the pairs of queue and task that have ready jobs for a worker. Implements ClaimScanner.
 
     If there are many pairs, each plan covers only a window of them, round-robin.
     """

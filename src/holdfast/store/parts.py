@@ -7,7 +7,7 @@ from random import Random
 from ..errors import StoreError
 from ..model.stats import Storage
 from .blobs import Blobs, CheckedBlobs
-from .claim import Claim, ClaimPlanner
+from .claim import Claim, ClaimScanner
 from .database import DamageGuard, SharedDatabase
 from .enqueue import Enqueue, Failures
 from .explain import Explain
@@ -35,7 +35,7 @@ class Parts:
         random: Random,
         guarded: DamageGuard,
         size: Callable[[], Storage],
-        planner: ClaimPlanner,
+        planner: ClaimScanner,
     ) -> None:
         """guarded: see DamageGuard. size: returns how much space the database takes. planner: says where to claim."""
         blobs, self.fold_statistics = Blobs(db, checked_blobs), Statistics(db, db.sql, db.clock)

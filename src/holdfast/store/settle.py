@@ -14,7 +14,7 @@ from ..errors import HoldfastError
 from ..failure import Failure, shorten
 from ..model.job import Claimed, ClaimRequest, Lease, LeaseRenewal, NewJob, SettledAndClaimed, Settlement, Transition
 from .blobs import Blobs
-from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ClaimPlanner, Place, required_sweep
+from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ClaimScanner, Place, required_sweep
 from .database import Connection, SharedDatabase
 from .statements import Statements, as_json, insert_statement, new_job_values
 from .workflow import Workflows
@@ -222,7 +222,7 @@ MIN_CANDIDATES = 16  # of each remembered place
 
 class SettleAndClaim:
     def __init__(
-        self, db: SharedDatabase, claim: Claim, settle: Settle, workflows: Workflows, planner: ClaimPlanner
+        self, db: SharedDatabase, claim: Claim, settle: Settle, workflows: Workflows, planner: ClaimScanner
     ) -> None:
         self._db, self._sql, self._clock, self._workflows = db, db.sql, db.clock, workflows
         self._claims, self._settlements, self._planner = claim, settle, planner

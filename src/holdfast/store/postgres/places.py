@@ -39,7 +39,7 @@ class _Backlog(Struct):
 
 
 class PlaceKeeper:
-    """Implements ClaimPlanner."""
+    """Implements ClaimScanner."""
 
     def __init__(self, sql: Statements) -> None:
         self._sql, self._scanner = sql, ReadyPairScanner(sql)
