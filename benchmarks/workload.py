@@ -1,5 +1,6 @@
 """What is sent and what is run, in every benchmark the same."""
 
+from asyncio import sleep
 from typing import Any
 
 BODY: dict[str, Any] = {"to": "ada@example.org", "subject": "Thank you for your order", "order": 12345, "n": 1}
@@ -15,3 +16,8 @@ def noop() -> None:
 
 async def noop_async() -> None:
     """The same on the event loop."""
+
+
+async def nap() -> None:
+    """Take long enough to be killed meanwhile."""
+    await sleep(30)

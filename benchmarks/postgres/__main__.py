@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ..measure import Effort, Figure
 from ..report import HEAD, as_markdown, as_text, figure_row, summary
-from . import depth, drains, sends, waking
+from . import churn, contention, depth, drains, sends, waking
 from .server import Server, running_server
 
 WHOLE = Effort(rounds=5, part=1.0, rows=1_000_000)
@@ -34,7 +34,14 @@ class PostgresBenchmark(Protocol):
     def figures(self, server: Server, effort: Effort) -> Iterator[Figure]: ...
 
 
-BENCHMARKS: dict[str, PostgresBenchmark] = {"drains": drains, "sends": sends, "waking": waking, "depth": depth}
+BENCHMARKS: dict[str, PostgresBenchmark] = {
+    "drains": drains,
+    "sends": sends,
+    "contention": contention,
+    "churn": churn,
+    "waking": waking,
+    "depth": depth,
+}
 
 
 def main() -> None:

@@ -58,8 +58,11 @@ def running_server() -> Iterator[Server]:
 
 
 @contextmanager
-def worker(url: str, processes: int = 1) -> Iterator[int]:
-    """`holdfast worker` with its default log, thrown away. Gives its process id once all are at work."""
+def worker(url: str, processes: int = 1, at_work: int | None = None) -> Iterator[int]:
+    """`holdfast worker` with its default log, thrown away. Gives its process id once all are at work.
+
+    at_work: how many these are, if there are others.
+    """
     Holdfast(url).close()
     process = subprocess.Popen(
         [*COMMAND, "--processes", str(processes)],
@@ -70,8 +73,8 @@ def worker(url: str, processes: int = 1) -> Iterator[int]:
     )
     try:
         with psycopg.connect(url, autocommit=True) as watcher:
-            at_work = "SELECT count(*) FROM holdfast_workers WHERE ended_at IS NULL"
-            wait_until(lambda: watcher.execute(at_work).fetchall() == [(processes,)])
+            query = "SELECT count(*) FROM holdfast_workers WHERE ended_at IS NULL"
+            wait_until(lambda: watcher.execute(query).fetchall() == [(at_work or processes,)])
         yield process.pid
     finally:
         process.terminate()

@@ -206,7 +206,7 @@ class PostgresDatabase:
                 time.sleep(0.002 * 2**attempt * (0.5 + os.urandom(1)[0] / 256))
                 continue
             if wakes:
-                self.listener.committed()
+                self.listener.committed(urgent=durable)
             self._fold_now_and_then()
             return result
         raise AssertionError("the last try returns or raises")

@@ -1,8 +1,9 @@
 """Wake-up and liveness: one connection of the process that listens, notifies and holds advisory locks.
 
 A commit of this process wakes its own threads at once. Other processes are told by NOTIFY, after the commit and at
-most every 10 ms, because a notification serialises the commits of the whole server. Commits of other programs notify
-by a trigger. A notification is a hint: those who wait also look once a second.
+most every 10 ms, or every 100 ms if jobs have only ended, because a notification serialises the commits of the whole
+server. Commits of other programs notify by a trigger. A notification is a hint: those who wait also look once a
+second.
 """
 
 import os
@@ -19,6 +20,7 @@ from ...errors import StoreError
 from .connection import Driver, wait_readable
 
 NOTIFY_SECONDS = 0.01  # between two notifications of this process
+SETTLED_SECONDS = 0.1  # the same if nothing was enqueued in between: a busy worker tells nothing that is urgent
 DEATHS_SECONDS = 0.3  # between two looks for workers that died
 RECONNECT_SECONDS = 0.2
 MAX_SLEEP_SECONDS = 30.0
@@ -39,7 +41,7 @@ class Listener:
         self._held: set[int] = set()
         self._thread: threading.Thread | None = None
         self._pipe: tuple[int, int] | None = None
-        self._wants_notify = self._closed = False
+        self._wants_notify = self._is_urgent = self._closed = False
         self._notified_at = 0.0
 
     # --- waiting ---
@@ -55,10 +57,11 @@ class Listener:
             self.commits += 1
             self._changed.notify_all()
 
-    def committed(self) -> None:
-        """Wake all that wait, also in other processes."""
+    def committed(self, *, urgent: bool = True) -> None:
+        """Wake all that wait, also in other processes. urgent: jobs may have been enqueued."""
         self.wake()
         self._start()
+        self._is_urgent = self._is_urgent or urgent
         self._wants_notify = True
         self._poke()
 
@@ -141,9 +144,13 @@ class Listener:
                     self._drain_pipe()
 
     def _notify(self, driver: Driver) -> None:
-        if self._wants_notify and monotonic() - self._notified_at >= NOTIFY_SECONDS:
-            self._wants_notify, self._notified_at = False, monotonic()
+        if self._wants_notify and monotonic() >= self._next_notification():
+            self._wants_notify = self._is_urgent = False
+            self._notified_at = monotonic()
             driver.execute("SELECT pg_notify(%s, '')", (self._channel,))
+
+    def _next_notification(self) -> float:
+        return self._notified_at + (NOTIFY_SECONDS if self._is_urgent else SETTLED_SECONDS)
 
     def _sleep(self, driver: Driver, next_look: float) -> None:
         assert self._pipe is not None
@@ -151,7 +158,7 @@ class Listener:
         if self.watches_deaths:
             seconds = min(seconds, next_look - monotonic())
         if self._wants_notify:
-            seconds = min(seconds, self._notified_at + NOTIFY_SECONDS - monotonic())
+            seconds = min(seconds, self._next_notification() - monotonic())
         readable = wait_readable([driver.fileno(), self._pipe[0]], seconds)
         self._drain_pipe()
         if readable:

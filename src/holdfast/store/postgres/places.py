@@ -18,7 +18,7 @@ from ..claim import ClaimGroup, ClaimPlan, Pair, Place, ReadyPairScanner, Times,
 from ..database import Connection
 from ..statements import Statements, as_json
 
-LOOK_SECONDS = 0.6
+LOOK_SECONDS = 0.8
 MAX_PLACES = 64  # with more queues, tasks and priorities, each claim searches from the start
 FULL_CHECKS = 10  # each of so many looks searches all leases, the others those that ended lately
 LATELY = 2_000_000  # microseconds

@@ -131,7 +131,7 @@ CREATE INDEX {n}jobs_ready     ON {p}jobs (queue, coalesce(task, ''), priority D
 CREATE INDEX {n}jobs_versioned ON {p}jobs (queue, task, version) WHERE version > 0 AND status = 'ready';
 CREATE INDEX {n}jobs_scheduled ON {p}jobs (run_at, id) WHERE status = 'scheduled';
 CREATE INDEX {n}jobs_running   ON {p}jobs ((coalesce(lease, 0)), id) WHERE status = 'running';
-CREATE INDEX {n}jobs_worker    ON {p}jobs (worker, id) WHERE status = 'running';
+CREATE INDEX {n}jobs_worker    ON {p}jobs (worker, id) WHERE status = 'running' AND worker IS NOT NULL;
 CREATE INDEX {n}jobs_external  ON {p}jobs (external, id) WHERE external = 1 AND status = 'blocked';
 CREATE INDEX {n}jobs_blocked   ON {p}jobs (queue, coalesce(task, ''), id) WHERE status = 'blocked';
 CREATE INDEX {n}jobs_failed    ON {p}jobs (queue, coalesce(task, ''), id) WHERE status = 'failed';

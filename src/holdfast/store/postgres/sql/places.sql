@@ -30,8 +30,9 @@ SELECT (coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') <=
                             WHERE expires_at IS NOT NULL
                               AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')) <= :now,
                            false))::int)::text,
-       coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs
-                 WHERE status = 'running' AND coalesce(lease, 0) > :since) <= :boot_now, false)::int::text,
+       ((SELECT min(coalesce(lease, 0)) FROM {p}jobs
+         WHERE status = 'running' AND coalesce(lease, 0) > :since AND coalesce(lease, 0) <= :boot_now)
+        IS NOT NULL)::int::text,
        ((SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND version > 0) IS NOT NULL)::int::bigint,
        CAST(0 AS bigint), 0
 UNION ALL
@@ -63,8 +64,9 @@ SELECT (coalesce((SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled') <=
                             WHERE expires_at IS NOT NULL
                               AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')) <= :now,
                            false))::int)::text,
-       coalesce((SELECT min(coalesce(lease, 0)) FROM {p}jobs
-                 WHERE status = 'running' AND coalesce(lease, 0) > :since) <= :boot_now, false)::int::text,
+       ((SELECT min(coalesce(lease, 0)) FROM {p}jobs
+         WHERE status = 'running' AND coalesce(lease, 0) > :since AND coalesce(lease, 0) <= :boot_now)
+        IS NOT NULL)::int::text,
        ((SELECT min(queue) FROM {p}jobs WHERE status = 'ready' AND version > 0) IS NOT NULL)::int::bigint,
        CAST(0 AS bigint), 0
 UNION ALL
