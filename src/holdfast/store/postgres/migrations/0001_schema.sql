@@ -125,7 +125,7 @@ CREATE TABLE {p}jobs (
 );
 
 -- Partial indexes, one per purpose. No transition can be a heap-only update, since the status is in their conditions,
--- so there is one index on all jobs besides the primary key: it is for listing. Where messages are found in the same
+-- so each job is in one index besides the primary key that is for listing alone. Where messages are found in the same
 -- way as jobs, the task of a message is '', since IS NOT DISTINCT FROM does not use an index.
 CREATE INDEX {n}jobs_ready     ON {p}jobs (queue, coalesce(task, ''), priority DESC, id) WHERE status = 'ready';
 CREATE INDEX {n}jobs_versioned ON {p}jobs (queue, task, version) WHERE version > 0 AND status = 'ready';
