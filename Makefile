@@ -40,7 +40,7 @@ test-postgres: .venv/installed  ## Run all behaviours on PostgreSQL (about ten m
 	HOLDFAST_POSTGRES=all $(BIN)/python -m pytest -q -n 3 -k postgres tests/conformance tests/postgres
 
 plans: .venv/installed  ## Check the query plans of PostgreSQL with 1,000,000 jobs
-	HOLDFAST_PLAN_ROWS=1000000 $(BIN)/python -m pytest -q tests/postgres/test_query_plans.py
+	HOLDFAST_PLAN_ROWS=1000000 $(BIN)/python -m pytest -q tests/postgres/test_generic_plans.py
 
 # The tests of the web page need a Chromium. Without one they are skipped, and .ci/run fails.
 browser:  ## Install a Chromium for the tests of the web page, if there is none and this is root
