@@ -1,5 +1,5 @@
 // Everything that pages share besides components: the API, routes, the live stream, and formats.
-import { useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-htm.js";
 export * from "./vendor/preact-htm.js";
 
 export const ROOT = document.documentElement.dataset.root || "";
@@ -164,7 +164,7 @@ document.addEventListener("click", (event) => {
 
 export function useRoute() {
   const [route, setRoute] = useState(here());
-  useEffect(() => {
+  useLayoutEffect(() => {
     const moved = () => setRoute(here());
     window.addEventListener("popstate", moved);
     window.addEventListener("moved", moved);

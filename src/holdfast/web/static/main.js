@@ -1,5 +1,5 @@
 // The frame of the page: navigation, routes, theme, login and keys.
-import { ROOT, call, go, here, html, post, render, session, useEffect, useRoute, useState } from "./lib.js";
+import { ROOT, call, go, here, html, post, render, session, useEffect, useLayoutEffect, useRoute, useState } from "./lib.js";
 import { Failed, Link } from "./ui.js";
 
 const GROUPS = [
@@ -41,7 +41,7 @@ function moveFocus(step) {
 }
 
 function useKeys(showHelp) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     let before = "";
     const pressed = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog[open]")) return;

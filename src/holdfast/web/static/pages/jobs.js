@@ -1,5 +1,5 @@
 // Jobs: one search field with qualifiers, pages by cursor, and actions on the chosen jobs or on all that match.
-import { ROOT, go, html, may, post, query, session, useData, useEffect, useRef, useState, useTick } from "../lib.js";
+import { ROOT, go, html, may, post, query, session, useData, useEffect, useLayoutEffect, useRef, useState, useTick } from "../lib.js";
 import { Badge, Failed, Head, Pager, Table, Time, number } from "../ui.js";
 import { Operations } from "./operations.js";
 
@@ -63,7 +63,7 @@ function Search({ text, search, field }) {
   const counts = useData(wanted ? "/counts" : null);
   const failures = useData(wanted ? "/failures?limit=100" : null);
   const before = useRef(text);
-  useEffect(() => { if (before.current !== text) { before.current = text; setDraft(text); } }, [text]);
+  useLayoutEffect(() => { if (before.current !== text) { before.current = text; setDraft(text); } }, [text]);
   const names = (name) => [...new Set((counts.data?.items || []).map((one) => one[name]).filter(Boolean))];
   const known = { queues: names("queue"), tasks: names("task"), errors: [...new Set((failures.data?.items || []).map((one) => one.error_code))] };
   const found = open ? suggest(draft, known) : [];
@@ -94,9 +94,10 @@ export default function Jobs({ parameters }) {
   const [started, setStarted] = useState([]);
   const field = useRef(null);
   const { filters, wrong } = parse(text);
-  useEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
+  // What follows a new search is done before the next key, not after the next drawing, which a person can be ahead of.
+  useLayoutEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
   useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id) || 0}`, { replace: true }); }, [filters.id]);
-  useEffect(() => { setChosen(new Set()); setSelected(-1); }, [text, parameters.cursor]);
+  useLayoutEffect(() => { setChosen(new Set()); setSelected(-1); }, [text, parameters.cursor]);
   const tick = useTick(2);
   const { created_after, ...plain } = filters;
   const wanted = created_after ? { ...plain, created_after: `${created_after.slice(0, 16)}:00Z` } : plain;
@@ -104,9 +105,12 @@ export default function Jobs({ parameters }) {
   const { data, error, reload } = useData(path, parameters.cursor ? 0 : tick);
   const search = (value) => go(`/jobs${query({ q: value.trim() })}`);
   const rows = path && data ? data.items : [];
-  useEffect(() => {
+  const shown = useRef(null);
+  shown.current = { rows, selected };
+  useLayoutEffect(() => {
     const pressed = (event) => {
       if (event.target.closest("input, textarea, select, dialog[open]") || event.ctrlKey || event.metaKey) return;
+      const { rows, selected } = shown.current;
       if (event.key === "j") setSelected((n) => Math.min(rows.length - 1, n + 1));
       if (event.key === "k") setSelected((n) => Math.max(0, n - 1));
       if (event.key === "x" && rows[selected]) choose(rows[selected].id);
@@ -114,7 +118,7 @@ export default function Jobs({ parameters }) {
     };
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);
-  }, [rows, selected]);
+  }, []);
   const choose = (id) => setChosen((now) => { const next = new Set(now); if (!next.delete(id)) next.add(id); return next; });
   const show = (name) => {
     const next = columns.includes(name) ? columns.filter((one) => one !== name) : [...columns, name];
