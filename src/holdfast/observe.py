@@ -42,7 +42,7 @@ MAX_PARTS = 1000  # of the trend of a failure
 DAY_MINUTES = 24 * 60
 MAX_DUE = 1000  # counted, of each status
 NEXT_CANDIDATES = 100  # of each status, examined for the next job to expire
-ALL_MINUTES = 2**40  # one step for all of them
+ALL_MINUTES = DAY_MINUTES * 2**30  # one step for all of them, in whole days
 WAITING = ("running", "ready", "scheduled", "blocked")
 
 # Transitions by the name of the outcome in charts. A message that is released is not counted as an attempt.
@@ -164,7 +164,7 @@ class Observe:
         minutes = _step(step)
         begin = self._minute(since) // minutes * minutes
         measures: dict[int, dict[str, Counter[int]]] = {}
-        for one in self._store.statistics.minutes(begin, minutes):
+        for one in self._store.statistics.minutes(begin, minutes, merged=True):
             measures.setdefault(one.minute, {}).setdefault(one.measure, Counter())[one.bucket] += one.count
         last = self._clock.now() // MINUTE
         return [_point(minute, measures.get(minute, {})) for minute in range(begin, last + 1, minutes)[-MAX_POINTS:]]

@@ -14,13 +14,13 @@ from holdfast import Holdfast
 from .backend import NEVER_SECONDS, Backend, Values, WriteLock
 from .postgres_server import start_server, stop_server
 
-TABLES = """jobs tags events tracebacks counts minutes totals failures failure_minutes error_totals zones blockers
-    batches endings unused_blobs blobs queues workers fires schedules upkeep operations meta"""
+TABLES = """jobs tags events tracebacks counts minutes rollups totals failures failure_minutes error_totals zones
+    blockers batches endings unused_blobs blobs queues workers fires schedules upkeep operations meta"""
 EMPTY = "; ".join(
     [
         "SET session_replication_role = replica",  # without triggers
         *(f"DELETE FROM holdfast_{table}" for table in TABLES.split()),  # noqa: S608
-        "UPDATE holdfast_fold SET cursor = 0, folded_at = 0",
+        "UPDATE holdfast_fold SET cursor = 0, folded_at = 0, rolled = 0",
         "SELECT setval('holdfast_jobs_id_seq', 1, false), setval('holdfast_batches_id_seq', 1, false)",
     ]
 )

@@ -442,9 +442,17 @@ class StatisticsStore(Protocol):
         ...
 
     def minutes(
-        self, since_minute: int, step: int = 1, task: str | None = None, queue: str | None = None
+        self,
+        since_minute: int,
+        step: int = 1,
+        task: str | None = None,
+        queue: str | None = None,
+        merged: bool = False,
     ) -> builtins.list[MinuteRecord]:
-        """Return the sums since a minute, in steps of `step` minutes: see fold.py."""
+        """Return the sums since a minute, in steps of `step` minutes: see fold.py.
+
+        merged: add up all queues and tasks. Their names are '' and None then.
+        """
         ...
 
     def failures(

@@ -165,7 +165,7 @@ MAX_EDGES = 20_000
 FOLD_JOBS = 2000
 """Each deleted job leaves an event `removed`. After this many jobs, these events are folded and deleted."""
 DELETE_ROWS = {
-    "minutes": ("delete_minutes", "delete_failure_minutes"),
+    "minutes": ("delete_minutes", "delete_failure_minutes", "delete_rollups"),
     "failures": ("delete_failures",),
     "tracebacks": ("delete_tracebacks",),
     "audit": ("delete_audit",),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock
-from ..fold import ATTEMPT, ENQUEUED, RUN, WAIT, Sums, fold
+from ..fold import ATTEMPT, ENQUEUED, MINUTE, RUN, WAIT, Sums, fold
 from ..model.stats import Count, Counts, EventRecord, FailureRecord, MinuteRecord, Pause, Storage, Totals, WaitingJob
 from .database import Connection, DamageGuard, SharedDatabase
 from .read import EVENT_COLUMNS, event_record
@@ -30,6 +30,8 @@ UNLOGGED_STATUSES = (
     "cancelled",
 )  # a job without history is deleted when it succeeds
 REMOVED_JOBS = 500  # per transaction
+HOUR_MINUTES, DAY_MINUTES = 60, 24 * 60  # lengths of rollups
+ROLLED_ROWS = 2_000  # per transaction
 MAX_SUM = 2**62  # microseconds; half of the largest integer in SQLite
 HISTOGRAMS = (WAIT, RUN)
 ZONE_IDS = 8192  # also in the schema
@@ -110,20 +112,34 @@ class StatisticsReader:
         return found, {(*pair, status) for pair in pairs if pair >= last for status in UNLOGGED_STATUSES}
 
     def minutes(
-        self, connection: Any, since: int, step: int = 1, task: str | None = None, queue: str | None = None
+        self,
+        connection: Any,
+        since: int,
+        step: int = 1,
+        task: str | None = None,
+        queue: str | None = None,
+        merged: bool = False,
     ) -> list[MinuteRecord]:
-        """Return the measures since a minute, in steps of so many minutes."""
-        values = {"since": since, "step": step, "task": task, "queue": queue}
+        """Return the measures since a minute, in steps of so many minutes. merged: not by queue and task."""
+        values = {"since": since, "step": step, "task": task, "queue": queue, "merged": merged}
         found: Counter[tuple[int, str, str, str, int]] = Counter()
-        for *key, n in connection.execute(self._sql.folded_minutes, values).fetchall():
+        parts = _parts(since, step, self._rolled(connection))
+        statement = self._sql.folded_rollups if parts else self._sql.folded_minutes
+        for *key, n in connection.execute(statement, values | parts).fetchall():
             found[key[0], key[1], key[2], key[3], key[4]] += n
         for (minute, in_queue, of_task, measure, bucket), n in self.tail(connection).minutes.items():
             if minute >= since and queue in (None, in_queue) and task in (None, of_task):
-                found[minute // step * step, in_queue, of_task, measure, bucket] += n
+                pair = ("", "") if merged else (in_queue, of_task)
+                found[minute // step * step, *pair, measure, bucket] += n
         return [
             MinuteRecord(minute, in_queue, of_task or None, measure, bucket, n)
             for (minute, in_queue, of_task, measure, bucket), n in sorted(found.items())
         ]
+
+    def _rolled(self, connection: Any) -> int:
+        """Return the minute before which all minutes are in the rollups."""
+        row = connection.execute(self._sql.rolled).fetchone()
+        return 0 if row is None else int(row[0])
 
     def totals(self, connection: Any, enqueued: int) -> Totals:
         """Return the sums since the database was created."""
@@ -263,6 +279,7 @@ class Statistics(StatisticsReader):
     def __init__(self, database: SharedDatabase, sql: Statements, clock: Clock) -> None:
         super().__init__(sql)
         self._database, self._clock = database, clock
+        self._rolled_before = 0  # minutes before this one need not be looked at
 
     def read(self, work: Callable[[Any], T]) -> T:
         """Run reads that all see the same snapshot. If too many events are not folded yet, fold first, in steps."""
@@ -271,7 +288,33 @@ class Statistics(StatisticsReader):
         return self._database.read_snapshot(work)
 
     def fold(self) -> int:
-        """Fold one step of events. Return how many; 0 if there are none or another process was faster."""
+        """Fold one step of events, or roll up minutes. Return how many; 0 if there are none or another was faster."""
+        return self._fold_events() or self._roll_up()
+
+    def _roll_up(self) -> int:
+        """Add one step of the minutes that are over to hours and days. Return how many minutes it went on."""
+        before = self._clock.now() // MINUTE
+        if before <= self._rolled_before:
+            return 0
+        values = {"before": before, "limit": ROLLED_ROWS}
+        after, upto = self._database.read_snapshot(
+            lambda connection: connection.execute(self._sql.last_minute_to_roll, values).fetchone() or (0, None)
+        )
+        if upto is None:
+            self._rolled_before = before
+            return 0
+        return upto + 1 - after if self._database.run(lambda on: self._store_rollups(on, after, upto)) else 0
+
+    def _store_rollups(self, connection: Any, after: int, upto: int) -> bool:
+        """Store sums of whole minutes. Whoever folds meanwhile waits for `fold`, and then sees what was rolled up."""
+        values = {"after": after, "upto": upto}
+        if connection.execute(self._sql.move_rolled, values).rowcount == 0:
+            return False
+        for length in (HOUR_MINUTES, DAY_MINUTES):
+            connection.execute(self._sql.roll_minutes, values | {"length": length})
+        return True
+
+    def _fold_events(self) -> int:
 
         def add_up(connection: Any) -> tuple[int, int, int, Sums, list[Any]]:
             cursor = self.position(connection).cursor
@@ -304,6 +347,8 @@ class Statistics(StatisticsReader):
             connection.executemany(sql.add_zones, zones)
             connection.execute(sql.delete_empty_zones, {"ids": ZONE_IDS})
         connection.executemany(sql.add_minutes, _rows(sums.minutes))
+        if late := _late(sums.minutes, self._rolled(connection)):
+            connection.executemany(sql.add_rollups, late)
         totals = [(*key, one.n, min(one.sum, MAX_SUM)) for key, one in sums.totals.items()]
         connection.executemany(sql.add_totals, totals)
         if sums.failures:
@@ -331,6 +376,25 @@ class Statistics(StatisticsReader):
 
 def _rows(sums: Counter[Any]) -> Iterable[tuple[Any, ...]]:
     return [(*key, n) for key, n in sums.items() if n]
+
+
+def _late(minutes: Counter[tuple[int, str, str, str, int]], rolled: int) -> list[tuple[Any, ...]]:
+    """Return what was folded after its minute was rolled up, as rows of the rollups."""
+    late = [(key, n) for key, n in minutes.items() if n and key[0] < rolled]
+    lengths = (HOUR_MINUTES, DAY_MINUTES)
+    return [(length, key[0] // length * length + length - 1, *key[1:], n) for length in lengths for key, n in late]
+
+
+def _parts(since: int, step: int, rolled: int) -> dict[str, int]:
+    """Split a period into minutes, hours, days, hours and minutes. Return {} if it has no whole hour, or if a step
+    may begin within an hour."""
+    first_hour, last_hour = -(-since // HOUR_MINUTES) * HOUR_MINUTES, rolled // HOUR_MINUTES * HOUR_MINUTES
+    if step % HOUR_MINUTES or first_hour >= last_hour:
+        return {}
+    first_day, last_day = -(-since // DAY_MINUTES) * DAY_MINUTES, rolled // DAY_MINUTES * DAY_MINUTES
+    if step % DAY_MINUTES or first_day >= last_day:
+        first_day = last_day = last_hour
+    return {"first_hour": first_hour, "first_day": first_day, "last_day": last_day, "last_hour": last_hour}
 
 
 LAST_EVENT = 2**63 - 1
@@ -389,10 +453,15 @@ class StoredStatistics:
     # --- rates and failures ---
 
     def minutes(
-        self, since_minute: int, step: int = 1, task: str | None = None, queue: str | None = None
+        self,
+        since_minute: int,
+        step: int = 1,
+        task: str | None = None,
+        queue: str | None = None,
+        merged: bool = False,
     ) -> list[MinuteRecord]:
         return self._statistics.read(
-            lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue)
+            lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue, merged)
         )
 
     def failures(

@@ -254,9 +254,10 @@ CREATE TABLE {p}tracebacks (
 CREATE TABLE {p}fold (
     id        integer NOT NULL CONSTRAINT {n}fold_has_one_row PRIMARY KEY CHECK (id = 1),
     cursor    bigint NOT NULL,                       -- id of the last folded event
-    folded_at bigint NOT NULL
+    folded_at bigint NOT NULL,
+    rolled    bigint NOT NULL                        -- all minutes before this one are in the rollups
 );
-INSERT INTO {p}fold (id, cursor, folded_at) VALUES (1, 0, 0);
+INSERT INTO {p}fold (id, cursor, folded_at, rolled) VALUES (1, 0, 0, 0);
 
 -- Number of jobs.
 CREATE TABLE {p}counts (
@@ -279,7 +280,19 @@ CREATE TABLE {p}minutes (
     CONSTRAINT {n}one_row_per_minute_and_bucket PRIMARY KEY (minute, queue, task, measure, bucket)
 );
 
--- The same since the database was created, for monotonic counters. Minutes are pruned, totals are not.
+-- The same per hour and per day, so that long periods are few rows. Those that are not over are incomplete.
+CREATE TABLE {p}rollups (
+    minutes bigint NOT NULL,                         -- the length: 60 or 1440
+    last    bigint NOT NULL,                         -- the last minute
+    queue   text COLLATE "C" NOT NULL,
+    task    text COLLATE "C" NOT NULL,
+    measure text COLLATE "C" NOT NULL,
+    bucket  bigint NOT NULL,
+    n       bigint NOT NULL,
+    CONSTRAINT {n}one_row_per_rollup PRIMARY KEY (minutes, last, queue, task, measure, bucket)
+);
+
+-- The counts since the database was created, for monotonic counters. Minutes are pruned, totals are not.
 CREATE TABLE {p}totals (
     queue   text COLLATE "C" NOT NULL,
     task    text COLLATE "C" NOT NULL,

@@ -79,8 +79,11 @@ WHERE id IN (SELECT id FROM {p}events WHERE job_id = :job AND id <= (SELECT curs
 -- --- rows that belong to no job: the key of each, and whether it has expired ---
 
 -- name: expired_minutes
+-- hours and days by their last minute
 SELECT minute, 1 FROM {p}minutes WHERE minute < :before
 UNION ALL SELECT minute, 1 FROM {p}failure_minutes WHERE minute < :before
+UNION ALL SELECT last, 1 FROM {p}rollups WHERE minutes = 60 AND last < :before
+UNION ALL SELECT last, 1 FROM {p}rollups WHERE minutes = 1440 AND last < :before
 ORDER BY 1 LIMIT :limit
 
 -- name: delete_minutes
@@ -88,6 +91,9 @@ DELETE FROM {p}minutes WHERE minute IN (SELECT value FROM {p}each_id(:rows))
 
 -- name: delete_failure_minutes
 DELETE FROM {p}failure_minutes WHERE minute IN (SELECT value FROM {p}each_id(:rows))
+
+-- name: delete_rollups
+DELETE FROM {p}rollups WHERE minutes IN (60, 1440) AND last IN (SELECT value FROM {p}each_id(:rows))
 
 -- name: expired_failures
 -- the key is JSON
@@ -198,6 +204,7 @@ SELECT count(*) FROM {p}unused_blobs WHERE gone_at IS NULL
 -- name: count_expired_minutes
 SELECT (SELECT count(*) FROM {p}minutes WHERE minute < :before)
      + (SELECT count(*) FROM {p}failure_minutes WHERE minute < :before)
+     + (SELECT count(*) FROM {p}rollups WHERE minutes IN (60, 1440) AND last < :before)
 
 -- name: count_expired_failures
 SELECT count(*) FROM {p}failures WHERE last_seen < :before

@@ -43,6 +43,29 @@ DELETE FROM {p}counts WHERE n = 0
 INSERT INTO {p}minutes AS known (minute, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (minute, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
 
+-- name: rolled
+SELECT rolled FROM {p}fold
+
+-- name: last_minute_to_roll
+-- the minute from which on minutes are not in the rollups, and the last minute of the next :limit rows, if there is one
+SELECT rolled, (SELECT max(minute) FROM (
+    SELECT minute FROM {p}minutes WHERE minute >= fold.rolled AND minute < :before ORDER BY minute LIMIT :limit) AS next)
+FROM {p}fold AS fold
+
+-- name: move_rolled
+-- optimistic lock: changes nothing if another process has moved it
+UPDATE {p}fold SET rolled = :upto + 1 WHERE rolled = :after
+
+-- name: roll_minutes
+INSERT INTO {p}rollups AS known (minutes, last, queue, task, measure, bucket, n)
+SELECT CAST(:length AS bigint), minute / CAST(:length AS bigint) * CAST(:length AS bigint) + CAST(:length AS bigint) - 1, queue, task, measure, bucket, CAST(sum(n) AS bigint)
+FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 3, 4, 5, 6
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
+
+-- name: add_rollups
+INSERT INTO {p}rollups AS known (minutes, last, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
+
 -- name: add_totals
 INSERT INTO {p}totals AS known (queue, task, measure, bucket, n, sum) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, task, measure, bucket) DO UPDATE
@@ -137,10 +160,27 @@ UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 SELECT zone, first_at, last_at, succeeded, cancelled FROM {p}zones
 
 -- name: folded_minutes
-SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), queue, task, measure,
+SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE queue END,
+       CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE task END, measure,
        bucket, CAST(sum(n) AS bigint)
 FROM {p}minutes
 WHERE minute >= :since AND (CAST(:task AS text) IS NULL OR task = :task) AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: folded_rollups
+-- the same as folded_minutes, with hours and days instead of the minutes that they contain
+SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE queue END,
+       CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE task END, measure,
+       bucket, CAST(sum(n) AS bigint)
+FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :since AND minute < :first_hour
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 60 AND last >= :first_hour AND last < :first_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 1440 AND last >= :first_day AND last < :last_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 60 AND last >= :last_day AND last < :last_hour
+      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :last_hour) AS parts
+WHERE (CAST(:task AS text) IS NULL OR task = :task) AND (CAST(:queue AS text) IS NULL OR queue = :queue)
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_totals

@@ -261,10 +261,12 @@ CREATE TABLE {p}fold (
     id        INTEGER NOT NULL CONSTRAINT fold_has_one_row PRIMARY KEY CHECK (id = 1),
     cursor    INTEGER NOT NULL,                      -- id of the last folded event
     folded_at INTEGER NOT NULL,
+    rolled    INTEGER NOT NULL,                      -- all minutes before this one are in the rollups
     CONSTRAINT fold_has_its_types
-        CHECK (typeof(cursor) = 'integer' AND typeof(folded_at) = 'integer' AND cursor >= 0)
+        CHECK (typeof(cursor) = 'integer' AND typeof(folded_at) = 'integer' AND cursor >= 0
+               AND typeof(rolled) = 'integer' AND rolled >= 0)
 );
-INSERT INTO {p}fold (id, cursor, folded_at) VALUES (1, 0, 0);
+INSERT INTO {p}fold (id, cursor, folded_at, rolled) VALUES (1, 0, 0, 0);
 
 CREATE TRIGGER {p}events_folded AFTER UPDATE OF cursor ON {p}fold WHEN NEW.cursor > OLD.cursor
 BEGIN
@@ -301,7 +303,23 @@ CREATE TABLE {p}minutes (
                AND typeof(minute) = 'integer' AND typeof(bucket) = 'integer' AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
--- The same since the database was created, for monotonic counters. Minutes are pruned, totals are not.
+-- The same per hour and per day, so that long periods are few rows. Those that are not over are incomplete.
+CREATE TABLE {p}rollups (
+    minutes INTEGER NOT NULL,                        -- the length: 60 or 1440
+    last    INTEGER NOT NULL,                        -- the last minute
+    queue   TEXT    NOT NULL,
+    task    TEXT    NOT NULL,
+    measure TEXT    NOT NULL,
+    bucket  INTEGER NOT NULL,
+    n       INTEGER NOT NULL,
+    CONSTRAINT one_row_per_rollup PRIMARY KEY (minutes, last, queue, task, measure, bucket),
+    CONSTRAINT rollups_have_their_types
+        CHECK (typeof(queue) = 'text' AND typeof(task) = 'text' AND typeof(measure) = 'text'
+               AND typeof(minutes) = 'integer' AND typeof(last) = 'integer' AND typeof(bucket) = 'integer'
+               AND typeof(n) = 'integer')
+) WITHOUT ROWID;
+
+-- The counts since the database was created, for monotonic counters. Minutes are pruned, totals are not.
 CREATE TABLE {p}totals (
     queue   TEXT    NOT NULL,
     task    TEXT    NOT NULL,

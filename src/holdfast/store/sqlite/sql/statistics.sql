@@ -41,6 +41,29 @@ DELETE FROM {p}counts WHERE n = 0
 INSERT INTO {p}minutes (minute, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (minute, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
 
+-- name: rolled
+SELECT CAST(rolled AS INTEGER) FROM {p}fold
+
+-- name: last_minute_to_roll
+-- the minute from which on minutes are not in the rollups, and the last minute of the next :limit rows, if there is one
+SELECT rolled, (SELECT max(minute) FROM (
+    SELECT minute FROM {p}minutes WHERE minute >= fold.rolled AND minute < :before ORDER BY minute LIMIT :limit))
+FROM {p}fold AS fold
+
+-- name: move_rolled
+-- optimistic lock: changes nothing if another process has moved it
+UPDATE {p}fold SET rolled = :upto + 1 WHERE rolled = :after
+
+-- name: roll_minutes
+INSERT INTO {p}rollups (minutes, last, queue, task, measure, bucket, n)
+SELECT :length, minute / :length * :length + :length - 1, queue, task, measure, bucket, sum(n)
+FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 3, 4, 5, 6
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
+
+-- name: add_rollups
+INSERT INTO {p}rollups (minutes, last, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
+
 -- name: add_totals
 INSERT INTO {p}totals (queue, task, measure, bucket, n, sum) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (queue, task, measure, bucket) DO UPDATE
@@ -137,10 +160,27 @@ UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 SELECT zone, CAST(first_at AS INTEGER), CAST(last_at AS INTEGER), succeeded, cancelled FROM {p}zones
 
 -- name: folded_minutes
-SELECT CAST(minute AS INTEGER) / :step * :step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT),
+SELECT CAST(minute AS INTEGER) / :step * :step, iif(:merged, '', CAST(queue AS TEXT)),
+       iif(:merged, '', CAST(task AS TEXT)), CAST(measure AS TEXT),
        CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
 FROM {p}minutes
 WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: folded_rollups
+-- the same as folded_minutes, with hours and days instead of the minutes that they contain
+SELECT CAST(minute AS INTEGER) / :step * :step, iif(:merged, '', CAST(queue AS TEXT)),
+       iif(:merged, '', CAST(task AS TEXT)), CAST(measure AS TEXT),
+       CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
+FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :since AND minute < :first_hour
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 60 AND last >= :first_hour AND last < :first_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 1440 AND last >= :first_day AND last < :last_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
+      WHERE minutes = 60 AND last >= :last_day AND last < :last_hour
+      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :last_hour) AS parts
+WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_totals

@@ -2,7 +2,7 @@
 import { html, query, useData, useEffect, useLive, useState } from "../lib.js";
 import { Badge, Chart, Empty, Failed, Head, JobLink, Link, Name, Panel, Segments, Spark, Stat, Table, Time, bytes, duration, jobsPath, number } from "../ui.js";
 
-const RANGES = [["15 min", 900, 60], ["1 h", 3600, 60], ["24 h", 86400, 900], ["7 d", 604800, 7200]];
+const RANGES = [["15 min", 900, 60], ["1 h", 3600, 60], ["24 h", 86400, 3600], ["7 d", 604800, 7200]];
 const STATES = ["ready", "running", "scheduled", "blocked", "failed", "cancelled", "succeeded"];
 const ALWAYS = ["ready", "running", "scheduled", "failed", "succeeded"];
 const REFRESH_MS = 60000; // charts move on although nothing happens
