@@ -15,6 +15,8 @@ from holdfast.web.stream import EventStream, Hub
 @pytest.fixture(autouse=True)
 def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(stream, "BUSY_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(stream, "LONGEST_TICK_SECONDS", 0.1)
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
@@ -139,6 +141,26 @@ def test_a_hundred_pages_cost_as_many_reads_as_one(app: Holdfast, monkeypatch: p
             await page.leave()
         assert hub._reader is not None
         await hub._reader  # without pages nothing is read
+
+    run(main())
+
+
+def test_ticks_are_longer_while_much_happens_and_where_they_cost_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("TICK_SECONDS", 0.5), ("BUSY_TICK_SECONDS", 2), ("LONGEST_TICK_SECONDS", 5)):
+        monkeypatch.setattr(stream, name, seconds)
+    assert stream.pause(0.001, False) == 0.5
+    assert stream.pause(0.001, True) == 2
+    assert stream.pause(0.1, True) == stream.pause(0.1, False) == 4
+    assert stream.pause(10, True) == 5
+
+
+def test_what_waits_for_a_page_is_sent_in_one_piece() -> None:
+    async def main() -> None:
+        subscriber = stream.Subscriber(frozenset({"changes"}))
+        for chunk in (b"reset", b"stats"):
+            subscriber.put(chunk)
+        assert await subscriber.get() == b"resetstats"
+        assert subscriber.queued_bytes == 0
 
     run(main())
 

@@ -6,6 +6,8 @@ that does not read is disconnected: its queue is bounded.
 
 There are two kinds of followers. Programs follow `events`, and get every one. Pages follow `changes`: while more
 happens than a person could read, they are only told to load anew, so that a busy queue costs them next to nothing.
+Then ticks are longer, too: they adapt to what reading and sending costs, so that open pages do not slow a worker
+down. What waits for a page is sent to it in one piece.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from ..text import to_data
 from .api import Served
 
 TICK_SECONDS = 0.5
+BUSY_TICK_SECONDS = 2.0  # while much happens
+LONGEST_TICK_SECONDS = 5.0
+BUSY_SHARE = 1 / 40  # of the time is spent on reading and sending, at most, unless the tick would be too long
 STATS_SECONDS = 2.0
 PING_SECONDS = 15.0
 SEND_SECONDS = 30.0
@@ -59,9 +64,13 @@ class Subscriber:
             self._queue.put_nowait(chunk)
 
     async def get(self) -> bytes:
-        chunk = await self._queue.get()
-        self.queued_bytes -= len(chunk)
-        return chunk
+        """Wait for something, and return all there is."""
+        chunks = [await self._queue.get()]
+        while not self._queue.empty():
+            chunks.append(self._queue.get_nowait())
+        found = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self.queued_bytes -= len(found)
+        return found
 
 
 class Hub:
@@ -72,8 +81,7 @@ class Hub:
         self._subscribers: set[Subscriber] = set()
         self._reader: asyncio.Task[None] | None = None
         self._cursor = 0
-        self.reads = 0
-        """How many times the log was read."""
+        self._is_burst = False
 
     @property
     def is_full(self) -> bool:
@@ -96,12 +104,13 @@ class Hub:
     async def _read(self) -> None:
         stats_at, last_stats = 0.0, -1
         loop = asyncio.get_running_loop()
-        idle_ticks, is_failing = 0, False
+        idle_ticks, is_failing, spent = 0, False, 0.0
         while idle_ticks < 2:  # a page that reloads finds the reader still running
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(pause(spent, self._is_burst))
             idle_ticks = 0 if self._subscribers else idle_ticks + 1
             if not self._subscribers:
                 continue
+            begin = loop.time()
             try:
                 await self._read_events()
                 if is_failing:
@@ -116,12 +125,13 @@ class Hub:
             except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and goes on
                 is_failing = True
                 self._send(None, frame("unavailable", {"detail": str(error)}))
+            await asyncio.sleep(0)  # the subscribers send
+            spent = loop.time() - begin
 
     async def _read_events(self) -> None:
         begin = self._cursor
-        self.reads += 1
         last = await self._run_in_thread(self._app.observe.last_event)
-        is_burst = last - begin > MAX_CHANGES
+        is_burst = self._is_burst = last - begin > MAX_CHANGES
         if is_burst:
             self._send("changes", frame("reset", {"cursor": last}, last))
         if last == begin or (is_burst and not any("events" in one.topics for one in self._subscribers)):
@@ -142,6 +152,12 @@ class Hub:
         for one in self._subscribers if chunk else ():
             if topic is None or topic in one.topics:
                 one.put(chunk)
+
+
+def pause(spent: float, is_burst: bool) -> float:
+    """Return the seconds until the next tick, after one that took so many."""
+    least = BUSY_TICK_SECONDS if is_burst else TICK_SECONDS
+    return max(least, min(spent / BUSY_SHARE, LONGEST_TICK_SECONDS))
 
 
 class EventStream:
