@@ -421,9 +421,31 @@ def test_charts_show_values_and_periods_change(shop: Shop, open_page: Callable[.
 
     def has_value() -> bool:
         chart.hover(position={"x": 60, "y": 20}, force=True)  # a new drawing of the chart forgets where the mouse was
-        return value.inner_text() != "--"
+        return value.inner_text() not in ("--", "–")
 
     eventually(has_value, "the legend has the value below the mouse")
+
+
+@pytest.mark.parametrize(
+    ("locale", "written"),
+    [("de-CH", r"^\d{1,2}\. \w+\.?,? \d\d:\d\d$"), ("en-US", r"^\w{3} \d{1,2},? \d\d:\d\d [AP]M$")],
+)
+def test_charts_write_times_in_the_language_and_zone_of_the_viewer(
+    shop: Shop, open_page: Callable[..., Page], locale: str, written: str
+) -> None:
+    page = open_page(shop.url, locale=locale, timezone_id="Asia/Kathmandu")
+    label = page.evaluate("import('/static/ui.js').then((ui) => ui.timeLabels([1700000100, 1700003700]))")
+    label = [one.replace("\u202f", " ") for one in label]
+    assert label == {"de-CH": ["04:00", "05:00"], "en-US": ["04:00 AM", "05:00 AM"]}[locale]
+    chart = page.locator(".chart .u-over").first
+    expect(chart).to_be_visible()
+    value = page.locator(".u-legend .u-value").first
+
+    def has_value() -> bool:
+        chart.hover(position={"x": 60, "y": 20}, force=True)
+        return re.match(written, value.inner_text().replace("\u202f", " ")) is not None
+
+    eventually(has_value, "the legend has the time below the mouse")
 
 
 def test_queues_show_who_paused_them_and_why(shop: Shop, open_page: Callable[..., Page]) -> None:

@@ -118,6 +118,21 @@ def test_a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get(connect: 
     assert response.json()["csrf"] not in cookie
 
 
+def test_a_page_asks_for_its_data_at_once_unless_a_login_is_needed(connect: Connect, users: Users) -> None:
+    def links(client: TestClient, path: str) -> set[str]:
+        found = re.findall(r'<link rel="(?:modulepreload|preload)"[^>]* href="([^"]+)"', client.get(path).text)
+        return {one for one in found if "/pages/" in one or "/api/" in one}
+
+    anyone, known = connect(base_url="http://localhost"), connect(base_url="http://localhost", auth=users)
+    assert links(anyone, "/") == {"/static/pages/overview.js", "/api/v1/me", "/api/v1/stats"}
+    assert links(anyone, "/jobs/7") == {"/static/pages/job.js", "/api/v1/me"}
+    assert links(anyone, "/queues") == {"/static/pages/queues.js", "/api/v1/me"}
+    assert links(anyone, "/nowhere/else") == links(anyone, "/lib") == {"/api/v1/me"}
+    assert links(known, "/") == {"/static/pages/overview.js"}
+    assert known.post("/api/v1/login", json={"name": "viewer", "password": PASSWORD}).status_code == 200
+    assert links(known, "/") == links(anyone, "/")
+
+
 def test_a_session_reads_and_changes_only_with_its_csrf_token(connect: Connect, users: Users) -> None:
     client = connect(auth=users)
     csrf = log_in(client, "operator").json()["csrf"]

@@ -116,7 +116,7 @@ def make_app(
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)
     server = Server(app, auth, PayloadRules(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
-    pages = StaticFiles()
+    pages = StaticFiles(lambda request: not isinstance(auth, Users) or COOKIE in request.cookies)
     routes = [Route(PREFIX + one.path, partial(server.handle, one), methods=[one.method]) for one in ENDPOINTS]
     routes += [
         Route(f"{PREFIX}/login", server.login, methods=["POST"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import html
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,9 @@ class Asset(NamedTuple):
 class StaticFiles:
     """Serves the static files, and the page for all paths that are no file."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_known: Callable[[Request], bool]) -> None:
+        """is_known: whether the data of the first page can be loaded at once, because no login is needed for it."""
+        self._is_known = is_known
         self._assets = {
             str(file.relative_to(FOLDER)): _asset(file.read_bytes(), file.suffix)
             for file in FOLDER.rglob("*")
@@ -47,8 +50,29 @@ class StaticFiles:
 
     async def page(self, request: Request) -> Response:
         root = request.scope.get("root_path", "").rstrip("/")
-        text = self._page.replace("{{root}}", html.escape(root, quote=True))
+        # `first` has {{root}} in it, too.
+        text = self._page.replace("{{first}}", self._first(request))
+        text = text.replace("{{root}}", html.escape(root, quote=True))
         return _response(request, _asset(text.encode(), ".html"))
+
+    def _first(self, request: Request) -> str:
+        """Return links to what the page asks for first, so that it comes with the scripts and not after them."""
+        name = page_name(request.path_params["path"])
+        links = []
+        if f"pages/{name}.js" in self._assets:
+            links.append(f'  <link rel="modulepreload" href="{{{{root}}}}/static/pages/{name}.js">\n')
+        if self._is_known(request):
+            data = ("/me", "/stats") if name == "overview" else ("/me",)
+            links += [
+                f'  <link rel="preload" as="fetch" crossorigin href="{{{{root}}}}/api/v1{one}">\n' for one in data
+            ]
+        return "".join(links)
+
+
+def page_name(path: str) -> str:
+    """Return the name of the module that shows a path, if there is one: as main.js does."""
+    first, _, rest = path.partition("/")
+    return "overview" if not path else "job" if first == "jobs" and rest.isdecimal() else first if not rest else ""
 
 
 def _asset(data: bytes, suffix: str) -> Asset:

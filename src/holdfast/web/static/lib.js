@@ -54,7 +54,7 @@ export function useData(path, again = 0) {
   const [state, setState] = useState({ data: null, error: null, path: null });
   const [turn, setTurn] = useState(0);
   const before = useRef({});
-  useEffect(() => {
+  useLayoutEffect(() => { // asks at once, not after the next drawing
     if (!path) return undefined;
     const stop = new AbortController();
     const shared = before.current.path === path && before.current.turn === turn; // an event asks for it, not a person

@@ -9,24 +9,27 @@ const GROUPS = [
 ];
 const PAGES = GROUPS.flatMap(([, pages]) => pages);
 const modules = {};
+const views = {}; // of the modules that are loaded
 
 function load(name) {
-  modules[name] ||= import(`./pages/${name}.js`);
+  modules[name] ||= import(`./pages/${name}.js`).then((module) => { views[name] = module.default; }, () => { delete modules[name]; });
   return modules[name];
 }
 
+const nameOf = (path) => (/^\/jobs\/\d+$/.test(path) ? "job" : PAGES.find(([one]) => one === path)?.[2]);
+
 function Page({ route }) {
-  const job = route.path.match(/^\/jobs\/(\d+)$/);
-  const found = job ? "job" : PAGES.find(([path]) => path === route.path)?.[2];
-  const [shown, setShown] = useState(null);
+  const found = nameOf(route.path);
+  const id = found === "job" ? Number(route.path.split("/")[2]) : undefined;
+  const [, arrived] = useState(null);
   useEffect(() => {
     let stale = false;
-    if (found) load(found).then((module) => stale || setShown(() => ({ name: found, View: module.default })));
+    if (found && !views[found]) load(found).then(() => stale || arrived(found));
     return () => { stale = true; };
   }, [found]);
   if (!found) return html`<div class="empty"><h1>There is no such page</h1><p><${Link} to="/">Overview<//></p></div>`;
-  if (shown?.name !== found) return html`<p class="loading">Loading…</p>`;
-  return html`<${shown.View} key=${job ? job[1] : found} id=${job ? Number(job[1]) : undefined} parameters=${route.parameters} />`;
+  if (!views[found]) return html`<p class="loading">Loading…</p>`;
+  return html`<${views[found]} key=${id ?? found} id=${id} parameters=${route.parameters} />`;
 }
 
 const KEYS = [["/", "search jobs"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["g o", "overview"], ["g j", "jobs"], ["g i", "inbox"], ["g q", "queues"], ["g t", "tasks"], ["g e", "errors"], ["g w", "workers"], ["g s", "schedules"], ["g b", "batches"], ["g l", "events"], ["g d", "storage"], ["?", "this help"]];
@@ -113,25 +116,31 @@ function Shell() {
     </header><main class="main" id="content" tabindex="-1"><${Page} route=${route} /></main></div><${Help} />`;
 }
 
-function App() {
-  const [state, setState] = useState("loading");
-  const [problem, setProblem] = useState(null);
-  const start = () => call("/me").then((me) => { session.me = me; setState("in"); }).catch((error) => {
-    if (error.status === 401) setState("out");
+// `first`: what the server said about the user while the page was loading.
+function App({ first }) {
+  const [state, setState] = useState(first.me ? "in" : first.error?.status === 401 ? "out" : "loading");
+  const [problem, setProblem] = useState(first.error);
+  const start = () => who().then(({ me, error }) => {
+    if (me || error.status === 401) setState(me ? "in" : "out");
     else { setProblem(error); setTimeout(start, 3000); }
   });
   useEffect(() => {
-    start();
+    if (state === "loading") setTimeout(start, 3000);
     const out = () => setState("out");
     window.addEventListener("login-needed", out);
     return () => window.removeEventListener("login-needed", out);
   }, []);
   if (state === "in") return html`<${Shell} />`;
   if (state === "out") return html`<${Login} done=${() => setState("in")} />`;
-  return problem ? html`<main class="main"><${Failed} error=${problem} /></main>` : html`<p class="loading">Loading…</p>`;
+  return html`<main class="main"><${Failed} error=${problem} /></main>`;
 }
+
+const who = () => call("/me").then((me) => { session.me = me; return { me }; }).catch((error) => ({ error }));
 
 applyTheme();
 const place = document.getElementById("app");
-place.replaceChildren();
-render(html`<${App} />`, place);
+const page = nameOf(here().path);
+Promise.all([who(), page && load(page)]).then(([first]) => {
+  place.replaceChildren();
+  render(html`<${App} first=${first} />`, place);
+});

@@ -117,6 +117,23 @@ export function Bar({ parts, label }) {
 
 const HEIGHT = 180;
 
+// Times of an axis and of the legend, in the language and the zone of the viewer.
+const CLOCK = { hour: "2-digit", minute: "2-digit" };
+const DATE = { day: "numeric", month: "short" };
+const written = (options) => { const format = new Intl.DateTimeFormat(undefined, options); return (seconds) => format.format(seconds * 1000); };
+const clock = written(CLOCK);
+const date = written(DATE);
+const moment = written({ ...DATE, ...CLOCK });
+
+// A label has the date where the day is another than that of the label before.
+export function timeLabels(ticks) {
+  return ticks.map((tick, index) => {
+    const midnight = new Date(tick * 1000).getHours() + new Date(tick * 1000).getMinutes() === 0;
+    const isNew = index > 0 && date(tick) !== date(ticks[index - 1]);
+    return midnight ? date(tick) : isNew ? `${clock(tick)}\n${date(tick)}` : clock(tick);
+  });
+}
+
 // series: [{label, color, values}], times in seconds. Zoom by dragging, double click to reset.
 export function Chart({ times, series, format = number, label }) {
   const place = useRef(null);
@@ -141,8 +158,8 @@ export function Chart({ times, series, format = number, label }) {
       width: place.current.clientWidth || 300, height: HEIGHT,
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.1] } },
       cursor: { points: { size: 7 }, drag: { x: true, y: false } },
-      axes: [{ ...axis, grid: { show: false } }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
-      series: [{}, ...series.map((one) => ({
+      axes: [{ ...axis, grid: { show: false }, space: 64, values: (_, ticks) => timeLabels(ticks) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
+      series: [{ label: "at", value: (_, at) => (at ? moment(at) : "–") }, ...series.map((one) => ({
         label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
         points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
       }))],

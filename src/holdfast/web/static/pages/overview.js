@@ -18,13 +18,13 @@ export default function Overview() {
   const [turn, setTurn] = useState(0);
   const first = useData("/stats");
   const [stats, setStats] = useState(null);
+  const now = stats || first.data;
   const [, since, step] = RANGES[range];
-  const timeline = useData(`/timeline${query({ since, step })}`, turn);
-  const errors = useData(`/failures${query({ since: 86400, limit: 6, parts: 24 })}`, turn);
-  const doctor = useData("/doctor");
+  const timeline = useData(now && `/timeline${query({ since, step })}`, turn); // the counts come first
+  const errors = useData(now && `/failures${query({ since: 86400, limit: 6, parts: 24 })}`, turn);
+  const doctor = useData(now && "/doctor");
   useLive("events,stats", (name, data) => { if (name === "stats") { setStats(data); setTurn((n) => n + 1); } });
   useEffect(() => { const timer = setInterval(() => document.hidden || setTurn((n) => n + 1), REFRESH_MS); return () => clearInterval(timer); }, []);
-  const now = stats || first.data;
   if (!now) return html`<${Head} title="Overview" /><${Failed} error=${first.error} /><p class="loading">Loading…</p>`;
   const counts = sums(now.counts.items);
   const alive = now.workers.filter((worker) => worker.alive);
