@@ -181,6 +181,7 @@ export const number = (value) => (value === null || value === undefined ? "unkno
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const value = Math.abs(seconds);
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
   if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
   if (value < 60) return `${value.toFixed(value < 10 ? 1 : 0)} s`;

@@ -158,8 +158,8 @@ export function Chart({ times, series, format = number, label }) {
       width: place.current.clientWidth || 300, height: HEIGHT,
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.1] } },
       cursor: { points: { size: 7 }, drag: { x: true, y: false } },
-      axes: [{ ...axis, grid: { show: false }, space: 64, values: (_, ticks) => timeLabels(ticks) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
-      series: [{ label: "at", value: (_, at) => (at ? moment(at) : "–") }, ...series.map((one) => ({
+      axes: [{ ...axis, grid: { show: false }, size: 30, space: 64, values: (_, ticks) => timeLabels(ticks) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
+      series: [{ label: "at", value: (_, at) => (at ? moment(at) : "") }, ...series.map((one) => ({
         label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
         points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
       }))],
