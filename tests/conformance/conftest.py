@@ -10,26 +10,13 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.store.postgres import places
-from support.backend import Backend, SqliteBackend
+from support.backend import NEVER_SECONDS, Backend, SqliteBackend
 from support.postgres_backend import PostgresBackend
 
 BACKENDS: list[type[Backend]] = [SqliteBackend, PostgresBackend]
 
 # What PostgreSQL cannot do yet: files of this folder, or tests by their names.
 NOT_YET_ON_POSTGRES: dict[str, str] = {
-    "test_doctor.py": "the doctor does not know PostgreSQL",
-    "test_the_doctor_tells_of_expired_jobs_that_no_worker_cancels": "the doctor does not know PostgreSQL",
-    "test_explain_and_the_doctor_say_that_it_waits_for_newer_code": "the doctor does not know PostgreSQL",
-    "test_explain_says_it_of_a_job_that_is_scheduled_again": "the doctor does not know PostgreSQL",
-    "test_explain_and_the_doctor_say_which_version_is_missing": "the doctor does not know PostgreSQL",
-    "test_abandoned_batches_are_told_by_event_log_and_doctor": "the doctor does not know PostgreSQL",
-    "test_the_doctor_seals_an_abandoned_batch": "the doctor does not know PostgreSQL",
-    "test_the_doctor_forgets_an_abandoned_batch_after_a_day": "the doctor does not know PostgreSQL",
-    "test_a_batch_whose_block_raised_is_told_in_the_same_way": "the doctor does not know PostgreSQL",
-    "test_a_batch_that_ended_well_is_not_abandoned": "the doctor does not know PostgreSQL",
-    "test_the_counts_equal_a_recount_at_any_stage_of_folding": "the doctor does not know PostgreSQL",
-    "test_one_kind_does_not_write_where_another_has_what_is_there": "the doctor does not know PostgreSQL",
-    "test_another_blob_store_can_stand_in": "the doctor does not know PostgreSQL",
     "test_operations_are_listed_in_pages_and_the_oldest_are_forgotten": "ids go on after a DELETE",
     "test_a_clock_out_of_its_mind_stops_nothing_for_good": "a constraint refuses such dates",
     "test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered": "not at once: tests/postgres/test_server.py",
@@ -58,6 +45,13 @@ def _is_left_out(item: pytest.Item) -> bool:
     if os.environ.get("HOLDFAST_POSTGRES") != "all" and item.path.name not in ALWAYS_ON_POSTGRES:
         return True
     return item.path.name in NOT_YET_ON_POSTGRES or getattr(item, "originalname", "") in NOT_YET_ON_POSTGRES
+
+
+@pytest.fixture(autouse=True)
+def unflushed_server_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of the tests does not flush, which the doctor would say each time, and it may be slow."""
+    monkeypatch.setattr("holdfast.store.postgres.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ())
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda kind: kind.name)

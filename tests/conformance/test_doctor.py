@@ -56,7 +56,7 @@ def test_a_new_database_has_no_problems(app: Holdfast) -> None:
     assert checkup.ok and checkup.severity in ("ok", "note") and checkup.repaired == []
     assert "checks passed." in checkup.summary
     passed = {finding.code for finding in checkup.findings if finding.severity == "ok"}
-    assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS", "WORKERS", "CLOCK"} <= passed
+    assert {"SCHEMA", "STUCK_JOBS", "COUNTS", "WORKERS", "CLOCK"} <= passed
 
 
 def test_the_most_severe_finding_comes_first_and_decides(app: Holdfast, sql: Sql) -> None:

@@ -276,3 +276,8 @@ def test_the_suggested_fix_restores_missing_payloads(path: Path, tmp_path: Path)
 def test_payloads_in_another_blob_store_are_checked_only_with_the_app(path: Path) -> None:
     run_sql(path, "INSERT INTO holdfast_meta VALUES ('blob_store', 'Bucket')")
     assert "pass --app" in finding(path, "NOT_CHECKED", "note").meaning
+
+
+def test_a_new_file_passes_the_checks_of_files(path: Path) -> None:
+    passed = {one.code for one in check(path).findings if one.severity == "ok"}
+    assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS"} <= passed

@@ -135,7 +135,7 @@ def test_a_repair_that_fails_half_way_is_logged_with_what_it_has_done(
     work = app.task(name="known")(lambda: None)
     ids = [work.enqueue().id for _ in range(3)]
     delete_past_triggers(sql, *ids[:2])
-    monkeypatch.setattr("holdfast.store.sqlite.diagnose.LIMIT", 1)
+    monkeypatch.setattr("holdfast.store.diagnose.LIMIT", 1)
     delete, left = app.store.file.delete_orphaned_rows, [1]
 
     def once() -> int:

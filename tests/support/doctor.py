@@ -44,7 +44,7 @@ def finding(path: Path, code: str, severity: str, **options: Any) -> Finding:
 
 def diagnosis_of(path: Path, min_free_bytes: int = 16 * MIB, **changes: Any) -> Diagnosis:
     """The diagnosis of a database, with changes that no test can bring about."""
-    diagnosis = OfflineDatabase(str(path), "holdfast_", SystemClock()).diagnose(min_free_bytes)
+    diagnosis = OfflineDatabase(str(path), "holdfast_", SystemClock(), min_free_bytes).diagnose()
     return msgspec.structs.replace(diagnosis, **changes)
 
 

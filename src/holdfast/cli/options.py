@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -89,6 +89,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_PREFIX = "holdfast_"
 
 
+class Location(NamedTuple):
+    """A database by URL, and the names of its tables."""
+
+    url: str
+    prefix: str
+    schema: str | None
+
+
 class DatabaseOption:
     """The database options. A subcommand inherits those of its group."""
 
@@ -101,13 +109,13 @@ class DatabaseOption:
         url = _given(self._ctx, "db")
         return url or (None if _given(self._ctx, "reference") else os.environ.get("HOLDFAST_URL") or None)
 
-    def location(self) -> tuple[str, str] | None:
-        """Return URL and prefix, to inspect a database without opening it for use; None with `--app`."""
+    def location(self) -> Location | None:
+        """Return where the database is, to inspect a database without opening it for use; None with `--app`."""
         if _given(self._ctx, "reference") is not None:
             return None
         if self.url is None:
             raise click.UsageError("no database given: pass --db app.db or set HOLDFAST_URL", self._ctx)
-        return self.url, _given(self._ctx, "prefix") or DEFAULT_PREFIX
+        return Location(self.url, _given(self._ctx, "prefix") or DEFAULT_PREFIX, _given(self._ctx, "schema"))
 
     def open(self, *, migrate: bool = False, **options: Any) -> Holdfast:
         """Open the database. Without `migrate`, no file is created and no table is changed."""
@@ -115,15 +123,15 @@ class DatabaseOption:
         if location is None:
             if _given(self._ctx, "db") is not None:
                 raise click.UsageError("--db and --app both name a database: pass only one", self._ctx)
-            if _given(self._ctx, "prefix") is not None:
-                raise click.UsageError("--prefix requires --db: an app sets its own prefix", self._ctx)
+            for name in ("prefix", "schema"):
+                if _given(self._ctx, name) is not None:
+                    raise click.UsageError(f"--{name} requires --db: an app sets its own {name}", self._ctx)
             from ..supervisor.load import load_app
 
             return load_app(str(_given(self._ctx, "reference")))
         from ..supervisor import Holdfast
 
-        url, prefix = location
-        return Holdfast(url, migrate=migrate, prefix=prefix, **options)
+        return Holdfast(location.url, migrate=migrate, prefix=location.prefix, schema=location.schema, **options)
 
 
 def _given(ctx: click.Context | None, name: str) -> str | None:
@@ -136,16 +144,19 @@ def _given(ctx: click.Context | None, name: str) -> str | None:
 
 
 def database_options(command: F) -> F:
-    """Add --db, --app and --prefix, and pass a DatabaseOption as the first argument."""
+    """Add --db, --app, --prefix and --schema, and pass a DatabaseOption as the first argument."""
 
     @click.option(
         "--db", type=click.Path(), metavar="URL", help="Path or URL of the database.  [default: $HOLDFAST_URL]"
     )
     @click.option("--app", "reference", metavar="MODULE:APP", help="Use the database of this app.")
     @click.option("--prefix", metavar="TEXT", help=f"Prefix of the table names.  [default: {DEFAULT_PREFIX}]")
+    @click.option("--schema", metavar="TEXT", help="Schema of the tables, on PostgreSQL.  [default: public]")
     @functools.wraps(command)
-    def with_database(*, db: str | None, reference: str | None, prefix: str | None, **given: Any) -> Any:
-        del db, reference, prefix  # read from the context, which has those of the group too
+    def with_database(
+        *, db: str | None, reference: str | None, prefix: str | None, schema: str | None, **given: Any
+    ) -> Any:
+        del db, reference, prefix, schema  # read from the context, which has those of the group too
         return command(DatabaseOption(click.get_current_context()), **given)
 
     return cast(F, with_database)

@@ -54,6 +54,51 @@ class FileEnvironment(Struct, frozen=True):
     blob_folder: BlobFolder | None = None
 
 
+NO_FILE = FileEnvironment("", "other", "", {}, "", False, 0, 0, 0, 0, False, [], [], 0)
+
+
+class DatabaseServer(Struct, frozen=True):
+    """The PostgreSQL server, as a connection sees it."""
+
+    shown: str
+    """The URL, without a password."""
+    schema: str
+    version: str = ""
+    writable: bool = True  # False: a standby, or transactions are read-only
+    synchronous_commit: str = "on"  # of a new session
+    off: tuple[str, ...] = ()  # settings that are off and should be on
+    pooled: bool = False  # a pooler gives each transaction another session
+    clock_offset: int = 0
+    """By how many microseconds the server's clock is ahead of this machine's."""
+
+
+class XminHolder(Struct, frozen=True):
+    """What keeps VACUUM from removing rows that died since."""
+
+    kind: Literal["transaction", "slot", "prepared", "standby"]
+    name: str  # a process id, or the name of the slot, of the prepared transaction or of the standby
+    told: str  # who it is
+    seconds: float | None  # since when; None: unknown
+    transactions: int  # that began since
+
+
+class TableRows(Struct, frozen=True):
+    """A table and its dead rows."""
+
+    name: str
+    live: int
+    dead: int
+    autovacuum: bool
+
+
+class Connections(Struct, frozen=True):
+    """Of the whole server. Some are reserved for superusers."""
+
+    used: int = 0
+    most: int = 0
+    own: int = 0  # of Holdfast, in this database
+
+
 class Settings(Struct, frozen=True):
     journal_mode: str | None = None  # None: unknown, because no process has the database open
     page_size: int = 0
@@ -68,7 +113,7 @@ class SchemaDifference(Struct, frozen=True):
     """A part of the schema that differs from what the migrations create."""
 
     how: Literal["missing", "changed", "extra"]
-    kind: str  # table, index, trigger, view
+    kind: str  # table, column, constraint, index, trigger, function, view
     name: str
     table: str
 
@@ -179,10 +224,14 @@ class Diagnosis(Struct):
 
     prefix: str
     now: int
-    sqlite_version: str
-    sqlite_version_info: tuple[int, ...]
-    file: FileEnvironment
+    sqlite_version: str = ""
+    sqlite_version_info: tuple[int, ...] = ()
+    file: FileEnvironment = NO_FILE
     deep: bool = False
+    server: DatabaseServer | None = None  # None: the database is a file
+    horizon: list[XminHolder] = []
+    tables: list[TableRows] = []
+    connections: Connections = Connections()
     open_error: StoreError | None = None
     examined: set[str] = set()
     skipped: list[SkippedPart] = []

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..clock import SystemClock
 from ..errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..clock import Clock
+    from ..model.diagnosis import Diagnosis, HealthMetrics
     from .protocol import Store
 
 MIN_FREE_BYTES = 16 * 1024 * 1024
@@ -31,6 +35,39 @@ def is_postgres(url: str) -> bool:
     return url.lower().startswith(("postgresql://", "postgres://"))
 
 
+def require_driver() -> None:
+    try:
+        import psycopg  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InvalidInput("PostgreSQL needs another package: pip install 'holdfast[postgres]'") from error
+
+
+def _refuse_schema(schema: str | None) -> None:
+    if schema is not None:
+        raise InvalidInput("schema is for PostgreSQL only: leave it out with SQLite, and pass prefix= instead")
+
+
+class UnopenedDatabase(Protocol):
+    """A database that is read without opening it as an app does: it may be damaged, locked or outdated."""
+
+    def diagnose(self, deep: bool = False) -> Diagnosis: ...
+
+    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics: ...
+
+
+def inspect_database(url: str, *, prefix: str, schema: str | None, clock: Clock | None = None) -> UnopenedDatabase:
+    """Return what the doctor sees of a database, in whatever state it is."""
+    if is_postgres(url):
+        require_driver()
+        from .postgres.diagnose import UnopenedServer
+
+        return UnopenedServer(url, prefix, schema or DEFAULT_SCHEMA, clock)
+    _refuse_schema(schema)
+    from .sqlite.diagnose import OfflineDatabase
+
+    return OfflineDatabase(url, prefix, clock or SystemClock(), MIN_FREE_BYTES)
+
+
 def open_store(
     url: str | os.PathLike[str] | None,
     *,
@@ -43,18 +80,14 @@ def open_store(
     """Open the database. None: the option was not given."""
     given = database_url(url)
     if is_postgres(given):
+        require_driver()
         for name, value in {"min_free_bytes": min_free_bytes, "guard_connections": guard_connections}.items():
             if value is not None:
                 raise InvalidInput(f"{name} is for SQLite only: leave it out with PostgreSQL")
-        try:
-            from .postgres.store import open_store as open_postgres
-        except ModuleNotFoundError as error:
-            if error.name is None or not error.name.startswith("psycopg"):
-                raise
-            raise InvalidInput("PostgreSQL needs another package: pip install 'holdfast[postgres]'") from error
+        from .postgres.store import open_store as open_postgres
+
         return open_postgres(given, schema=schema or DEFAULT_SCHEMA, clock=clock, **settings)
-    if schema is not None:
-        raise InvalidInput("schema is for PostgreSQL only: leave it out with SQLite, and pass prefix= instead")
+    _refuse_schema(schema)
     from .sqlite.store import open_store as open_sqlite
 
     return open_sqlite(

@@ -101,8 +101,14 @@ class StoreFile(Protocol):
         """
         ...
 
-    def vacuum(self, tick: Callable[[], None]) -> None:
-        """Rewrite the whole file. tick: called regularly; an exception from it aborts the rewrite without changes."""
+    shrinks_in_steps: bool
+    """Whether `shrink` returns space. If not, `vacuum` does, also without full."""
+
+    def vacuum(self, tick: Callable[[], None], full: bool = True) -> None:
+        """Rewrite the whole file. tick: called regularly; an exception from it aborts the rewrite without changes.
+
+        full: on PostgreSQL, whether the tables are rewritten, which blocks all who use them.
+        """
         ...
 
     # --- checks ---

@@ -115,7 +115,7 @@ class Holdfast(App):
         seconds: Seconds | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumReport:
-        """Return the space that pruning has freed to the file system, in small steps.
+        """Return the space that pruning has freed to the file system, in small steps. On PostgreSQL: run VACUUM.
 
         full: rewrite the whole file, which makes it as small as possible. No other process can write meanwhile, so
             stop the workers first; and it needs as much free disk space again.

@@ -1,8 +1,9 @@
-"""Vacuum: return free pages to the file system, a few at a time or by rewriting the whole file."""
+"""Vacuum: return free pages to the file system, a few at a time or by rewriting the file. On a server: VACUUM."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import monotonic, sleep
 
 from msgspec import Struct
@@ -84,6 +85,8 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress, limit: flo
     started, before = monotonic(), store.file.pages()
     if full:
         _rewrite(store, progress)
+    elif not store.file.shrinks_in_steps:
+        _vacuum_tables(store, progress, limit)
     elif before.auto_vacuum != INCREMENTAL:
         raise CannotVacuum(
             f"this file cannot shrink in steps (auto_vacuum must be {INCREMENTAL}, got {before.auto_vacuum}): "
@@ -107,6 +110,23 @@ def vacuum(store: Store, full: bool, hurry: bool, progress: Progress, limit: flo
         held_bytes=after.held_bytes,
         seconds=monotonic() - started,
     )
+
+
+class _TimeIsUp(Exception):
+    """The limit is reached between two tables."""
+
+
+def _vacuum_tables(store: Store, progress: Progress, limit: float | None) -> None:
+    """Let the server remove dead rows of one table after the other. Others may use them meanwhile."""
+    started = monotonic()
+
+    def tick() -> None:
+        progress(0, 0)
+        if limit is not None and monotonic() - started >= limit:
+            raise _TimeIsUp
+
+    with suppress(_TimeIsUp):
+        store.file.vacuum(tick, full=False)
 
 
 def _rewrite(store: Store, progress: Progress) -> None:

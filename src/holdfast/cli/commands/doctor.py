@@ -82,8 +82,9 @@ def _check(database: DatabaseOption, deep: bool, repair: bool, audit: AuditOptio
         with database.open() as app:
             return app.check(deep=deep, repair=repair, **audit)
 
-    url, prefix = location
-    return check_database(url, prefix=prefix, deep=deep, repair=repair, **audit)
+    return check_database(
+        location.url, prefix=location.prefix, schema=location.schema, deep=deep, repair=repair, **audit
+    )
 
 
 def _print(checkup: Checkup, verbose: bool) -> None:
@@ -179,17 +180,16 @@ def _metrics(database: DatabaseOption, window: float, queues: list[str] | None) 
     if location is None:
         with database.open() as app:
             return app.store.file.health_metrics(since_minute(app.clock.now(), window), queues)
-    url, prefix = location
-    return read_health_metrics(url, prefix=prefix, window=window, queues=queues)
-
-
-MIN_FREE_BYTES = 16 * 1024 * 1024  # the default of an app
+    return read_health_metrics(
+        location.url, prefix=location.prefix, schema=location.schema, window=window, queues=queues
+    )
 
 
 def check_database(
     url: str,
     *,
     prefix: str,
+    schema: str | None = None,
     deep: bool = False,
     repair: bool = False,
     actor: str | None = None,
@@ -197,12 +197,13 @@ def check_database(
     clock: Clock | None = None,
 ) -> Checkup:
     """Do what `app.check()` does. A repair opens the database as an app does."""
-    from ...store.sqlite.diagnose import OfflineDatabase
+    from ...store.open import inspect_database
     from ...upkeep.doctor.check import Checkup, most_severe_first
     from ...upkeep.doctor.doctor import diagnose, not_repaired, refuse_repair
 
-    began, clock = time.monotonic(), clock or SystemClock()
-    findings = diagnose(OfflineDatabase(url, validate.prefix(prefix), clock).diagnose(MIN_FREE_BYTES, deep))
+    began, schema = time.monotonic(), None if schema is None else validate.schema(schema)
+    view = inspect_database(url, prefix=validate.prefix(prefix), schema=schema, clock=clock)
+    findings = diagnose(view.diagnose(deep))
     if not repair:
         return Checkup(findings, [], time.monotonic() - began)
     from ...supervisor.holdfast import Holdfast
@@ -210,7 +211,7 @@ def check_database(
     refusal = refuse_repair(findings)
     if refusal is None:
         try:
-            with Holdfast(url, prefix=prefix, migrate=False, clock=clock) as app:
+            with Holdfast(url, prefix=prefix, schema=schema, migrate=False, clock=clock) as app:
                 return app.check(deep=deep, repair=True, actor=actor, reason=reason)
         except StoreError as error:
             refusal = not_repaired(str(error).rstrip("."))
@@ -218,12 +219,18 @@ def check_database(
 
 
 def read_health_metrics(
-    url: str, *, prefix: str, window: float, queues: Sequence[str] | None = None, clock: Clock | None = None
+    url: str,
+    *,
+    prefix: str,
+    window: float,
+    schema: str | None = None,
+    queues: Sequence[str] | None = None,
+    clock: Clock | None = None,
 ) -> HealthMetrics:
     """Return what a health check needs, of the last `window` seconds."""
-    from ...store.sqlite.diagnose import OfflineDatabase
+    from ...store.open import inspect_database
     from ...upkeep.doctor.doctor import since_minute
 
-    clock = clock or SystemClock()
-    database = OfflineDatabase(url, validate.prefix(prefix), clock)
-    return database.health_metrics(since_minute(clock.now(), window), queues)
+    schema = None if schema is None else validate.schema(schema)
+    database = inspect_database(url, prefix=validate.prefix(prefix), schema=schema, clock=clock)
+    return database.health_metrics(since_minute((clock or SystemClock()).now(), window), queues)

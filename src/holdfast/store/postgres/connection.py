@@ -156,9 +156,12 @@ def target(url: str) -> Target:
     except psycopg.ProgrammingError as error:
         told = str(error).strip().splitlines()[0]
         raise InvalidInput(f"the URL of the database cannot be read: {_without_password(told)}") from None
-    host = parts.get("host") or parts.get("hostaddr") or ""
+    host = str(parts.get("host") or parts.get("hostaddr") or "")
     port = f":{parts['port']}" if parts.get("port") else ""
-    return Target(conninfo, f"postgresql://{host}{port}/{parts.get('dbname') or parts.get('user') or ''}")
+    name = parts.get("dbname") or parts.get("user") or ""
+    if host.startswith("/"):
+        return Target(conninfo, f"postgresql://{port}/{name}?host={host}")
+    return Target(conninfo, f"postgresql://{host}{port}/{name}")
 
 
 def _without_password(text: str) -> str:

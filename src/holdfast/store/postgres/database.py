@@ -63,6 +63,7 @@ class PostgresOptions(Struct):
     worker_busy_timeout: float
     blobs: BlobStore | None
     blob_bytes: int | None
+    checks_schema: bool = True  # False: for the doctor, whatever the tables are
 
 
 class PostgresDialect:
@@ -173,7 +174,7 @@ class PostgresDatabase:
         migrations = PostgresMigrations(driver, self.names, self.lock_class)
         if self.options.migrate:
             migrations.apply(self.clock)
-        else:
+        elif self.options.checks_schema:
             migrations.require_current()
 
     # --- connections ---

@@ -17,10 +17,10 @@ LOCK_NUMBER = 2  # of the advisory lock
 class Names:
     """The schema and the prefix of the tables, and what is named after them."""
 
-    def __init__(self, schema: str, prefix: str) -> None:
+    def __init__(self, schema: str, prefix: str, channel: str | None = None) -> None:
         self.schema, self.prefix = schema, prefix
         self.tables = f"{schema}.{prefix}"
-        self.channel = f"{schema}.{prefix}"  # at most 63 bytes
+        self.channel = channel or f"{schema}.{prefix}"  # at most 63 bytes
         self.given = {"schema": schema, "prefix": prefix}
 
     def fill(self, text: str) -> str:
@@ -52,6 +52,14 @@ class PostgresMigrations:
                 "upgrade with 'pip install --upgrade holdfast'"
             )
         return [name for name in self._known if name not in applied]
+
+    def known(self) -> list[str]:
+        return list(self._known)
+
+    def create_all(self) -> None:
+        """Create what all migrations create, in an open transaction, without a record of it."""
+        for file in self._known.values():
+            self._driver.execute(self._names.fill(file.read_text(encoding="utf-8")))
 
     def applied(self) -> set[str]:
         table = f"{self._names.tables}migrations"

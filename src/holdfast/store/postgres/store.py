@@ -11,6 +11,7 @@ from ..blobs import CheckedBlobs
 from ..parts import Parts
 from ..transactions import Owner
 from .database import PostgresDatabase, PostgresOptions
+from .diagnose import ServerDiagnostics, ServerRepairs
 from .places import PlaceKeeper
 from .table_blobs import TableBlobs
 from .tables import Tables
@@ -26,14 +27,13 @@ class PostgresStore:
         self.database = db = PostgresDatabase(options, clock, token)
         self.clock = db.clock
         blobs = options.blobs or TableBlobs(db.rows, db.change_beside, db.sql, db.clock)
-        self.parts = parts = Parts(
-            self, db, CheckedBlobs(blobs, options.blob_bytes), random, _unguarded, self._size, PlaceKeeper(db.sql)
-        )
+        checked = CheckedBlobs(blobs, options.blob_bytes)
+        self.parts = parts = Parts(self, db, checked, random, _unguarded, self._size, PlaceKeeper(db.sql))
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning
         self.waiters, reading = parts.waiters, parts.reading
         self.operations = parts.operations
-        self.file = Tables(db, self._size)
+        self.file = Tables(db, self._size, ServerDiagnostics(db, checked.listable), ServerRepairs(db))
         db.fold, db.after_fork = parts.fold, parts.forget_process
         self.transaction, self.snapshot, self.guard = db.transaction, db.reading, db.guard
         self.busy_timeout, self.transaction_age = db.hurried, db.held_for

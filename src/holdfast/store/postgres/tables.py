@@ -1,23 +1,34 @@
-"""The tables as a whole: their size and VACUUM. What checks or repairs a file is for SQLite only."""
+"""The tables as a whole: their size, VACUUM, checks and repairs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from ...errors import StoreError
-from ...model.diagnosis import Diagnosis, HealthMetrics
 from ...model.stats import Storage
 from ..protocol import Pages
 from ..statements import as_json
 from .connection import Driver
 from .database import PostgresDatabase
+from .diagnose import ServerDiagnostics, ServerRepairs
 
 
 class Tables:
-    """Implements StoreFile, as far as it makes sense on a server. The doctor does not know PostgreSQL yet."""
+    """Implements StoreFile, as far as it makes sense on a server."""
 
-    def __init__(self, db: PostgresDatabase, size: Callable[[], Storage]) -> None:
+    shrinks_in_steps = False
+
+    def __init__(
+        self,
+        db: PostgresDatabase,
+        size: Callable[[], Storage],
+        diagnostics: ServerDiagnostics,
+        repairs: ServerRepairs,
+    ) -> None:
         self._db, self._size = db, size
+        self.diagnose, self.health_metrics = diagnostics.diagnose, diagnostics.health_metrics
+        self.restore_schema, self.delete_orphaned_rows = repairs.restore_schema, repairs.delete_orphaned_rows
+        self.repair_finish_times, self.recount = repairs.repair_finish_times, repairs.recount
+        self.insert_missed_endings = repairs.insert_missed_endings
 
     def log_event(self, event: str, actor: str, detail: dict[str, Any]) -> None:
         values = {"now": self._db.clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
@@ -39,42 +50,14 @@ class Tables:
         del pages, seconds
         return 0, 0.0
 
-    def vacuum(self, tick: Callable[[], None]) -> None:
+    def vacuum(self, tick: Callable[[], None], full: bool = True) -> None:
         """Run VACUUM on each table. tick: called before each; an exception from it ends the run."""
+        options = "FULL, ANALYZE" if full else "ANALYZE"
         for (table,) in self._db.rows(self._db.sql.own_tables, self._db.names.given):
             tick()
-            statement = f"VACUUM (ANALYZE) {table}"
+            statement = f"VACUUM ({options}) {table}"
             self._db.with_driver(partial(_execute, statement=statement))
-
-    # --- checks and repairs ---
-
-    def diagnose(self, deep: bool = False) -> Diagnosis:
-        del deep
-        _not_there()
-
-    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics:
-        del since_minute, queues
-        _not_there()
-
-    def restore_schema(self) -> list[str]:
-        _not_there()
-
-    def delete_orphaned_rows(self) -> int:
-        _not_there()
-
-    def repair_finish_times(self) -> int:
-        _not_there()
-
-    def recount(self) -> int:
-        _not_there()
-
-    def insert_missed_endings(self) -> int:
-        _not_there()
 
 
 def _execute(driver: Driver, statement: str) -> None:
     driver.execute(statement)
-
-
-def _not_there() -> NoReturn:
-    raise StoreError("the doctor and the health check are for SQLite only in this version")

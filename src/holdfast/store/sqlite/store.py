@@ -15,13 +15,14 @@ from ...clock import Clock
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs, FileBlobs
 from ..claim import ReadyPairScanner
+from ..diagnose import TABLES_OF_JOBS
 from ..parts import Parts
 from ..protocol import Pages, StatementObserver
 from ..statements import as_json
 from ..transactions import Owner
 from .constraints import DamagedJobs
 from .database import Database
-from .diagnose import TABLES_OF_JOBS, Diagnostics, Repairs
+from .diagnose import Diagnostics, Repairs
 from .engine.checkpoint import file_size
 from .engine.database_file import blob_folder, database_path, require_space_for_vacuum
 from .engine.engine import Options
@@ -114,6 +115,8 @@ ORPHAN_SCAN = {"window": 250, "limit": 100}  # rows at either end of each table
 class File:
     """Implements StoreFile."""
 
+    shrinks_in_steps = True
+
     def __init__(self, db: Database, diagnostics: Diagnostics, repairs: Repairs) -> None:
         self._db, self._sql, self._clock = db, db.sql, db.clock
         self.diagnose, self.health_metrics = diagnostics.diagnose, diagnostics.health_metrics
@@ -154,7 +157,8 @@ class File:
 
         return self._db.run(work)
 
-    def vacuum(self, tick: Callable[[], None]) -> None:
+    def vacuum(self, tick: Callable[[], None], full: bool = True) -> None:
+        assert full, "this rewrites the whole file"
         require_space_for_vacuum(self._db.options.path, self.pages().used_bytes)
 
         def work(connection: sqlite3.Connection) -> None:

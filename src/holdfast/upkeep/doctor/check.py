@@ -1,11 +1,12 @@
 """The form of a check, and the one place that turns checks into findings.
 
-The checks themselves are tables: `CHECKS` in checks_file.py, checks_schema.py, checks_rows.py and checks_jobs.py.
-To add one, touch three files:
+The checks themselves are tables: `CHECKS` in checks_file.py, checks_server.py, checks_schema.py, checks_rows.py and
+checks_jobs.py. To add one, touch four files:
 
-1. `store/sqlite/sql/doctor_samples.sql`: a query that returns the ids of the affected jobs. It is run by itself.
+1. `sql/doctor_samples.sql` of both stores: a query that returns the ids of the affected jobs. It is run by itself.
 2. One of the tables: a `Check`, or one more `Case` of an existing one, that names the query.
-3. A test that brings the problem about: tests/conformance/test_doctor.py, or tests/sqlite/ for what only a file has.
+3. A test that brings the problem about: tests/conformance/test_doctor.py, or tests/sqlite/ and tests/postgres/
+   for what only a file or a server has.
 
 Then `python docs/generate_doctor.py` writes the new row into docs/reference/doctor.md.
 """
@@ -73,6 +74,7 @@ def most_severe_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 DEFAULT_PREFIX = "holdfast_"
+DEFAULT_SCHEMA = "public"
 
 
 class Evidence(Struct, frozen=True):
@@ -136,14 +138,18 @@ def _evidence(case: Case, diagnosis: Diagnosis) -> list[Evidence]:
 
 
 def _common_values(diagnosis: Diagnosis) -> dict[str, str]:
-    """{file}, {folder} and {database} are for commands, the others for sentences."""
-    path, prefix = diagnosis.file.path, diagnosis.prefix
-    file = quoted(path)
+    """{file}, {folder}, {shell} and {database} are for commands, the others for sentences."""
+    path, prefix, server = diagnosis.file.path, diagnosis.prefix, diagnosis.server
+    file = quoted(path if server is None else server.shown)
+    schema = "" if server is None or server.schema == DEFAULT_SCHEMA else f" --schema {server.schema}"
+    elsewhere = f"--db {file}{schema}"
     return {
-        "path": clean(path),
+        "path": clean(path if server is None else server.shown),
         "file": file,
         "folder": quoted(str(Path(path).parent)),
-        "database": f"--db {file}" + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}"),
+        "shell": f"sqlite3 {file}" if server is None else f"psql {file} -c",
+        "elsewhere": elsewhere,
+        "database": elsewhere + ("" if prefix == DEFAULT_PREFIX else f" --prefix {prefix}"),
         "prefix": prefix,
         "sqlite_version": diagnosis.sqlite_version,
     }

@@ -193,8 +193,9 @@ CHECKS = (
             "It is never done. A running worker seals it at once.",
             REPAIR),
         Case("OPEN_BATCHES", "warning", _open_batches("unknown"),
-            "Open, and the lock file of the block that made it was removed: batch {batches}.",
-            "If its process is gone, it is never done. Seal it then.",
+            "Open, and it is unknown whether the block that made it has ended: batch {batches}.",
+            "Its lock file was removed, or the server was restarted. If its process is gone, it is never done. Seal "
+            "it then.",
             "holdfast batch seal {id} {database}"),
         Case("ABANDONED_BATCHES", "note", _abandoned_batches,
             "Abandoned in the last day, because the block raised or its process died: batch {batches}.",
@@ -212,8 +213,8 @@ CHECKS = (
             "kill -CONT {pids}"),
         Case("SILENT_WORKERS", "warning", _silent_workers,
             "Workers without a heartbeat for up to {time}: {workers}.",
-            "A handler may block the interpreter, the process may hang, or it is on another machine, which SQLite "
-            "does not allow.",
+            "A handler may block the interpreter, the process may hang, or, with SQLite, it is on another machine, "
+            "which is not allowed.",
             "ps -fp {pid_list}"),
         Case("WORKERS", "ok", lambda d: found({"alive": len(d.live_workers)}, count=str(len(d.live_workers))),
             "Live workers: {count}."),

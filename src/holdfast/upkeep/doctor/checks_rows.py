@@ -106,7 +106,9 @@ def _used_elsewhere(diagnosis: Diagnosis) -> Evidence | None:
     return from_workers(diagnosis.workers_that_are("alive", "suspended")) if _is_of_another_boot(diagnosis) else None
 
 
-BY_HAND = "Rows of {prefix}jobs were deleted with foreign keys off, which is SQLite's default."
+BY_HAND = (
+    "Rows of {prefix}jobs were deleted alone: with foreign keys off, which is SQLite's default, or with triggers off."
+)
 REPAIR = "holdfast doctor --repair {database}"
 CLOCK_GUIDE = "guides/operating.md#the-clock-was-set"
 UNIT_GUIDE = "guides/plain-sql.md"

@@ -23,7 +23,7 @@ SKIP_REASONS = {
     "busy": "the database was locked",
     "damaged": "the file is damaged",
     "elsewhere": "stored by a blob store of the app: pass --app",
-    "other": "SQLite refused",
+    "other": "the database refused",
 }
 WITH_OWN_CASE = (NotADatabase, CorruptDatabase, StoreBusy, UnsupportedSQLite)
 
@@ -125,14 +125,28 @@ def _different(how: str, chosen: Callable[[SchemaDifference], bool]) -> Callable
         return found(
             {"names": [part.name for part in parts]},
             parts=first_of([f"{part.kind} {clean(part.name)}" for part in parts], MOST_PARTS),
-            drop=f"DROP {parts[0].kind.upper()} {clean(parts[0].name)}",
+            drop=_drop(parts[0], diagnosis),
         )
 
     return find
 
 
-def _is_table(part: SchemaDifference) -> bool:
-    return part.kind == "table"
+def _drop(part: SchemaDifference, diagnosis: Diagnosis) -> str:
+    """Return the statement that drops a part of the schema."""
+    if diagnosis.server is None:
+        return f"DROP {part.kind.upper()} {clean(part.name)}"
+    schema = diagnosis.server.schema
+    if part.kind in ("trigger", "constraint", "column"):
+        table, name = f"{schema}.{clean(part.table)}", clean(part.name.rpartition(".")[2])
+        if part.kind == "trigger":
+            return f"DROP TRIGGER {name} ON {table}"
+        return f"ALTER TABLE {table} DROP {part.kind.upper()} {name}"
+    return f"DROP {part.kind.upper()} {schema}.{clean(part.name)}"
+
+
+def _holds_rows(part: SchemaDifference) -> bool:
+    """Return whether a repair cannot create it again."""
+    return part.kind in ("table", "column", "constraint")
 
 
 def _not_checked(slow: bool) -> Callable[[Diagnosis], Found]:
@@ -156,7 +170,7 @@ SETTINGS, SCHEMA = ("settings",), ("schema",)
 
 # A new check needs a query, a row here and a test: see check.py.
 # fmt: off
-CHECKS = (
+FILE_CHECKS = (
     Check("Can SQLite read the file?", cases=(
         Case("NOT_A_DATABASE", "error", _cannot_open(NotADatabase),
             "{path} is not an SQLite database.",
@@ -216,6 +230,9 @@ CHECKS = (
             "nothing to fix."),
         Case("PAGE_SIZE", "ok", lambda d: _page_size(d, default=True), "Pages have {size} bytes."),
     )),
+)
+
+CHECKS = (
     Check("Are the tables those of this version?", needs=SCHEMA, cases=(
         Case("SCHEMA_UNSUPPORTED", "error", _schema("unreleased"),
             "The tables were created by a development version of Holdfast, before the first release.",
@@ -227,40 +244,40 @@ CHECKS = (
             "pip install --upgrade holdfast", blocks_repair=True),
         Case("NO_TABLES", "error", lambda d: _no_tables(d, elsewhere=True),
             "There are no Holdfast tables with the prefix {prefix}. There are tables with {prefixes}.",
-            "Check the path and --prefix.",
-            "holdfast doctor --db {file} --prefix {other}", blocks_repair=True),
+            "Check the database and --prefix.",
+            "holdfast doctor {elsewhere} --prefix {other}", blocks_repair=True),
         Case("NO_TABLES", "error", lambda d: _no_tables(d, elsewhere=False),
             "There are no Holdfast tables with the prefix {prefix}.",
-            "Check the path and --prefix, or create the tables.",
+            "Check the database and --prefix, or create the tables.",
             "holdfast migrate {database}", blocks_repair=True),
         Case("SCHEMA_OUTDATED", "error", _schema("outdated"),
             "The tables are those of an older Holdfast: {applied} of {total} migrations were applied.",
             fix="holdfast migrate {database}", blocks_repair=True),
     )),
     Check("Are tables, indexes and triggers as the migrations create them?", needs=SCHEMA, cases=(
-        Case("TABLES_MISSING", "error", _different("missing", _is_table),
+        Case("TABLES_MISSING", "error", _different("missing", _holds_rows),
             "Missing, with their rows: {parts}.",
             "Tables that Holdfast needs were dropped. Restore a backup.", blocks_repair=True),
-        Case("SCHEMA_PARTS_MISSING", "error", _different("missing", lambda part: not _is_table(part)),
+        Case("SCHEMA_PARTS_MISSING", "error", _different("missing", lambda part: not _holds_rows(part)),
             "Missing: {parts}.",
             "Without an index, claims scan all jobs, or keys are not unique. Without a trigger, the history or "
             "the statistics are incomplete.",
             "holdfast doctor --repair {database}"),
-        Case("SCHEMA_CHANGED", "error", _different("changed", lambda part: not _is_table(part)),
+        Case("SCHEMA_CHANGED", "error", _different("changed", lambda part: not _holds_rows(part)),
             "Changed by hand: {parts}.",
             "Drop it; the repair creates it again.",
-            "sqlite3 {file} '{drop}' && holdfast doctor --repair {database}"),
-        Case("SCHEMA_CHANGED", "error", _different("changed", _is_table),
+            "{shell} '{drop}' && holdfast doctor --repair {database}"),
+        Case("SCHEMA_CHANGED", "error", _different("changed", _holds_rows),
             "Changed by hand: {parts}.",
             "Change it back by hand."),
         Case("TRIGGERS_ADDED", "warning", _different("extra", lambda part: part.kind == "trigger"),
             "Not created by Holdfast: {parts}.",
             "It runs in Holdfast's transactions: if it fails, the claim or the settling of a job fails too.",
-            "sqlite3 {file} '{drop}'"),
+            "{shell} '{drop}'"),
         Case("SCHEMA_ADDED", "note", _different("extra", lambda part: part.kind == "index"),
             "Not created by Holdfast: {parts}.",
             "An index costs time with every job that is written.",
-            "sqlite3 {file} '{drop}'"),
+            "{shell} '{drop}'"),
         Case("SCHEMA_ADDED", "note", _different("extra", lambda part: part.kind not in ("index", "trigger")),
             "Not created by Holdfast: {parts}.",
             "It does no harm."),

@@ -15,24 +15,33 @@ from ...model.job import Sweep
 from ...model.pruning import CollectBlobs
 from ...store.protocol import Store
 from ...text import listed, plural, span
-from . import checks_file, checks_jobs, checks_rows, checks_schema
+from . import checks_file, checks_jobs, checks_rows, checks_schema, checks_server
 from .check import Check, Checkup, Finding, most_severe_first
 
 # The sections of docs/reference/doctor.md. check.py says how to add a check.
 SECTIONS: dict[str, tuple[Check, ...]] = {
     "The file": checks_file.CHECKS,
-    "Settings and schema": checks_schema.CHECKS,
+    "Settings of the file": checks_schema.FILE_CHECKS,
+    "The server": checks_server.CHECKS,
+    "Schema": checks_schema.CHECKS,
     "Rows": checks_rows.CHECKS,
     "Jobs, workers, queues": checks_jobs.CHECKS,
     "Times": checks_rows.TIME_CHECKS,
 }
+OF_FILES = ("The file", "Settings of the file")
+OF_SERVERS = ("The server",)
 BLOBS_AT_ONCE = 1000
 
 
 def diagnose(diagnosis: Diagnosis) -> list[Finding]:
     """Run all checks; return the findings, the most severe first."""
+    others = OF_SERVERS if diagnosis.server is None else OF_FILES
     return most_severe_first(
-        finding for checks in SECTIONS.values() for check in checks for finding in check.run(diagnosis)
+        finding
+        for title, checks in SECTIONS.items()
+        if title not in others
+        for check in checks
+        for finding in check.run(diagnosis)
     )
 
 
