@@ -394,6 +394,20 @@ class StoreBusy(StoreError):
     """
 
 
+class CannotMove(StoreError):
+    """`app.move()`: the destination has jobs, or cannot take what the source has. The source stays in service.
+
+    To do: Read the message. See docs/guides/postgresql.md#moving.
+    """
+
+
+class DatabaseMoved(StoreError):
+    """This database was moved to another one, which the message names, or is being filled by a move.
+
+    To do: Use the URL of the other database. See docs/guides/postgresql.md#moving.
+    """
+
+
 class CannotVacuum(StoreError):
     """`app.vacuum()`: the file was not created to shrink in steps. With `full=True`: workers are running, or there is
     too little free space for a copy.

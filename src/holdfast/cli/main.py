@@ -31,6 +31,7 @@ COMMANDS = {
     "batch": "commands.batches",
     "cron": "commands.cron",
     "migrate": "commands.migrate",
+    "move": "commands.move",
     "stats": "commands.stats",
     "top": "top.top",
     "web": "commands.web",

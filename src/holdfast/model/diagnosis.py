@@ -244,6 +244,7 @@ class Diagnosis(Struct):
     broken_rows: list[BrokenRows] = []
     counts: list[tuple[str, str, str, int, int]] = []  # wrong ones: queue, task, status, counted, actual
     workers: list[WorkerStatus] = []
+    moved: tuple[str | None, str | None] = (None, None)  # to where, and from where it is being filled
     blocked_jobs: list[BlockedJob] = []
     endings: int = 0  # finished jobs whose dependents were not told yet
     open_batches: OpenBatches = {}

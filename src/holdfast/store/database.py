@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[Any], T]
+MOVED = "holdfast: "  # begins the message of the triggers that refuse writes to a database that was moved
 
 
 class Result(Protocol):

@@ -81,6 +81,8 @@ class RowsReader:
         for name in self._samples:
             with part(name):
                 diagnosis.samples[name] = self._sample(name, values)
+        with part("moved"):
+            diagnosis.moved = self.meta("moved_to"), self.meta("moving_from")
         with part("blocked_jobs"):
             rows = self.rows("blocked_by_finished", values)
             diagnosis.blocked_jobs = [

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ..model.stats import Counts, EventRecord, FailureRecord, MinuteRecord, Storage, Totals, WaitingJob
     from ..model.worker import WorkerRecord, WorkerStatus
     from ..model.workflow import BatchRecord, BatchState, Blockers, Deletion, JobDetails, WaitingJobs
+    from .move import Side
     from .operate import BulkOperations
     from .prune import Prune
     from .wake_up import Waiters
@@ -539,6 +540,11 @@ class Store(Protocol):
     @property
     def file(self) -> StoreFile:
         """The database file, on SQLite."""
+        ...
+
+    @property
+    def side(self) -> Side:
+        """The database as the source or the destination of a move."""
         ...
 
     # --- transactions ---

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..observe import Observe
     from ..retention import Retention
     from ..upkeep.doctor.check import Checkup
+    from ..upkeep.move import MoveProgress, MoveReport
     from ..upkeep.prune import PruneReport
     from ..upkeep.vacuum import VacuumReport
     from ..web.auth import Authenticator, Users
@@ -136,6 +137,35 @@ class Holdfast(App):
             detail["reason"] = checked_reason
         self.store.file.log_event("vacuumed", checked_actor, detail)
         return report
+
+    def move(
+        self,
+        destination: str | os.PathLike[str] | Holdfast,
+        *,
+        dry_run: bool = False,
+        wait: Seconds = 30,
+        actor: str | None = None,
+        progress: Callable[[MoveProgress], None] | None = None,
+    ) -> MoveReport:
+        """Carry all jobs, with their ids and history, to another database, on either store.
+
+        Workers are asked to stop. While the last part is copied nobody can write here; afterwards every write raises
+        DatabaseMoved, which names the destination. An interrupted move changes nothing here: call it again.
+
+        destination: an empty database, by its path or URL, or a Holdfast that has it open.
+        dry_run: only look whether it can be moved.
+        wait: seconds that running jobs have to end. Those that still run are given back, uncounted.
+        progress: called between any two chunks.
+        """
+        from ..upkeep.move import move
+
+        who, tell = validate.actor(actor), progress or (lambda _: None)
+        seconds = validate.duration(wait, "wait") / SECOND
+        is_dry = validate.flag(dry_run, "dry_run")
+        if isinstance(destination, Holdfast):
+            return move(self.store, destination.store, dry_run=is_dry, wait=seconds, actor=who, tell=tell)
+        with Holdfast(destination, migrate=not is_dry) as there:
+            return move(self.store, there.store, dry_run=is_dry, wait=seconds, actor=who, tell=tell)
 
     def web(
         self,

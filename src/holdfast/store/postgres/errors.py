@@ -6,12 +6,14 @@ from ...errors import (
     CannotOpen,
     CorruptDatabase,
     DamagedRow,
+    DatabaseMoved,
     DiskFull,
     ReadOnlyDatabase,
     StoreBusy,
     StoreError,
     TransactionError,
 )
+from ..database import MOVED
 
 SERIALIZATION = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _BUSY = {"55P03", "57014"}  # lock_not_available, query_canceled
@@ -36,6 +38,8 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
     """Return the exception to raise instead; its message says what to do. where: the database, without a password."""
     state = error.sqlstate or ""
     told = _first_line(error)
+    if state == "HF001":
+        return DatabaseMoved(told.removeprefix(MOVED))
     if state in SERIALIZATION:
         return StoreBusy(f"other transactions on {where} were in the way again and again ({told}): try again")
     if state in _BUSY:

@@ -8,11 +8,13 @@ from ...blobs import BlobStore
 from ...clock import Clock
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs
+from ..move import Side
 from ..parts import Parts
 from ..transactions import Owner
 from .database import PostgresDatabase, PostgresOptions
 from .diagnose import ServerDiagnostics, ServerRepairs
 from .places import PlaceKeeper
+from .moving import PostgresMoving
 from .table_blobs import TableBlobs
 from .tables import Tables
 
@@ -33,6 +35,7 @@ class PostgresStore:
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning
         self.waiters, reading = parts.waiters, parts.reading
         self.operations = parts.operations
+        self.side = Side(db, PostgresMoving(db), checked)
         self.file = Tables(db, self._size, ServerDiagnostics(db, checked.listable), ServerRepairs(db))
         db.fold, db.after_fork = parts.fold, parts.forget_process
         self.transaction, self.snapshot, self.guard = db.transaction, db.reading, db.guard

@@ -16,6 +16,7 @@ from ...model.stats import Storage
 from ..blobs import CheckedBlobs, FileBlobs
 from ..claim import ReadyPairScanner
 from ..diagnose import TABLES_OF_JOBS
+from ..move import Side
 from ..parts import Parts
 from ..protocol import Pages, StatementObserver
 from ..statements import as_json
@@ -27,6 +28,7 @@ from .engine.checkpoint import file_size
 from .engine.database_file import blob_folder, database_path, require_space_for_vacuum
 from .engine.engine import Options
 from .migrate import DEFAULT_PREFIX
+from .moving import SqliteMoving
 
 
 class SqliteStore:
@@ -44,6 +46,7 @@ class SqliteStore:
         )
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
         self.operations = parts.operations
+        self.side = Side(db, SqliteMoving(db), checked_blobs)
         self.schedules, self.statistics, self.pruning = parts.schedules, parts.statistics, parts.pruning
         self.waiters, reading = parts.waiters, parts.reading
         self.file = file

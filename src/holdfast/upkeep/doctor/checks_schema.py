@@ -254,6 +254,15 @@ CHECKS = (
             "The tables are those of an older Holdfast: {applied} of {total} migrations were applied.",
             fix="holdfast migrate {database}", blocks_repair=True),
     )),
+    Check("Is the database in service?", needs=("moved",), cases=(
+        Case("MOVED", "error", lambda d: found(place=clean(d.moved[0])) if d.moved[0] is not None else None,
+            "This database was moved to {place}.",
+            "It refuses every write. Use that one.", guide="guides/postgresql.md#moving", blocks_repair=True),
+        Case("BEING_FILLED", "error", lambda d: found(place=clean(d.moved[1])) if d.moved[1] is not None else None,
+            "This database is being filled from {place}, or that was interrupted.",
+            "It takes no jobs until then: wait, or run the command again that moves it.",
+            guide="guides/postgresql.md#moving", blocks_repair=True),
+    )),
     Check("Are tables, indexes and triggers as the migrations create them?", needs=SCHEMA, cases=(
         Case("TABLES_MISSING", "error", _different("missing", _holds_rows),
             "Missing, with their rows: {parts}.",

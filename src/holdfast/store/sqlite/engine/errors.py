@@ -12,6 +12,7 @@ from ....errors import (
     CannotOpen,
     CorruptDatabase,
     DamagedRow,
+    DatabaseMoved,
     DiskFull,
     FileReplaced,
     FlushFailed,
@@ -21,6 +22,7 @@ from ....errors import (
     StoreError,
     TransactionError,
 )
+from ...database import MOVED
 
 SELF_WAIT_SECONDS = 0.05  # other processes hold the lock for less, most often
 _BUSY_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -91,6 +93,8 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreErr
         return flush_failed(path, error)
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED:
         return file_replaced(path)
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER and str(error).startswith(MOVED):
+        return DatabaseMoved(str(error).removeprefix(MOVED))
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
         return DiskFull(f"the disk that holds {path} is full: free some space, then try again")

@@ -3,3 +3,14 @@
 -- name: page_counts
 SELECT (SELECT page_count FROM pragma_page_count), (SELECT freelist_count FROM pragma_freelist_count),
        (SELECT page_size FROM pragma_page_size), (SELECT auto_vacuum FROM pragma_auto_vacuum)
+
+-- --- moving: see move.sql ---
+
+-- name: triggers_of
+SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
+
+-- name: last_ids
+SELECT name, seq FROM sqlite_sequence
+
+-- name: begin_ids
+INSERT INTO sqlite_sequence (name, seq) SELECT :table, :last WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)

@@ -1,0 +1,318 @@
+"""Copy everything from one database to another: rows by chunks, which are compared first, and large payloads.
+
+A chunk that is equal on both sides is left alone. So copying again after an interruption goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..errors import BlobMissing, CannotMove
+from .blobs import CheckedBlobs
+from .database import MOVED, Connection, SharedDatabase
+
+CHUNK = 2000  # rows
+T = TypeVar("T")
+Rows = Callable[[str, Sequence[Any]], list[Any]]
+
+
+class Moving(Protocol):
+    """What moving needs of one kind of database besides plain statements."""
+
+    place: str
+    """Where the database is, without a password."""
+
+    def columns(self, connection: Connection, table: str, /) -> list[str]: ...
+
+    def lock(self, connection: Connection, /) -> None:
+        """Let nobody else write until the transaction ends."""
+        ...
+
+    def without_triggers(self, connection: Connection, table: str, /) -> AbstractContextManager[None]: ...
+
+    def refuse_writes(self, connection: Connection, message: str, /) -> None:
+        """Let every write of jobs, schedules, queues, batches and operations fail, by whatever program."""
+        ...
+
+    def accept_writes(self, connection: Connection, /) -> None: ...
+
+    def highest_ids(self, connection: Connection, /) -> dict[str, int]:
+        """Return the highest id that was ever given out, by table."""
+        ...
+
+    def continue_ids(self, connection: Connection, highest: dict[str, int], /) -> None: ...
+
+    def require_later_events(self, connection: Connection, last: int, /) -> None:
+        """Raise CannotMove if new events would stand before this one in the log."""
+        ...
+
+
+class Side:
+    """The source or the destination of a move."""
+
+    def __init__(self, database: SharedDatabase, moving: Moving, blobs: CheckedBlobs) -> None:
+        self.database, self.moving, self.blobs = database, moving, blobs
+        self._sql = database.sql
+
+    @property
+    def place(self) -> str:
+        return f"{self.moving.place} ({self.database.tables})"
+
+    def meta(self, name: str) -> str | None:
+        rows = self.database.rows(self._sql.get_meta, (name,))
+        return None if not rows else str(rows[0][0])
+
+    def columns(self, table: str) -> list[str]:
+        return self.database.read(lambda connection: self.moving.columns(connection, table))
+
+    def is_empty(self) -> bool:
+        return bool(self.database.rows(self._sql.is_empty)[0][0])
+
+    def sizes(self) -> tuple[int, int]:
+        """Return how many jobs and events there are."""
+        ((jobs, events),) = self.database.rows(self._sql.sizes_of_tables)
+        return jobs, events
+
+    def count_running(self) -> int:
+        return int(self.database.rows(self._sql.count_running)[0][0])
+
+    def last_event(self) -> int:
+        return int(self.database.rows(self._sql.last_event_id)[0][0])
+
+    def begin_filling(self, source: Side) -> None:
+        """Mark a destination, and let it take no jobs of others."""
+        message = f"{MOVED}this database is being filled from {source.place}: wait until 'holdfast move' has ended"
+
+        def work(connection: Any) -> None:
+            self.moving.require_later_events(connection, source.last_event())
+            connection.execute(self._sql.set_meta, ("moving_from", source.place))
+            self.moving.refuse_writes(connection, message)
+
+        self.database.run_in_this_thread(work)
+
+    def end_filling(self) -> None:
+        """Take the destination into service."""
+
+        def work(connection: Any) -> None:
+            self.moving.accept_writes(connection)
+            connection.execute(self._sql.delete_meta, ("moving_from",))
+
+        self.database.run_in_this_thread(work)
+
+    def continue_ids(self, highest: dict[str, int]) -> None:
+        self.database.run_in_this_thread(lambda connection: self.moving.continue_ids(connection, highest))
+
+    def hand_over(self, destination: Side, actor: str, copy: Callable[[Rows, dict[str, int]], T]) -> T:
+        """Give back what runs, copy, and refuse writes from then on: all of it, or nothing.
+
+        copy: called with a function that reads from the source, and with the highest ids that were given out. Nobody
+            else can write meanwhile.
+        """
+        message = f"{MOVED}this database was moved to {destination.place}: use that one"
+
+        def work(connection: Any) -> T:
+            self.moving.lock(connection)
+            connection.execute(self._sql.return_running, {"actor": actor, "now": self.database.clock.now()})
+            highest = self.moving.highest_ids(connection)
+            result = copy(lambda statement, values: connection.execute(statement, values).fetchall(), highest)
+            connection.execute(self._sql.set_meta, ("moved_to", destination.place))
+            self.moving.refuse_writes(connection, message)
+            return result
+
+        return self.database.run_in_this_thread(work)
+
+
+class MovedTable(NamedTuple):
+    name: str
+    keys: tuple[str, ...]
+    where: str = ""  # the rows that are moved
+
+
+NOT_MOVED = ("boot_id", "blob_store", "recount", "moved_to", "moving_from")  # names in the table `meta`
+TABLES = (
+    MovedTable("jobs", ("id",)),
+    MovedTable("events", ("id",)),
+    MovedTable("tags", ("job_id", "tag")),
+    MovedTable("blockers", ("job_id", "position")),
+    MovedTable("batches", ("id",)),
+    MovedTable("endings", ("id",)),
+    MovedTable("tracebacks", ("fingerprint",)),
+    MovedTable("fold", ("id",)),
+    MovedTable("counts", ("queue", "task", "status")),
+    MovedTable("minutes", ("minute", "queue", "task", "measure", "bucket")),
+    MovedTable("totals", ("queue", "task", "measure", "bucket")),
+    MovedTable("failures", ("error_code", "queue", "task", "fingerprint")),
+    MovedTable("failure_minutes", ("minute", "error_code", "queue", "task", "fingerprint")),
+    MovedTable("error_totals", ("error_code", "queue", "task")),
+    MovedTable("zones", ("zone",)),
+    MovedTable("queues", ("name",)),
+    MovedTable("schedules", ("name",)),
+    MovedTable("fires", ("id",)),
+    MovedTable("operations", ("id",)),
+    MovedTable("meta", ("name",), f"name NOT IN ({', '.join(repr(name) for name in NOT_MOVED)})"),
+)
+OF_PROCESSES = {"inode", "place", "slot"}
+BLOCKED_SLOT = "CASE WHEN slot IS NOT NULL AND sealed_at IS NULL THEN -1 END AS slot"  # its process uses the source
+# Jobs that hold no key, so that no two rows can be in each other's way while the source changes.
+UNFINISHED_CHAIN = "continued = 1 AND chain_ended_at IS NULL AND key IS NOT NULL"
+SETTLED = f"status IN ('succeeded', 'failed', 'cancelled') AND NOT ({UNFINISHED_CHAIN})"
+HISTORY = (MovedTable("jobs", ("id",), SETTLED), MovedTable("events", ("id",)))
+"""What is copied while work goes on."""
+
+
+class Copier:
+    """Copies and compares tables."""
+
+    def __init__(self, source: Side, destination: Side, tick: Callable[[int], None]) -> None:
+        """tick: called between two chunks with the rows of the one before."""
+        self._source, self._destination, self._tick = source, destination, tick
+        self._columns: dict[str, list[str]] = {}
+
+    def copy(self, table: MovedTable, read: Rows) -> None:
+        """Make the rows of a table equal. read: reads from the source."""
+        destination = self._destination.database
+        statement = self._select(self._source, table), self._select(self._destination, table._replace(where=""))
+        for after, upto, rows in _chunks(table, statement[0], read):
+            bounds, values = _range(table, after, upto)
+            own = "" if table.name != "meta" else f"{table.where} AND "
+            there = destination.rows(f"{statement[1]} WHERE {own}{bounds}", values)
+            if _plain(rows) != _plain(sorted(there, key=self._position(table))):
+                destination.run_in_this_thread(partial(self._write, table=table, rows=rows, there=there))
+            self._tick(len(rows))
+
+    def copy_blobs(self, read: Rows) -> None:
+        """Copy the large payloads and results that are not there yet."""
+        blobs, there, prefix = self._source.blobs, self._destination.blobs, self._source.database.tables
+        for column in ("args_blob", "result_blob"):
+            after = ""
+            query = f"SELECT DISTINCT {column} FROM {prefix}jobs WHERE {column} > ? ORDER BY {column} LIMIT 100"  # noqa: S608
+            while names := [row[0] for row in read(query, (after,))]:
+                after = names[-1]
+                for name in names:
+                    if not there.has(name):
+                        try:
+                            there.put(blobs.get(name))
+                        except BlobMissing:  # it is missing on both sides then, and the doctor tells
+                            continue
+                        self._tick(0)
+                self._note_blob_kind()
+
+    def _note_blob_kind(self) -> None:
+        database = self._destination.database
+        database.change(database.sql.store_blob_kind, (self._destination.blobs.kind,), durable=True)
+
+    def compare(self, table: MovedTable, read: Rows) -> int:
+        """Compare counts and checksums of a table. Returns how many rows it has."""
+        here = self._checksum(self._source, table, read)
+        there = self._checksum(self._destination, table, self._destination.database.rows)
+        if here != there:
+            raise CannotMove(
+                f"{table.name} differs after copying ({here[0]:,} rows here, {there[0]:,} there): the source stays "
+                "in service. Does another program write to the destination? Move again"
+            )
+        return here[0]
+
+    def forget_unsettled(self) -> None:
+        """Delete what an interrupted move has copied and what may have changed since."""
+        database, moving = self._destination.database, self._destination.moving
+
+        def work(connection: Any) -> None:
+            with moving.without_triggers(connection, "jobs"):
+                connection.execute(f"DELETE FROM {database.tables}jobs WHERE NOT ({SETTLED})")  # noqa: S608
+
+        database.run_in_this_thread(work)
+
+    # --- parts ---
+
+    def _select(self, side: Side, table: MovedTable) -> str:
+        names = self.columns(table)
+        chosen = [BLOCKED_SLOT if table.name == "batches" and name == "slot" else name for name in names]
+        where = f" WHERE {table.where}" if table.where else ""
+        return f"SELECT {', '.join(chosen)} FROM {side.database.tables}{table.name}{where}"  # noqa: S608
+
+    def columns(self, table: MovedTable) -> list[str]:
+        """Return the columns that both sides have, the keys first."""
+        if table.name not in self._columns:
+            here = self._source.columns(table.name)
+            there = self._destination.columns(table.name)
+            own = OF_PROCESSES - {"slot"} if table.name == "batches" else OF_PROCESSES
+            left_out = own if table.name in ("batches", "workers", "upkeep") else set[str]()
+            if missing := set(here) - set(there) - left_out:
+                raise CannotMove(
+                    f"the destination has no {table.name}.{min(missing)}: migrate both databases to one version"
+                )
+            rest = [name for name in here if name in there and name not in left_out and name not in table.keys]
+            self._columns[table.name] = [*table.keys, *rest]
+        return self._columns[table.name]
+
+    def _position(self, table: MovedTable) -> Callable[[Any], Any]:
+        many = len(table.keys)
+        return lambda row: _key(row, many)
+
+    def _write(self, connection: Any, table: MovedTable, rows: list[Any], there: list[Any]) -> None:
+        names, keys, tables = self.columns(table), table.keys, self._destination.database.tables
+        name, many = f"{tables}{table.name}", len(keys)
+        wanted = {tuple(row[:many]): row for row in rows}
+        gone = [tuple(row[:many]) for row in there if tuple(row[:many]) not in wanted]
+        known = {tuple(row[:many]): tuple(row) for row in there}
+        changed = [tuple(row) for key, row in wanted.items() if known.get(key) != tuple(row)]
+        updates = ", ".join(f"{one} = excluded.{one}" for one in names if one not in keys)
+        action = f"DO UPDATE SET {updates}" if updates else "DO NOTHING"
+        with self._destination.moving.without_triggers(connection, table.name):
+            if gone:
+                connection.executemany(f"DELETE FROM {name} WHERE {' AND '.join(f'{key} = ?' for key in keys)}", gone)  # noqa: S608
+            if changed:
+                connection.executemany(
+                    f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "  # noqa: S608
+                    f"ON CONFLICT ({', '.join(keys)}) {action}",
+                    changed,
+                )
+
+    def _checksum(self, side: Side, table: MovedTable, read: Rows) -> tuple[int, str]:
+        digest, count = hashlib.blake2b(), 0
+        for _, _, rows in _chunks(table, self._select(side, table), read):
+            for row in _plain(rows):
+                digest.update(repr(row).encode(errors="backslashreplace"))
+            count += len(rows)
+            self._tick(0)
+        return count, digest.hexdigest()
+
+
+def _chunks(table: MovedTable, select: str, read: Rows) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """Yield rows in the order of their keys, with the keys before the first and of the last; None: no bound."""
+    many, keys, after = len(table.keys), ", ".join(table.keys), None
+    begins = " AND " if table.where else " WHERE "
+    while True:
+        bounds, values = _range(table, after, None)
+        found = read(f"{select}{begins}{bounds} ORDER BY {keys} LIMIT {CHUNK}", values)
+        is_last = len(found) < CHUNK
+        upto = None if is_last else tuple(found[-1][:many])
+        yield after, upto, found
+        if is_last:
+            return
+        after = upto
+
+
+def _range(table: MovedTable, after: Any, upto: Any) -> tuple[str, list[Any]]:
+    keys, marks = ", ".join(table.keys), ", ".join("?" * len(table.keys))
+    conditions, values = ["1 = 1"], list[Any]()
+    if after is not None:
+        conditions.append(f"({keys}) > ({marks})")
+        values += after
+    if upto is not None:
+        conditions.append(f"({keys}) <= ({marks})")
+        values += upto
+    return " AND ".join(conditions), values
+
+
+def _key(row: Any, many: int) -> tuple[Any, ...]:
+    """Return the key as both databases order it: text by its bytes."""
+    return tuple(one.encode(errors="surrogatepass") if isinstance(one, str) else one for one in row[:many])
+
+
+def _plain(rows: list[Any]) -> list[tuple[Any, ...]]:
+    return [tuple(int(one) if isinstance(one, bool) else one for one in row) for row in rows]

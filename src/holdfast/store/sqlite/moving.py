@@ -1,0 +1,71 @@
+"""What moving to or from SQLite needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..database import Connection
+from .database import Database
+
+REFUSING = ("jobs", "schedules", "queues", "batches", "operations")
+VERBS = ("INSERT", "UPDATE")
+WITH_IDS = ("jobs", "batches", "operations")
+
+
+class SqliteMoving:
+    """Implements Moving."""
+
+    def __init__(self, db: Database) -> None:
+        self._db, self.place = db, str(db.options.path.resolve())
+
+    def columns(self, connection: Connection, table: str) -> list[str]:
+        given = {"table": f"{self._db.tables}{table}"}
+        return [row[0] for row in connection.execute(self._db.sql.columns_of, given).fetchall()]
+
+    def lock(self, connection: Connection) -> None:
+        """The transaction has the write lock."""
+
+    @contextmanager
+    def without_triggers(self, connection: Connection, table: str) -> Iterator[None]:
+        given = {"table": f"{self._db.tables}{table}"}
+        triggers = connection.execute(self._db.sql.triggers_of, given).fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        yield
+        for _, statement in triggers:
+            connection.execute(statement)
+
+    def refuse_writes(self, connection: Connection, message: str) -> None:
+        self.accept_writes(connection)
+        text = message.replace("'", "''")
+        for table in REFUSING:
+            for verb in VERBS:
+                connection.execute(
+                    f"CREATE TRIGGER {self._name(table, verb)} BEFORE {verb} ON {self._db.tables}{table} "
+                    f"BEGIN SELECT RAISE(ABORT, '{text}'); END"
+                )
+
+    def accept_writes(self, connection: Connection) -> None:
+        for table in REFUSING:
+            for verb in VERBS:
+                connection.execute(f"DROP TRIGGER IF EXISTS {self._name(table, verb)}")
+
+    def _name(self, table: str, verb: str) -> str:
+        return f"{self._db.tables}moved_{table}_{verb.lower()}"
+
+    def highest_ids(self, connection: Connection) -> dict[str, int]:
+        prefix = self._db.tables
+        rows = connection.execute(self._db.sql.last_ids).fetchall()
+        return {name.removeprefix(prefix): seq for name, seq in rows if name.startswith(prefix)}
+
+    def continue_ids(self, connection: Connection, highest: dict[str, int]) -> None:
+        for table in WITH_IDS:
+            given = {"table": f"{self._db.tables}{table}", "last": highest.get(table, 0)}
+            connection.execute(self._db.sql.begin_ids, given)
+            connection.execute(self._db.sql.continue_ids, given)
+        with self.without_triggers(connection, "batches"):
+            connection.execute(self._db.sql.place_of_open_batches)
+
+    def require_later_events(self, connection: Connection, last: int) -> None:
+        """The next event has the highest id and one more."""

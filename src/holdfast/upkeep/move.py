@@ -1,0 +1,132 @@
+"""Move: carry everything from one database to another, and take the source out of service.
+
+1. The history of jobs that have ended is copied in chunks while work goes on.
+2. The workers of the source are asked to stop, and what runs has some time to end.
+3. In one transaction, during which nobody else can write to the source: what still runs is given back, the rest is
+   copied, both sides are compared, and the source is marked. It refuses writes from then on.
+4. The destination is taken into service.
+
+Whatever ends it before the end of the third step, the source stays as it was. Moving again goes on where it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Literal
+
+from msgspec import Struct
+
+from ..errors import CannotMove, DatabaseMoved
+from ..store.move import HISTORY, TABLES, Copier, Rows
+from ..store.protocol import Store
+
+POLL_SECONDS = 0.1
+Stage = Literal["history", "running", "rest", "comparing"]
+
+
+class MoveProgress(Struct, frozen=True):
+    stage: Stage
+    done: int
+    """Rows of this stage so far."""
+    total: int | None
+    """About how many there are; None: unknown."""
+
+
+class MoveReport(Struct, frozen=True):
+    """What `app.move()` did, or with dry_run would do."""
+
+    source: str
+    destination: str
+    dry_run: bool
+    rows: dict[str, int]
+    """By table. With dry_run: about how many jobs and events there are."""
+    running: int
+    """With dry_run: how many jobs run now."""
+    seconds: float
+    paused_seconds: float
+    """For how long nobody could write to the source."""
+
+
+Tell = Callable[[MoveProgress], None]
+
+
+def move(source: Store, destination: Store, *, dry_run: bool, wait: float, actor: str, tell: Tell) -> MoveReport:
+    """wait: seconds that what runs has to end, before it is given back."""
+    started = monotonic()
+    here, there = source.side, destination.side
+    if here.place == there.place:
+        raise CannotMove(f"the destination is the source: {here.place}")
+    moved_to, filling = here.meta("moved_to"), there.meta("moving_from")
+    if moved_to is not None:
+        if moved_to == there.place and filling == here.place:  # killed before the last step
+            there.end_filling()
+            return MoveReport(here.place, there.place, dry_run, {}, 0, monotonic() - started, 0.0)
+        raise DatabaseMoved(f"this database was moved to {moved_to}: use that one")
+    if there.meta("moved_to") is not None:
+        raise CannotMove(f"the destination {there.place} was itself moved to {there.meta('moved_to')}")
+    if filling != here.place and (filling is not None or not there.is_empty()):
+        raise CannotMove(
+            f"the destination {there.place} "
+            + ("has jobs already: choose an empty one" if filling is None else f"is being filled from {filling}")
+        )
+    jobs, events = here.sizes()
+    if dry_run:
+        rows = {"jobs": jobs, "events": events}
+        return MoveReport(here.place, there.place, True, rows, here.count_running(), monotonic() - started, 0.0)
+    run = _Move(source, destination, jobs + events, tell)
+    rows, paused = run.all(wait, actor)
+    return MoveReport(here.place, there.place, False, rows, 0, monotonic() - started, paused)
+
+
+class _Move:
+    def __init__(self, source: Store, destination: Store, total: int, tell: Tell) -> None:
+        self._store, self._here, self._there = source, source.side, destination.side
+        self._total, self._tell = total, tell
+        self._stage: Stage = "history"
+        self._stage_total: int | None = None
+        self._done = 0
+        self._copier = Copier(self._here, self._there, self._tick)
+
+    def all(self, wait: float, actor: str) -> tuple[dict[str, int], float]:
+        self._there.begin_filling(self._here)
+        self._copier.forget_unsettled()
+        self._begin("history", self._total)
+        for table in HISTORY:
+            self._copier.copy(table, self._here.database.rows)
+        self._copier.copy_blobs(self._here.database.rows)
+        self._let_end(wait, actor)
+        locked = monotonic()
+        rows = self._here.hand_over(self._there, actor, self._copy_rest)
+        paused = monotonic() - locked
+        self._there.end_filling()
+        return rows, paused
+
+    def _let_end(self, wait: float, actor: str) -> None:
+        """Ask the workers to stop, and wait until nothing runs, or for as long as it may take."""
+        self._begin("running", None)
+        for one in self._store.workers.list():
+            if one.is_present:
+                self._store.workers.request_stop(one.record.id, actor, "the database is being moved")
+        until = monotonic() + wait
+        while self._here.count_running() and monotonic() < until:
+            self._tick(0)
+            sleep(POLL_SECONDS)
+
+    def _copy_rest(self, read: Rows, highest: dict[str, int]) -> dict[str, int]:
+        self._begin("rest", self._total)
+        for table in TABLES:
+            self._copier.copy(table, read)
+        self._copier.copy_blobs(read)
+        self._begin("comparing", None)
+        rows = {table.name: self._copier.compare(table, read) for table in TABLES}
+        self._there.continue_ids(highest)
+        return rows
+
+    def _begin(self, stage: Stage, total: int | None) -> None:
+        self._stage, self._stage_total, self._done = stage, total, 0
+        self._tick(0)
+
+    def _tick(self, rows: int) -> None:
+        self._done += rows
+        self._tell(MoveProgress(self._stage, self._done, self._stage_total))
