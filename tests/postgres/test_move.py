@@ -1,12 +1,14 @@
 """Moving a database to another one, on either store: everything arrives, and an interruption changes nothing."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import Context, Fail, Holdfast, Retry
@@ -15,7 +17,7 @@ from holdfast.store.move import NOT_MOVED, TABLES
 from holdfast.testing import FakeClock
 from support.backend import SqliteBackend
 from support.postgres_backend import PostgresBackend, admin
-from support.running_worker import drain
+from support.running_worker import RunningWorker, drain
 
 LARGE = "x" * 100_000
 
@@ -167,12 +169,8 @@ def test_the_source_refuses_writes_and_names_the_place(places: Places) -> None:
 
 
 def plain_sql(places: Places, statement: str) -> None:
-    if places.kinds[0] == "postgres":
-        admin().execute(statement)
-        return
-    import sqlite3
-
-    connection = sqlite3.connect(places.arguments(0)["url"])
+    url = places.arguments(0)["url"]
+    connection: Any = psycopg.connect(url) if places.kinds[0] == "postgres" else sqlite3.connect(url)
     try:
         connection.execute(statement)
     finally:
@@ -261,6 +259,36 @@ def test_a_move_that_was_killed_before_its_last_step_is_ended(
             app.queue("inbox").send(2)
     source.move(destination)
     assert destination.queue("inbox").send(2)
+
+
+def test_work_goes_on_while_the_history_is_copied(
+    places: Places, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.move.CHUNK", 3)
+    source, destination = places.open(0, clock=clock), places.open(1, clock=clock)
+    fill(source, clock)
+    inbox, acked = source.queue("inbox"), list[int]()
+
+    def work(now: Any) -> None:
+        if now.stage == "history":
+            inbox.send({"n": now.done}, key="one at a time")
+            message = inbox.receive()
+            assert message is not None and message.ack()
+            acked.append(message.id)
+
+    source.move(destination, wait=0, progress=work)
+    assert contents(source) == contents(destination) and len(acked) > 2
+    assert {destination.jobs.get(id).status for id in acked} == {"succeeded"}
+
+
+def test_workers_are_asked_to_stop(places: Places) -> None:
+    source, destination = places.open(0), places.open(1)
+    done = source.task(name="work")(lambda: "done").enqueue()
+    with RunningWorker(source) as running:
+        assert done.wait(60) == "done"
+        source.move(destination)
+        assert running.report() is not None
+    assert destination.jobs.get(done.id).result == "done" and not destination.jobs.list(status="running")
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -83,6 +83,14 @@ class Side:
     def last_event(self) -> int:
         return int(self.database.rows(self._sql.last_event_id)[0][0])
 
+    def history(self) -> list[MovedTable]:
+        """Return what is copied while work goes on: jobs that have ended, and the log until now."""
+        job = int(self.database.rows(self._sql.last_job_id)[0][0])
+        return [
+            MovedTable("jobs", ("id",), f"{SETTLED} AND id <= {job:d}"),
+            MovedTable("events", ("id",), f"id <= {self.last_event():d}"),
+        ]
+
     def begin_filling(self, source: Side) -> None:
         """Mark a destination, and let it take no jobs of others."""
         message = f"{MOVED}this database is being filled from {source.place}: wait until 'holdfast move' has ended"
@@ -160,8 +168,6 @@ BLOCKED_SLOT = "CASE WHEN slot IS NOT NULL AND sealed_at IS NULL THEN -1 END AS 
 # Jobs that hold no key, so that no two rows can be in each other's way while the source changes.
 UNFINISHED_CHAIN = "continued = 1 AND chain_ended_at IS NULL AND key IS NOT NULL"
 SETTLED = f"status IN ('succeeded', 'failed', 'cancelled') AND NOT ({UNFINISHED_CHAIN})"
-HISTORY = (MovedTable("jobs", ("id",), SETTLED), MovedTable("events", ("id",)))
-"""What is copied while work goes on."""
 
 
 class Copier:

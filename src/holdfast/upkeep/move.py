@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..errors import CannotMove, DatabaseMoved
-from ..store.move import HISTORY, TABLES, Copier, Rows
+from ..store.move import TABLES, Copier, Rows
 from ..store.protocol import Store
 
 POLL_SECONDS = 0.1
@@ -92,7 +92,7 @@ class _Move:
         self._there.begin_filling(self._here)
         self._copier.forget_unsettled()
         self._begin("history", self._total)
-        for table in HISTORY:
+        for table in self._here.history():
             self._copier.copy(table, self._here.database.rows)
         self._copier.copy_blobs(self._here.database.rows)
         self._let_end(wait, actor)
@@ -103,15 +103,18 @@ class _Move:
         return rows, paused
 
     def _let_end(self, wait: float, actor: str) -> None:
-        """Ask the workers to stop, and wait until nothing runs, or for as long as it may take."""
+        """Ask the workers to stop, and wait until they have and nothing runs, or for as long as it may take."""
         self._begin("running", None)
         for one in self._store.workers.list():
             if one.is_present:
                 self._store.workers.request_stop(one.record.id, actor, "the database is being moved")
         until = monotonic() + wait
-        while self._here.count_running() and monotonic() < until:
+        while monotonic() < until and (self._here.count_running() or self._has_workers()):
             self._tick(0)
             sleep(POLL_SECONDS)
+
+    def _has_workers(self) -> bool:
+        return any(one.is_present for one in self._store.workers.list())
 
     def _copy_rest(self, read: Rows, highest: dict[str, int]) -> dict[str, int]:
         self._begin("rest", self._total)

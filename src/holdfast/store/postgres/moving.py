@@ -46,7 +46,7 @@ class PostgresMoving:
         for table in REFUSING:
             connection.execute(
                 f"CREATE TRIGGER {self._db.names.prefix}moved BEFORE INSERT OR UPDATE ON {self._db.tables}{table} "
-                f"FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+                f"FOR EACH ROW EXECUTE FUNCTION {function}()"
             )
 
     def accept_writes(self, connection: Connection) -> None:

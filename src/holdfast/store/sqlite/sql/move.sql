@@ -17,6 +17,9 @@ SELECT count(*) FROM {p}jobs WHERE status = 'running'
 -- name: is_empty
 SELECT NOT EXISTS (SELECT 1 FROM {p}jobs) AND NOT EXISTS (SELECT 1 FROM {p}events WHERE job_id IS NOT NULL)
 
+-- name: last_job_id
+SELECT coalesce(max(id), 0) FROM {p}jobs
+
 -- name: last_event_id
 SELECT coalesce(max(id), 0) FROM {p}events
 
