@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +302,13 @@ def test_a_move_to_the_same_kind(kind: str, tmp_path: Path, template: Callable[.
         assert contents(source) == contents(destination) and answers(source) == answers(destination)
     finally:
         places.close()
+
+
+def test_no_table_is_forgotten(tmp_path: Path) -> None:
+    """The others are about processes, or made anew by the destination. Large payloads are copied apart."""
+    apart = {"workers", "upkeep", "migrations", "unused_blobs", "job_events"}
+    Holdfast(tmp_path / "app.db").close()
+    with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'holdfast_%'")
+        tables = {name.removeprefix("holdfast_") for (name,) in names.fetchall()}
+    assert tables == apart | {table.name for table in TABLES}

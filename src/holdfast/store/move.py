@@ -152,6 +152,7 @@ TABLES = (
     MovedTable("fold", ("id",)),
     MovedTable("counts", ("queue", "task", "status")),
     MovedTable("minutes", ("minute", "queue", "task", "measure", "bucket")),
+    MovedTable("rollups", ("minutes", "last", "queue", "task", "measure", "bucket")),
     MovedTable("totals", ("queue", "task", "measure", "bucket")),
     MovedTable("failures", ("error_code", "queue", "task", "fingerprint")),
     MovedTable("failure_minutes", ("minute", "error_code", "queue", "task", "fingerprint")),

@@ -13,8 +13,8 @@ from ..parts import Parts
 from ..transactions import Owner
 from .database import PostgresDatabase, PostgresOptions
 from .diagnose import ServerDiagnostics, ServerRepairs
-from .places import PlaceKeeper
 from .moving import PostgresMoving
+from .places import PlaceKeeper
 from .table_blobs import TableBlobs
 from .tables import Tables
 
