@@ -2,12 +2,14 @@
 
 The blocks of a page run in order, in an empty folder. Python blocks share one namespace; a block whose first line is
 a comment with a file name is written to that file instead. The commands of `console` blocks are run. A `text` block
-right after a Python block is the expected output; `…` in it matches anything.
+right after a Python block is the expected output; `…` in it matches anything. Waits may take as long as the machine
+needs, whatever `timeout=` a page gives them.
 """
 
 import contextlib
 import importlib
 import io
+import os
 import re
 import sqlite3
 import subprocess
@@ -20,12 +22,15 @@ import pytest
 
 from holdfast import Holdfast
 from support import console
+from support.running_worker import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w/]+\.py)\n")
+# How long an example waits for something that happens: `job.wait(timeout=5)`, `begun.wait(timeout=10)`.
+_WAIT = re.compile(r"(\.(?:wait|wait_chain|await_result|await_chain)\([^()\n]*\btimeout=)[1-9]\d*\b")
 
 
 class Step(NamedTuple):
@@ -57,6 +62,8 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    console.make_command(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         for step in steps(page):
@@ -78,12 +85,16 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(
 
 def run_python(page: Path, step: Step, names: dict[str, Any]) -> None:
     # Leading empty lines give errors the line numbers of the page.
-    code = compile("\n" * (step.line - 1) + step.code, str(page), "exec")
+    code = compile("\n" * (step.line - 1) + patient(step.code), str(page), "exec")
     with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(code, names)
     printed = output.getvalue()
     if step.prints is not None:
         assert matches(printed, step.prints), f"{page.name}:{step.line} printed:\n{printed}"
+
+
+def patient(code: str) -> str:
+    return _WAIT.sub(rf"\g<1>{PATIENCE_SECONDS}", code)
 
 
 def run_commands(page: Path, step: Step, folder: Path) -> None:
@@ -111,3 +122,12 @@ def test_every_page_has_something_to_run() -> None:
 def test_an_output_with_an_ellipsis_matches_anything_there() -> None:
     assert matches("job 17 is ready\n", "job … is ready")
     assert not matches("job 17 is done\n", "job … is ready")
+
+
+def test_only_waits_for_something_that_happens_are_patient() -> None:
+    assert patient("job.wait(timeout=5)") == f"job.wait(timeout={PATIENCE_SECONDS})"
+    assert (
+        patient("job.wait_chain(last=ship, timeout=30)") == f"job.wait_chain(last=ship, timeout={PATIENCE_SECONDS})"
+    )
+    for other in ("job.wait(timeout=0.05)", "job.wait(timeout=0)", "@app.task(timeout=30)", "work.using(timeout=5)"):
+        assert patient(other) == other

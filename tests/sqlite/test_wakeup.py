@@ -19,16 +19,12 @@ from holdfast.store.sqlite.engine.connection import connect
 from holdfast.store.sqlite.engine.watcher import CommitWatcher
 from support.child_processes import Crew, compile_shim
 from support.running_worker import PATIENCE_SECONDS
+from support.slow_commits import USUAL
 
 ROUNDS = 200
 
 
 pytestmark = pytest.mark.usefixtures("no_polling")
-
-
-def expect_slow_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a woken thread check again for minutes: a commit is not visible before it is flushed."""
-    monkeypatch.setattr(watcher_module, "RECHECK_SECONDS", watcher_module.RECHECK_SECONDS + (0.08,) * 4000)
 
 
 @pytest.fixture
@@ -96,11 +92,7 @@ def each_wakes(reader: Reader, commit: Callable[[int], Callable[[], float]], rou
 
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
-def test_every_commit_of_a_plain_connection_wakes(
-    raw: sqlite3.Connection, reader: Reader, synchronous: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if synchronous == "FULL":
-        expect_slow_flushes(monkeypatch)
+def test_every_commit_of_a_plain_connection_wakes(raw: sqlite3.Connection, reader: Reader, synchronous: str) -> None:
     raw.execute(f"PRAGMA synchronous = {synchronous}")
     times: list[float] = []
 
@@ -124,10 +116,8 @@ def test_every_commit_of_a_plain_connection_wakes(
 
 @pytest.mark.parametrize("synchronous", ["NORMAL", "FULL"])
 def test_every_commit_of_another_process_wakes(
-    tmp_path: Path, database: Path, reader: Reader, synchronous: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: Path, reader: Reader, synchronous: str
 ) -> None:
-    if synchronous == "FULL":
-        expect_slow_flushes(monkeypatch)
     with Crew(tmp_path, database) as crew:
         other = crew.start("committer", synchronous)
         assert other.hear() == "ready", crew.complaints()
@@ -141,10 +131,9 @@ def test_every_commit_of_another_process_wakes(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a library is preloaded")
 def test_a_commit_that_the_disk_is_slow_to_flush_wakes_when_it_is_done(
-    tmp_path: Path, database: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, database: Path, reader: Reader
 ) -> None:
     """The WAL is written first and flushed later, so inotify reports the write long before the commit."""
-    expect_slow_flushes(monkeypatch)
     shim = compile_shim("slow_flush_shim.c", tmp_path)
     with Crew(tmp_path, database) as crew:
         other = crew.start("committer", "FULL", LD_PRELOAD=shim, SLOW_FLUSH_MS="400")
@@ -201,7 +190,7 @@ def test_an_idle_wait_costs_almost_nothing(watcher: CommitWatcher, monkeypatch: 
 
     monkeypatch.setattr(watcher_module.FileMonitor, "sleep", count_and_sleep)
     assert not watcher.wait(watcher.count(), 1.5)
-    assert len(checks) <= len(watcher_module.RECHECK_SECONDS) + 2
+    assert len(checks) <= len(USUAL) + 2
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only inotify reports it")
@@ -267,8 +256,7 @@ def test_a_closed_watcher_that_never_watched_leaves_no_thread(database: Path) ->
     assert not [one for one in threading.enumerate() if one.name == "holdfast-watch"]
 
 
-def test_a_long_poll_ends_with_the_commit_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expect_slow_flushes(monkeypatch)
+def test_a_long_poll_ends_with_the_commit_of_another_process(tmp_path: Path) -> None:
     database = tmp_path / "app.db"
     with Holdfast(database) as app, Crew(tmp_path, database) as crew:
         writer = crew.start("writer")

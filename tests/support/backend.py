@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from holdfast import Holdfast
+from support.slow_commits import recheck_for_minutes
 
 Values = Sequence[Any]
 
@@ -183,6 +184,7 @@ class SqliteBackend(Backend):
     def stop_polling(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.store.sqlite.engine.watcher.MAX_SLEEP_SECONDS", NEVER_SECONDS)
         monkeypatch.setattr("holdfast.store.read.MAX_WAIT_SECONDS", NEVER_SECONDS)
+        recheck_for_minutes(monkeypatch.setattr)
 
     def hold_write_lock(self) -> WriteLock:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
