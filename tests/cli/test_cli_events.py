@@ -1,7 +1,6 @@
 """`holdfast events`: the last events, events after a cursor, and following."""
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -242,28 +241,22 @@ def test_following_ends_when_the_reader_closes_the_pipe(app: Holdfast, url: str,
         process.stdout = None  # it is closed: nothing to read at the end
 
 
-def test_following_sleeps_while_nothing_happens(app: Holdfast, url: str) -> None:
+def test_following_sleeps_while_nothing_happens(app: Holdfast, on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads once, and then waits for a commit: at most one more read for each time that a wait ends."""
     app.queue("inbox").send(1)
-    with following(url, "--json") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        before = _cpu_seconds(process.pid)
-        eventually(lambda: _age(process.pid) > 3, "three seconds")
-        assert _cpu_seconds(process.pid) - before < 1, "in three seconds"
+    steps, read = list[str](), Observe.events
 
+    def spied(self: Observe, after: int = 0, limit: int = 100, job: int | None = None) -> list[Event]:
+        steps.append("read")
+        return read(self, after, limit, job)
 
-def _stat(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()
+    def waited(self: ReadJobs, seen: int, timeout: float, *, until_due: bool = False) -> int:
+        steps.append("wait" if seen == self.commits_seen() and timeout >= 60 else f"wait for {timeout} s")
+        if steps.count("wait") == 5:
+            raise KeyboardInterrupt
+        return 0
 
-
-def _cpu_seconds(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _age(pid: int) -> float:
-    """Seconds since the process began."""
-    with open("/proc/uptime") as file:
-        up = float(file.read().split()[0])
-    return up - int(_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(Observe, "events", spied)
+    monkeypatch.setattr(ReadJobs, "wait_for_commit", waited)
+    assert on("events", "--follow").exit_code == 130
+    assert steps == ["read", "wait"] * 5

@@ -1,5 +1,6 @@
 """`holdfast top` on a terminal: the screen, its keys, and how it ends."""
 
+import importlib
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ import pytest
 from click.testing import Result
 
 from holdfast import Context, Holdfast
+from holdfast.cli.top.state import TopState
 from holdfast.clock import SECOND
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, eventually
 from support.terminal_windows import Window
@@ -310,26 +312,45 @@ def test_a_missing_database_is_reported_on_the_normal_screen(url: str) -> None:
         assert window.ended() == 3 and window.is_as_before and not window.display.flags.get("1049")
 
 
-def test_an_idle_screen_uses_almost_no_cpu(jobs: dict[str, int], url: str) -> None:
-    clocks: set[str] = set()
+class IdleScreen:
+    """A screen on which nobody presses a key for a minute, by a clock that goes on only while it waits for one."""
 
-    def ticks() -> int:
-        window.read(0.2)
-        clocks.add(window.display.lines[0][-12:])
-        return len(clocks)
+    signal, is_plain = None, False
 
-    with top(url) as window:
-        window.until("quit")
-        eventually(lambda: ticks() > 1)  # it has begun, and its clock goes
-        before = _cpu_seconds(window.process.pid)
-        eventually(lambda: ticks() > 4)
-        assert _cpu_seconds(window.process.pid) - before < 1, "in three seconds"
+    def __init__(self) -> None:
+        self.seconds, self.draws = 0.0, 0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def size(self) -> tuple[int, int]:
+        return 80, 24
+
+    def draw(self, lines: list[Any], cursor: object = None) -> None:
+        self.draws += 1
+
+    def wake(self) -> None:
+        """A commit; there is none."""
+
+    def keys(self, timeout: float) -> list[str]:
+        self.seconds += timeout
+        return ["q"] if self.seconds > 60 or self.draws > 1000 else []
 
 
-def _cpu_seconds(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def test_an_idle_screen_is_drawn_each_second_and_read_every_five(
+    jobs: dict[str, int], app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, screen, reads = importlib.import_module("holdfast.cli.top.top"), IdleScreen(), list[str]()
+    read = module.read_data
+
+    def read_data(app: Holdfast, pattern: str) -> Any:
+        reads.append(pattern)
+        return read(app, pattern)
+
+    monkeypatch.setattr(module, "monotonic", screen.now)
+    monkeypatch.setattr(module, "read_data", read_data)
+    module._Top(app, screen, TopState(""), {}).run(read(app, ""))
+    assert 50 < screen.draws <= 90 and 8 < len(reads) <= 13
 
 
 def test_a_job_that_ends_leaves_the_list(jobs: dict[str, int], app: Holdfast, url: str) -> None:
