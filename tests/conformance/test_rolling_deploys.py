@@ -9,7 +9,7 @@ from holdfast import Context, Holdfast
 from holdfast.testing import FakeClock
 from holdfast.testing import drain as run_in_this_thread
 from support.flow import Events, Open, Sql
-from support.running_worker import RunningWorker, attempts, drain, eventually, left
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, attempts, drain, eventually, left
 
 HOUR = 3600.0
 NEW_PAYLOAD = '{"order": 7, "currency": "CHF"}'
@@ -80,7 +80,7 @@ def test_a_worker_does_not_take_it_again_at_once(app: Holdfast, sql: Sql) -> Non
     with RunningWorker(app):
         eventually(lambda: attempts(app, 1), "it was not taken")
         for n in range(20):  # each makes the worker claim again
-            charge.enqueue(n).wait(60)
+            charge.enqueue(n).wait(PATIENCE_SECONDS)
     assert len([entry for entry in attempts(app, 1) if entry.name == "returned"]) < 20
 
 

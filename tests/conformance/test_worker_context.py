@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Cancel, Context, Holdfast, Snooze, Then
 from holdfast.errors import InvalidInput
-from support.running_worker import RunningWorker, comes_true, drain, eventually, outcomes
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually, outcomes
 
 Open = Callable[..., Holdfast]
 
@@ -194,7 +194,7 @@ def test_a_cancel_reaches_a_coroutine_as_a_cancellation(live: Holdfast) -> None:
     async def work() -> None:
         started.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
         except asyncio.CancelledError:
             await asyncio.sleep(0.02)  # it may clean up
             ended.append("cleaned up")
@@ -285,7 +285,7 @@ def test_a_running_job_that_is_changed_by_plain_sql_is_fenced(
         if ctx.attempt == 1:
             started.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(2 * PATIENCE_SECONDS)
             except asyncio.CancelledError:
                 stopped.append(True)
         return f"attempt {ctx.attempt}"

@@ -13,7 +13,7 @@ from holdfast.errors import DiskFull
 from holdfast.worker.dispatcher import RunTimes
 from holdfast.worker.executor import Executor
 from holdfast.worker.thread_pool import ThreadPool
-from support.running_worker import RunningWorker, drain, eventually, outcomes
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, drain, eventually, outcomes
 
 VICTIM = 3
 JOBS = 6
@@ -204,7 +204,7 @@ def test_an_error_in_one_step_of_housekeeping_keeps_the_worker_from_nothing_else
     monkeypatch.setattr("holdfast.worker.housekeeping.HEARTBEAT_NS", 1)
     monkeypatch.setattr("holdfast.worker.housekeeping.FOLD_NS", 1)
     with RunningWorker(app, concurrency=2) as running:
-        eventually(lambda: work.enqueue(0).wait(60) == 0)
+        eventually(lambda: work.enqueue(0).wait(PATIENCE_SECONDS) == 0)
         owner, name = STEPS[step](app, running.worker._worker_run)
         monkeypatch.setattr(owner, name, lambda *_: "text" + 5)  # type: ignore[operator]
         eventually(lambda: "the worker continues" in caplog.text)

@@ -54,10 +54,10 @@ def test_a_worker_prunes_at_intervals(
 ) -> None:
     monkeypatch.setattr(pruning.BackgroundPruner.__init__, "__defaults__", (0.02,))
     with RunningWorker(app):
-        for days in range(1, 4):
-            ended.job("succeeded")
+        for months in range(1, 4):
+            ended.task.enqueue().wait(PATIENCE_SECONDS)
             clock.advance(31 * DAY)
-            eventually(lambda: count(app) == 0, f"after {days} months")
+            eventually(lambda: count(app) == 0, f"after {months} months")
 
 
 def test_a_full_pass_checks_again_jobs_that_could_not_be_deleted(

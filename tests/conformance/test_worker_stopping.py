@@ -16,7 +16,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed, WorkerNotFound
 from holdfast.model.job import SettledAndClaimed
-from support.running_worker import RunningWorker, comes_true, drain, eventually, left, outcomes
+from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually, left, outcomes
 
 
 class Holding:
@@ -95,7 +95,7 @@ def test_an_interrupted_coroutine_can_clean_up(live: Holdfast) -> None:
     async def work() -> None:
         started.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
         finally:
             await asyncio.sleep(0.02)
             cleaned_up.set()

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import holdfast
 from holdfast import Holdfast
 from holdfast.cli import main
+from support.running_worker import PATIENCE_SECONDS
 
 PACKAGE = Path(holdfast.__file__).parent
 Stack = tuple[str, ...]
@@ -84,7 +85,7 @@ def test_a_job_of_a_worker_crosses_at_most_twelve_files(app: Holdfast) -> None:
         thread = threading.Thread(target=worker.run)
         thread.start()
         for job in jobs:
-            job.wait(60)
+            job.wait(PATIENCE_SECONDS)
         worker.stop()
         thread.join()
     settled = {stack for stack in statements.stacks if "worker/dispatcher.py" in stack}

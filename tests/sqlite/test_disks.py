@@ -145,7 +145,9 @@ def test_threads_that_share_a_commit_each_get_disk_full(disk: Disk) -> None:
         return send_until_full(app, "x" * 500)
 
     with ThreadPoolExecutor(4) as pool:
-        acknowledged = [id for sender in [pool.submit(send_on) for _ in range(4)] for id in sender.result(30)]
+        acknowledged = [
+            id for sender in [pool.submit(send_on) for _ in range(4)] for id in sender.result(PATIENCE_SECONDS)
+        ]
     remount(place, "size=32m")
     app.close()
     assert len(set(acknowledged)) == len(acknowledged)

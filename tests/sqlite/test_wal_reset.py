@@ -9,13 +9,17 @@ import json
 import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
+from holdfast.store.sqlite.engine import errors
 from support.child_processes import Crew, Member, compile_shim
+from support.running_worker import eventually
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the shim reads /proc and needs LD_PRELOAD"
@@ -37,7 +41,7 @@ class Scene:
     """A database, a process that writes to it, and a checkpointer that is paused in the critical window."""
 
     def __init__(self, database: Path, crew: Crew, shim: str, kind: str) -> None:
-        self.database, self.app = database, Holdfast(database)
+        self.database, self.app = database, Holdfast(database, busy_timeout=60)
         self.queue = self.app.queue("acknowledged")
         self.sent: set[int] = set()
         self.app.store.file.checkpoint()  # so that the database has some pages
@@ -110,7 +114,21 @@ def test_without_the_guard_an_affected_sqlite_loses_commits(tmp_path: Path, shim
         assert not lost, "this version should have the fix"
 
 
-def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Path, shim: str) -> None:
+def count_pauses(patch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that grows with each pause of this process while the database is locked."""
+    pauses, sleep = list[float](), time.sleep
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        sleep(seconds)
+
+    patch.setattr(errors, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    return pauses
+
+
+def test_with_the_guard_nothing_is_lost_while_other_processes_write(
+    tmp_path: Path, shim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = tmp_path / "app.db"
     with Crew(tmp_path, database) as crew:
         scene = Scene(database, crew, shim, "guarded")
@@ -122,8 +140,10 @@ def test_with_the_guard_nothing_is_lost_while_other_processes_write(tmp_path: Pa
         for writer in writers:
             writer.say("go")
         sending = threading.Thread(target=scene.send, args=(3,))
-        sending.start()
-        sending.join(0.5)
+        with monkeypatch.context() as patch:
+            tries = count_pauses(patch)
+            sending.start()
+            eventually(lambda: len(tries) > 50 or not sending.is_alive(), "it waits for the lock")
         assert len(scene.sent) == 200, "a process wrote while the checkpointer was in the window"
         assert [writer.lines() for writer in writers] == [[], []]
         scene.go_on()
