@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.store.postgres import places
-from support.backend import NEVER_SECONDS, Backend, SqliteBackend
+from support.backend import Backend, SqliteBackend
 from support.postgres_backend import PostgresBackend
 
 BACKENDS: list[type[Backend]] = [SqliteBackend, PostgresBackend]
@@ -47,19 +46,12 @@ def _is_left_out(item: pytest.Item) -> bool:
     return item.path.name in NOT_YET_ON_POSTGRES or getattr(item, "originalname", "") in NOT_YET_ON_POSTGRES
 
 
-@pytest.fixture(autouse=True)
-def unflushed_server_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server of the tests does not flush, which the doctor would say each time, and it may be slow."""
-    monkeypatch.setattr("holdfast.store.postgres.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ())
-
-
 @pytest.fixture(params=BACKENDS, ids=lambda kind: kind.name)
 def backend(
     request: pytest.FixtureRequest, tmp_path: Path, template: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Backend]:
     """The database of this test, on each store."""
-    monkeypatch.setattr(places, "LOOK_SECONDS", 0)  # claims in the exact order
+    request.param.relax(monkeypatch)
     one = request.param(tmp_path, template(request.param))
     yield one
     one.close()

@@ -115,7 +115,7 @@ def test_everything_arrives(places: Places, clock: FakeClock) -> None:
     source.store.jobs.sweep()
     cursor = source.observe.last_events(5)[0].id
     newest = max(job.id for job in source.jobs.list(limit=100))
-    report = source.move(destination, wait=0)
+    report = source.move(destination, wait=0, actor="kim", reason="grown")
     assert report.rows["jobs"] == len(source.jobs.list(limit=100)) > 20
     assert contents(source) == contents(destination)
     assert answers(source) == answers(destination)
@@ -129,6 +129,8 @@ def test_everything_arrives(places: Places, clock: FakeClock) -> None:
     sent = destination.queue("inbox").send("new")
     assert sent > newest, "ids go on"
     assert [one.job_id for one in destination.observe.events(after=followed[-1])] == [sent]
+    (moved,) = [one for one in destination.observe.last_events(100) if one.event == "moved"]
+    assert (moved.actor, moved.detail) == ("kim", {"to": report.destination, "reason": "grown"})
     checkup = destination.check()
     assert not [one for one in checkup.findings if one.severity == "error" and one.code != "FLUSH_OFF"]
 

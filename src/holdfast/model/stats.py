@@ -56,7 +56,7 @@ EVENTS = (
     *("retention_changed", "removed", "batch_abandoned", "batch_sealed"),
     *("bulk_started", "bulk_finished", "bulk_stopped", "bulk_failed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
-    *("schedule_run", "stop_requested"),
+    *("schedule_run", "stop_requested", "moved"),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ..errors import BlobMissing, CannotMove
 from .blobs import CheckedBlobs
 from .database import MOVED, Connection, SharedDatabase
+from .statements import as_json
 
 CHUNK = 2000  # rows
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class Side:
     def continue_ids(self, highest: dict[str, int]) -> None:
         self.database.run_in_this_thread(lambda connection: self.moving.continue_ids(connection, highest))
 
-    def hand_over(self, destination: Side, actor: str, copy: Callable[[Rows, dict[str, int]], T]) -> T:
+    def hand_over(self, destination: Side, actor: str, reason: str, copy: Callable[[Rows, dict[str, int]], T]) -> T:
         """Give back what runs, copy, and refuse writes from then on: all of it, or nothing.
 
         copy: called with a function that reads from the source, and with the highest ids that were given out. Nobody
@@ -124,7 +125,13 @@ class Side:
 
         def work(connection: Any) -> T:
             self.moving.lock(connection)
-            connection.execute(self._sql.return_running, {"actor": actor, "now": self.database.clock.now()})
+            now, detail = (
+                self.database.clock.now(),
+                {"to": destination.place} | ({"reason": reason} if reason else {}),
+            )
+            connection.execute(self._sql.return_running, {"actor": actor, "now": now})
+            event = {"now": now, "event": "moved", "actor": actor, "detail": as_json(detail)}
+            connection.execute(self._sql.log_event, event)
             highest = self.moving.highest_ids(connection)
             result = copy(lambda statement, values: connection.execute(statement, values).fetchall(), highest)
             connection.execute(self._sql.set_meta, ("moved_to", destination.place))

@@ -145,6 +145,7 @@ class Holdfast(App):
         dry_run: bool = False,
         wait: Seconds = 30,
         actor: str | None = None,
+        reason: str = "",
         progress: Callable[[MoveProgress], None] | None = None,
     ) -> MoveReport:
         """Carry all jobs, with their ids and history, to another database, on either store.
@@ -159,13 +160,14 @@ class Holdfast(App):
         """
         from ..upkeep.move import move
 
-        who, tell = validate.actor(actor), progress or (lambda _: None)
+        tell = progress or (lambda _: None)
+        signed = validate.actor(actor), validate.reason(reason)
         seconds = validate.duration(wait, "wait") / SECOND
         is_dry = validate.flag(dry_run, "dry_run")
         if isinstance(destination, Holdfast):
-            return move(self.store, destination.store, dry_run=is_dry, wait=seconds, actor=who, tell=tell)
+            return move(self.store, destination.store, dry_run=is_dry, wait=seconds, signed=signed, tell=tell)
         with Holdfast(destination, migrate=not is_dry) as there:
-            return move(self.store, there.store, dry_run=is_dry, wait=seconds, actor=who, tell=tell)
+            return move(self.store, there.store, dry_run=is_dry, wait=seconds, signed=signed, tell=tell)
 
     def web(
         self,

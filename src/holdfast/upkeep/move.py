@@ -51,8 +51,10 @@ class MoveReport(Struct, frozen=True):
 Tell = Callable[[MoveProgress], None]
 
 
-def move(source: Store, destination: Store, *, dry_run: bool, wait: float, actor: str, tell: Tell) -> MoveReport:
-    """wait: seconds that what runs has to end, before it is given back."""
+def move(
+    source: Store, destination: Store, *, dry_run: bool, wait: float, signed: tuple[str, str], tell: Tell
+) -> MoveReport:
+    """wait: seconds that what runs has to end, before it is given back. signed: who moves it, and why."""
     started = monotonic()
     here, there = source.side, destination.side
     if here.place == there.place:
@@ -75,7 +77,7 @@ def move(source: Store, destination: Store, *, dry_run: bool, wait: float, actor
         rows = {"jobs": jobs, "events": events}
         return MoveReport(here.place, there.place, True, rows, here.count_running(), monotonic() - started, 0.0)
     run = _Move(source, destination, jobs + events, tell)
-    rows, paused = run.all(wait, actor)
+    rows, paused = run.all(wait, *signed)
     return MoveReport(here.place, there.place, False, rows, 0, monotonic() - started, paused)
 
 
@@ -88,26 +90,26 @@ class _Move:
         self._done = 0
         self._copier = Copier(self._here, self._there, self._tick)
 
-    def all(self, wait: float, actor: str) -> tuple[dict[str, int], float]:
+    def all(self, wait: float, actor: str, reason: str) -> tuple[dict[str, int], float]:
         self._there.begin_filling(self._here)
         self._copier.forget_unsettled()
         self._begin("history", self._total)
         for table in self._here.history():
             self._copier.copy(table, self._here.database.rows)
         self._copier.copy_blobs(self._here.database.rows)
-        self._let_end(wait, actor)
+        self._let_end(wait, actor, reason)
         locked = monotonic()
-        rows = self._here.hand_over(self._there, actor, self._copy_rest)
+        rows = self._here.hand_over(self._there, actor, reason, self._copy_rest)
         paused = monotonic() - locked
         self._there.end_filling()
         return rows, paused
 
-    def _let_end(self, wait: float, actor: str) -> None:
+    def _let_end(self, wait: float, actor: str, reason: str) -> None:
         """Ask the workers to stop, and wait until they have and nothing runs, or for as long as it may take."""
         self._begin("running", None)
         for one in self._store.workers.list():
             if one.is_present:
-                self._store.workers.request_stop(one.record.id, actor, "the database is being moved")
+                self._store.workers.request_stop(one.record.id, actor, reason or "the database is being moved")
         until = monotonic() + wait
         while monotonic() < until and (self._here.count_running() or self._has_workers()):
             self._tick(0)

@@ -79,7 +79,7 @@ def move(
             say("The destination has no tables yet: they will be created.")
             return
         with there, _progress(as_json) as tell:
-            report = app.move(there, dry_run=dry_run, wait=wait, actor=audit["actor"], progress=tell)
+            report = app.move(there, dry_run=dry_run, wait=wait, progress=tell, **audit)
     if as_json:
         document({"action": "move", **to_data(report)})
     else:
