@@ -90,7 +90,7 @@ def test_move_on_the_command_line(backend: PostgresBackend, run: Callable[..., R
     assert app.queue("inbox").send(4) and not Path(there).exists()
     try:
         result: Any = run("move", backend.url, there, "--wait", "0")
-        assert result.exit_code == 0 and "Moved 4 jobs and 4 events" in result.output, result.output
+        assert result.exit_code == 0 and "Moved 4 jobs and 5 events" in result.output, result.output
         with pytest.raises(DatabaseMoved, match=r"there\.db"):
             app.queue("inbox").send(5)
         again = run("send", "inbox", "{}", "--db", backend.url)

@@ -50,6 +50,7 @@ class Backend(ABC):
     @classmethod
     def relax(cls, monkeypatch: pytest.MonkeyPatch) -> None:
         """Change constants on which results would depend on the speed or the settings of the machine."""
+        del monkeypatch
 
     # --- Holdfast ---
 

@@ -125,10 +125,8 @@ class Side:
 
         def work(connection: Any) -> T:
             self.moving.lock(connection)
-            now, detail = (
-                self.database.clock.now(),
-                {"to": destination.place} | ({"reason": reason} if reason else {}),
-            )
+            now = self.database.clock.now()
+            detail = {"to": destination.place} | ({"reason": reason} if reason else {})
             connection.execute(self._sql.return_running, {"actor": actor, "now": now})
             event = {"now": now, "event": "moved", "actor": actor, "detail": as_json(detail)}
             connection.execute(self._sql.log_event, event)
