@@ -99,7 +99,7 @@ class Observe:
 
     def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
         """Return the attempts of each task, with the most failures first."""
-        return _attempts(self._rollup(since))
+        return _attempts(self._rollup(since, timed=False))
 
     def failures(
         self,
@@ -148,7 +148,7 @@ class Observe:
         """
         minutes = _step(step)
         points: dict[tuple[int, str, str | None], Counter[str]] = {}
-        for one in self._store.statistics.minutes(self._minute(since) // minutes * minutes, minutes):
+        for one in self._store.statistics.minutes(self._minute(since) // minutes * minutes, minutes, timed=False):
             if one.measure in POINTS:
                 points.setdefault((one.minute, one.queue, one.task), Counter())[POINTS[one.measure]] += one.count
         return [
@@ -171,7 +171,7 @@ class Observe:
 
     def latency(self, task: str | None = None, queue: str | None = None, since: Since = HOUR) -> list[Latency]:
         """Return how long attempts waited and ran, of all tasks or of one task or queue."""
-        return _latency(self._rollup(since, task, queue))
+        return _latency(self._rollup(since, task, queue, timed=True))
 
     def storage(self) -> Storage:
         """Return the size of the database and its write-ahead log, and the free space."""
@@ -232,10 +232,12 @@ class Observe:
             )
         return _some_of_each(found, limit)
 
-    def _rollup(self, since: Since, task: str | None = None, queue: str | None = None) -> Rollup:
+    def _rollup(
+        self, since: Since, task: str | None = None, queue: str | None = None, timed: bool | None = None
+    ) -> Rollup:
         found: Rollup = {}
         names = _name(task, "task"), _name(queue, "queue")
-        for one in self._store.statistics.minutes(self._minute(since), ALL_MINUTES, *names):
+        for one in self._store.statistics.minutes(self._minute(since), ALL_MINUTES, *names, timed=timed):
             measures = found.setdefault((one.queue, one.task), {})
             measures.setdefault(one.measure, Counter())[one.bucket] += one.count
         return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))

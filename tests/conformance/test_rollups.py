@@ -14,7 +14,8 @@ from holdfast.fold import MINUTE
 from holdfast.testing import FakeClock
 from support.transitions import fold_all
 
-HOUR, DAY = 60, 24 * 60
+HOUR, QUARTER, DAY = 60, 6 * 60, 24 * 60
+OF_ALL = -HOUR
 Sql = Callable[..., list[Any]]
 Sums = dict[tuple[int, str, str | None, str, int], int]
 
@@ -49,11 +50,23 @@ def added_up(app: Holdfast, since: int, step: int) -> Sums:
     return dict(sums)
 
 
+def added_up_of_all(app: Holdfast, since: int, step: int) -> Counter[tuple[int, str, int]]:
+    """The same of all queues and tasks together."""
+    sums: Counter[tuple[int, str, int]] = Counter()
+    for (minute, _, _, *measure), n in added_up(app, since, step).items():
+        sums[minute, measure[0], measure[1]] += n
+    return sums
+
+
 def require_exact(app: Holdfast, clock: FakeClock) -> None:
     now = clock.now() // MINUTE
     for back in (0, 30, 59, 60, 61, 119, 200, DAY, DAY + 17, 2 * DAY, 3 * DAY + 1, 9 * DAY):
-        for step in (1, 7, HOUR, 2 * HOUR, DAY, 7 * DAY, DAY * 2**30):
+        for step in (1, 7, HOUR, 2 * HOUR, QUARTER, DAY, 7 * DAY, DAY * 2**30):
             assert read(app, now - back, step) == added_up(app, now - back, step), (back, step)
+            merged = app.store.statistics.minutes(now - back, step, merged=True)
+            of_all = {(one.minute, one.measure, one.bucket): one.count for one in merged}
+            assert of_all == added_up_of_all(app, now - back, step), (back, step)
+            assert {(one.queue, one.task) for one in merged} <= {("", None)}
 
 
 def test_long_periods_are_exact_while_minutes_are_rolled_up(busy: Holdfast, clock: FakeClock) -> None:
@@ -71,12 +84,28 @@ def test_long_periods_are_read_from_hours_and_days(busy: Holdfast, clock: FakeCl
     fold_all(busy)
     everything = read(busy, 0, DAY * 2**30)
     rolled = sql("SELECT rolled FROM holdfast_fold")[0][0]
-    sql("DELETE FROM holdfast_minutes WHERE minute < ?", [rolled // HOUR * HOUR])
+    charted = busy.observe.timeline(timedelta(days=4), timedelta(hours=2))
+    sql("DELETE FROM holdfast_minutes WHERE minute < ?", [rolled])
     assert read(busy, 0, DAY * 2**30) == everything
+    assert busy.observe.timeline(timedelta(days=4), timedelta(hours=2)) == charted
     of_one = {key: n for key, n in everything.items() if key[1] == "queue-1"}
     assert read(busy, 0, DAY * 2**30, "queue-1") == of_one
-    sql("DELETE FROM holdfast_rollups WHERE minutes = 60 AND last < ?", [rolled // DAY * DAY])
+    sql("DELETE FROM holdfast_rollups WHERE minutes = ?", [HOUR])
+    quarters = read(busy, 0, QUARTER)
+    assert Counter(key[1:] for key in quarters).keys() == {key[1:] for key in everything}
+    assert busy.observe.timeline(timedelta(days=4), timedelta(hours=2)) == charted
+    sql("DELETE FROM holdfast_rollups WHERE minutes = ?", [QUARTER])
     assert read(busy, 0, DAY * 2**30) == everything
+
+
+def test_durations_are_read_apart_from_the_other_measures(busy: Holdfast) -> None:
+    fold_all(busy)
+    for step, merged in ((1, False), (HOUR, False), (DAY, True)):
+        parts = [busy.store.statistics.minutes(0, step, merged=merged, timed=timed) for timed in (True, False)]
+        assert {one.measure for one in parts[0]} == {"wait", "run"}
+        assert {"enqueued", "succeeded"} <= {one.measure for one in parts[1]}
+        whole = busy.store.statistics.minutes(0, step, merged=merged)
+        assert sorted(parts[0] + parts[1], key=str) == sorted(whole, key=str)
 
 
 def test_what_is_folded_late_is_rolled_up_too(busy: Holdfast, clock: FakeClock) -> None:
@@ -123,7 +152,7 @@ def test_hours_and_days_are_pruned_when_all_of_their_minutes_are(busy: Holdfast,
         before = (clock.now() - days * DAY * 60 * SECOND) // MINUTE
         kept = sql("SELECT minutes, last FROM holdfast_rollups")
         assert all(last >= before for _, last in kept)
-        assert not days or {length for length, _ in kept} == {HOUR, DAY}
+        assert not days or {length for length, _ in kept} == {OF_ALL, HOUR, QUARTER, DAY}
         assert read(busy, now - days * DAY, DAY * 2**30) == added_up(busy, now - days * DAY, DAY * 2**30)
     clock.advance(2 * DAY * 60)
     busy.prune(retention=Retention(rollups=timedelta(days=1)))

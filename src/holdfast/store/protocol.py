@@ -455,10 +455,12 @@ class StatisticsStore(Protocol):
         task: str | None = None,
         queue: str | None = None,
         merged: bool = False,
+        timed: bool | None = None,
     ) -> builtins.list[MinuteRecord]:
         """Return the sums since a minute, in steps of `step` minutes: see fold.py.
 
         merged: add up all queues and tasks. Their names are '' and None then.
+        timed: only waiting and running times (True), or all but these (False), which are far fewer rows.
         """
         ...
 

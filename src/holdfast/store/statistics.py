@@ -30,7 +30,9 @@ UNLOGGED_STATUSES = (
     "cancelled",
 )  # a job without history is deleted when it succeeds
 REMOVED_JOBS = 500  # per transaction
-HOUR_MINUTES, DAY_MINUTES = 60, 24 * 60  # lengths of rollups
+HOUR, QUARTER, DAY = 60, 6 * 60, 24 * 60  # minutes of rollups
+OF_ALL = -HOUR  # the length of hours of all queues and tasks
+NO_MINUTE = 2**62  # after all
 ROLLED_ROWS = 2_000  # per transaction
 MAX_SUM = 2**62  # microseconds; half of the largest integer in SQLite
 HISTOGRAMS = (WAIT, RUN)
@@ -119,16 +121,20 @@ class StatisticsReader:
         task: str | None = None,
         queue: str | None = None,
         merged: bool = False,
+        timed: bool | None = None,
     ) -> list[MinuteRecord]:
-        """Return the measures since a minute, in steps of so many minutes. merged: not by queue and task."""
-        values = {"since": since, "step": step, "task": task, "queue": queue, "merged": merged}
+        """Return the measures since a minute, in steps of so many minutes: see the protocol."""
+        values = {"since": since, "step": step, "task": task, "queue": queue, "merged": merged, "timed": timed}
         found: Counter[tuple[int, str, str, str, int]] = Counter()
-        parts = _parts(since, step, self._rolled(connection))
-        statement = self._sql.folded_rollups if parts else self._sql.folded_minutes
+        is_of_some = merged and (task, queue) != (None, None)
+        parts = {} if is_of_some else _parts(since, step, self._rolled(connection))
+        by_parts = self._sql.folded_hours if merged else self._sql.folded_rollups
+        statement = by_parts if parts else self._sql.folded_minutes
         for *key, n in connection.execute(statement, values | parts).fetchall():
             found[key[0], key[1], key[2], key[3], key[4]] += n
         for (minute, in_queue, of_task, measure, bucket), n in self.tail(connection).minutes.items():
-            if minute >= since and queue in (None, in_queue) and task in (None, of_task):
+            is_wanted = timed is None or (measure in HISTOGRAMS) == timed
+            if is_wanted and minute >= since and queue in (None, in_queue) and task in (None, of_task):
                 pair = ("", "") if merged else (in_queue, of_task)
                 found[minute // step * step, *pair, measure, bucket] += n
         return [
@@ -310,8 +316,9 @@ class Statistics(StatisticsReader):
         values = {"after": after, "upto": upto}
         if connection.execute(self._sql.move_rolled, values).rowcount == 0:
             return False
-        for length in (HOUR_MINUTES, DAY_MINUTES):
+        for length in (HOUR, QUARTER, DAY):
             connection.execute(self._sql.roll_minutes, values | {"length": length})
+        connection.execute(self._sql.roll_hours, values)
         return True
 
     def _fold_events(self) -> int:
@@ -381,20 +388,25 @@ def _rows(sums: Counter[Any]) -> Iterable[tuple[Any, ...]]:
 def _late(minutes: Counter[tuple[int, str, str, str, int]], rolled: int) -> list[tuple[Any, ...]]:
     """Return what was folded after its minute was rolled up, as rows of the rollups."""
     late = [(key, n) for key, n in minutes.items() if n and key[0] < rolled]
-    lengths = (HOUR_MINUTES, DAY_MINUTES)
-    return [(length, key[0] // length * length + length - 1, *key[1:], n) for length in lengths for key, n in late]
+    lengths = (HOUR, QUARTER, DAY)
+    found = [(length, key[0] // length * length + length - 1, *key[1:], n) for length in lengths for key, n in late]
+    return found + [(OF_ALL, key[0] // HOUR * HOUR + HOUR - 1, "", "", *key[3:], n) for key, n in late]
 
 
 def _parts(since: int, step: int, rolled: int) -> dict[str, int]:
-    """Split a period into minutes, hours, days, hours and minutes. Return {} if it has no whole hour, or if a step
-    may begin within an hour."""
-    first_hour, last_hour = -(-since // HOUR_MINUTES) * HOUR_MINUTES, rolled // HOUR_MINUTES * HOUR_MINUTES
-    if step % HOUR_MINUTES or first_hour >= last_hour:
+    """Split a period into minutes, hours, quarters of days, days, and the minutes that are not rolled up.
+
+    Return {} if a step may begin within an hour, or if no whole hour begins before `rolled`.
+    """
+    first_hour, first_quarter, first_day = (-(-since // length) * length for length in (HOUR, QUARTER, DAY))
+    if step % HOUR or first_hour > rolled:
         return {}
-    first_day, last_day = -(-since // DAY_MINUTES) * DAY_MINUTES, rolled // DAY_MINUTES * DAY_MINUTES
-    if step % DAY_MINUTES or first_day >= last_day:
-        first_day = last_day = last_hour
-    return {"first_hour": first_hour, "first_day": first_day, "last_day": last_day, "last_hour": last_hour}
+    return {
+        "first_hour": first_hour,
+        "first_quarter": NO_MINUTE if step % QUARTER else first_quarter,
+        "first_day": NO_MINUTE if step % DAY else first_day,
+        "rolled": rolled,
+    }
 
 
 LAST_EVENT = 2**63 - 1
@@ -459,9 +471,10 @@ class StoredStatistics:
         task: str | None = None,
         queue: str | None = None,
         merged: bool = False,
+        timed: bool | None = None,
     ) -> list[MinuteRecord]:
         return self._statistics.read(
-            lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue, merged)
+            lambda connection: self._statistics.minutes(connection, since_minute, step, task, queue, merged, timed)
         )
 
     def failures(

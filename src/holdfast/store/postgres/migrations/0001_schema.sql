@@ -280,9 +280,10 @@ CREATE TABLE {p}minutes (
     CONSTRAINT {n}one_row_per_minute_and_bucket PRIMARY KEY (minute, queue, task, measure, bucket)
 );
 
--- The same per hour and per day, so that long periods are few rows. Those that are not over are incomplete.
+-- The same per hour, quarter of a day and day, so that long periods are few rows. Those that are not over are
+-- incomplete.
 CREATE TABLE {p}rollups (
-    minutes bigint NOT NULL,                         -- the length: 60 or 1440
+    minutes bigint NOT NULL,                         -- 60, 360, 1440; -60: hours of all queues and tasks, which are '' then
     last    bigint NOT NULL,                         -- the last minute
     queue   text COLLATE "C" NOT NULL,
     task    text COLLATE "C" NOT NULL,

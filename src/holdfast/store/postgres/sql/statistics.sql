@@ -62,6 +62,13 @@ SELECT CAST(:length AS bigint), minute / CAST(:length AS bigint) * CAST(:length 
 FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 3, 4, 5, 6
 ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
 
+-- name: roll_hours
+-- of all queues and tasks
+INSERT INTO {p}rollups AS known (minutes, last, queue, task, measure, bucket, n)
+SELECT -60, minute / 60 * 60 + 59, '', '', measure, bucket, CAST(sum(n) AS bigint)
+FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 5, 6
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
+
 -- name: add_rollups
 INSERT INTO {p}rollups AS known (minutes, last, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = known.n + excluded.n
@@ -160,27 +167,38 @@ UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 SELECT zone, first_at, last_at, succeeded, cancelled FROM {p}zones
 
 -- name: folded_minutes
+-- timed: 1 for waiting and running times alone, 0 for all but these
 SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE queue END,
        CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE task END, measure,
        bucket, CAST(sum(n) AS bigint)
 FROM {p}minutes
 WHERE minute >= :since AND (CAST(:task AS text) IS NULL OR task = :task) AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+  AND (CAST(:timed AS integer) IS NULL OR (measure IN ('wait', 'run')) = (CAST(:timed AS integer) = 1))
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_rollups
--- the same as folded_minutes, with hours and days instead of the minutes that they contain
-SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE queue END,
-       CASE WHEN CAST(:merged AS integer) = 1 THEN '' ELSE task END, measure,
-       bucket, CAST(sum(n) AS bigint)
+-- The same, with days, quarters of days and hours instead of the minutes that they contain. The last of each has the
+-- minutes before `rolled`.
+SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), queue, task, measure, bucket, CAST(sum(n) AS bigint)
 FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :since AND minute < :first_hour
       UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 60 AND last >= :first_hour AND last < :first_day
+      WHERE minutes = 60 AND last >= :first_hour AND last < :first_quarter
       UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 1440 AND last >= :first_day AND last < :last_day
-      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 60 AND last >= :last_day AND last < :last_hour
-      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :last_hour) AS parts
+      WHERE minutes = 360 AND last >= :first_quarter AND last < :first_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups WHERE minutes = 1440 AND last >= :first_day
+      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :rolled) AS parts
 WHERE (CAST(:task AS text) IS NULL OR task = :task) AND (CAST(:queue AS text) IS NULL OR queue = :queue)
+  AND (CAST(:timed AS integer) IS NULL OR (measure IN ('wait', 'run')) = (CAST(:timed AS integer) = 1))
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: folded_hours
+-- the same of all queues and tasks together, from hours of all of them
+SELECT minute / CAST(:step AS bigint) * CAST(:step AS bigint), queue, task, measure, bucket, CAST(sum(n) AS bigint)
+FROM (SELECT minute, '' AS queue, '' AS task, measure, bucket, n FROM {p}minutes
+      WHERE minute >= :since AND minute < :first_hour
+      UNION ALL SELECT last, '', '', measure, bucket, n FROM {p}rollups WHERE minutes = -60 AND last >= :first_hour
+      UNION ALL SELECT minute, '', '', measure, bucket, n FROM {p}minutes WHERE minute >= :rolled) AS parts
+WHERE (CAST(:timed AS integer) IS NULL OR (measure IN ('wait', 'run')) = (CAST(:timed AS integer) = 1))
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_totals

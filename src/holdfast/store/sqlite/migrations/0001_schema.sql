@@ -303,9 +303,10 @@ CREATE TABLE {p}minutes (
                AND typeof(minute) = 'integer' AND typeof(bucket) = 'integer' AND typeof(n) = 'integer')
 ) WITHOUT ROWID;
 
--- The same per hour and per day, so that long periods are few rows. Those that are not over are incomplete.
+-- The same per hour, quarter of a day and day, so that long periods are few rows. Those that are not over are
+-- incomplete.
 CREATE TABLE {p}rollups (
-    minutes INTEGER NOT NULL,                        -- the length: 60 or 1440
+    minutes INTEGER NOT NULL,                        -- 60, 360, 1440; -60: hours of all queues and tasks, which are '' then
     last    INTEGER NOT NULL,                        -- the last minute
     queue   TEXT    NOT NULL,
     task    TEXT    NOT NULL,

@@ -60,6 +60,13 @@ SELECT :length, minute / :length * :length + :length - 1, queue, task, measure, 
 FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 3, 4, 5, 6
 ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
 
+-- name: roll_hours
+-- of all queues and tasks
+INSERT INTO {p}rollups (minutes, last, queue, task, measure, bucket, n)
+SELECT -60, minute / 60 * 60 + 59, '', '', measure, bucket, sum(n)
+FROM {p}minutes WHERE minute >= :after AND minute <= :upto GROUP BY 2, 5, 6
+ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
+
 -- name: add_rollups
 INSERT INTO {p}rollups (minutes, last, queue, task, measure, bucket, n) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (minutes, last, queue, task, measure, bucket) DO UPDATE SET n = n + excluded.n
@@ -160,27 +167,40 @@ UNION ALL SELECT queue, task FROM tasks WHERE task IS NOT NULL
 SELECT zone, CAST(first_at AS INTEGER), CAST(last_at AS INTEGER), succeeded, cancelled FROM {p}zones
 
 -- name: folded_minutes
+-- timed: 1 for waiting and running times alone, 0 for all but these
 SELECT CAST(minute AS INTEGER) / :step * :step, iif(:merged, '', CAST(queue AS TEXT)),
        iif(:merged, '', CAST(task AS TEXT)), CAST(measure AS TEXT),
        CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
 FROM {p}minutes
 WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+  AND (:timed IS NULL OR (measure IN ('wait', 'run')) = :timed)
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_rollups
--- the same as folded_minutes, with hours and days instead of the minutes that they contain
-SELECT CAST(minute AS INTEGER) / :step * :step, iif(:merged, '', CAST(queue AS TEXT)),
-       iif(:merged, '', CAST(task AS TEXT)), CAST(measure AS TEXT),
+-- The same, with days, quarters of days and hours instead of the minutes that they contain. The last of each has the
+-- minutes before `rolled`.
+SELECT CAST(minute AS INTEGER) / :step * :step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT),
        CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
 FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :since AND minute < :first_hour
       UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 60 AND last >= :first_hour AND last < :first_day
+      WHERE minutes = 60 AND last >= :first_hour AND last < :first_quarter
       UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 1440 AND last >= :first_day AND last < :last_day
-      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
-      WHERE minutes = 60 AND last >= :last_day AND last < :last_hour
-      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :last_hour) AS parts
+      WHERE minutes = 360 AND last >= :first_quarter AND last < :first_day
+      UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups WHERE minutes = 1440 AND last >= :first_day
+      UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :rolled) AS parts
 WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
+  AND (:timed IS NULL OR (measure IN ('wait', 'run')) = :timed)
+GROUP BY 1, 2, 3, 4, 5
+
+-- name: folded_hours
+-- the same of all queues and tasks together, from hours of all of them
+SELECT CAST(minute AS INTEGER) / :step * :step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT),
+       CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
+FROM (SELECT minute, '' AS queue, '' AS task, measure, bucket, n FROM {p}minutes
+      WHERE minute >= :since AND minute < :first_hour
+      UNION ALL SELECT last, '', '', measure, bucket, n FROM {p}rollups WHERE minutes = -60 AND last >= :first_hour
+      UNION ALL SELECT minute, '', '', measure, bucket, n FROM {p}minutes WHERE minute >= :rolled) AS parts
+WHERE (:timed IS NULL OR (measure IN ('wait', 'run')) = :timed)
 GROUP BY 1, 2, 3, 4, 5
 
 -- name: folded_totals
