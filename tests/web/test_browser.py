@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from starlette.applications import Starlette
@@ -428,6 +429,46 @@ def test_charts_show_values_and_periods_change(shop: Shop, open_page: Callable[.
     eventually(has_value, "the legend has the value below the mouse")
 
 
+def test_a_zoomed_chart_stays_so_when_something_happens(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(serve(full))
+    chart, over = page.locator(".chart").first, page.locator(".chart .u-over").first
+    expect(chart).to_have_attribute("title", "Drag to zoom in")
+    box = over.bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + 30
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + box["width"] / 4, y, steps=5)
+    page.mouse.up()
+    expect(chart).to_have_attribute("title", "Double-click to zoom out")
+    with page.expect_response("**/timeline*") as told:
+        full.queue("fresh").send(1)
+    told.value.finished()
+    page.evaluate("() => new Promise((done) => setTimeout(() => requestAnimationFrame(done), 300))")
+    expect(chart).to_have_attribute("title", "Double-click to zoom out")
+    over.dblclick()
+    expect(chart).to_have_attribute("title", "Drag to zoom in")
+
+
+def test_columns_are_chosen_and_stay_so(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(f"{serve(full)}/jobs")
+    head = page.locator("thead")
+    expect(head).to_contain_text("Attempt")
+    expect(head).not_to_contain_text("Tags")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Tags", exact=True).check()
+    page.get_by_label("Attempt", exact=True).uncheck()
+    expect(head).to_contain_text("Tags")
+    page.reload()
+    expect(head).to_contain_text("Tags")
+    expect(head).not_to_contain_text("Attempt")
+    expect(page.locator("tbody tr").filter(has_text="vip")).to_have_count(1)
+
+
 @pytest.mark.parametrize(
     ("locale", "written"),
     [("de-CH", r"^\d{1,2}\. \w+\.?,? \d\d:\d\d$"), ("en-US", r"^\w{3} \d{1,2},? \d\d:\d\d [AP]M$")],
@@ -483,6 +524,23 @@ def test_workers_show_what_they_run_and_schedules_when_they_run(shop: Shop, open
     panel = page.locator("section.panel").filter(has_text="nightly-report")
     expect(panel).to_contain_text("at 03:30, on Monday to Friday")
     expect(panel.locator("dd").nth(2).locator("div")).to_have_count(5)
+
+
+def test_schedules_tell_the_next_times_in_the_zone_of_the_viewer(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/schedules", locale="de-CH", timezone_id="Asia/Tokyo")
+    expect(page.locator(".head")).to_contain_text("Times are in Asia/Tokyo")
+    here = ZoneInfo("Asia/Tokyo")
+    shown = page.locator("section.panel").filter(has_text="nightly-report").locator("dd").nth(2).locator("div")
+    expect(shown).to_have_count(5)
+    for index, at in enumerate(shop.app.schedules.get("nightly-report").upcoming(5)):
+        expect(shown.nth(index)).to_contain_text(at.astimezone(here).strftime("%H:%M"))
+
+
+def test_the_inbox_tells_until_when_to_decide(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/inbox")
+    items = page.locator(".inbox-item")
+    expect(items.filter(has_text="approve_refund")).to_contain_text(re.compile(r"Deadline in \d+ [hm]"))
+    expect(items.filter(has_text="check_address")).not_to_contain_text("Deadline")
 
 
 def test_keys_move_between_pages_and_rows(shop: Shop, open_page: Callable[..., Page]) -> None:

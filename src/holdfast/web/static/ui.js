@@ -135,8 +135,19 @@ export function timeLabels(ticks) {
 }
 
 // series: [{label, color, values}], times in seconds. Zoom by dragging, double click to reset.
-export function Chart({ times, series, format = number, label }) {
+// period: what is shown; a zoom ends when it changes, and stays when there is only newer data.
+export function Chart({ times, series, format = number, label, period }) {
   const place = useRef(null);
+  const zoom = useRef({ period, range: null });
+  if (zoom.current.period !== period) zoom.current = { period, range: null };
+  const zoomed = (plot, scale) => {
+    const [at] = plot.data;
+    if (scale !== "x" || !at?.length) return;
+    const { min, max } = plot.scales.x;
+    const range = min > at[0] || max < at[at.length - 1] ? { min, max } : null;
+    zoom.current.range = range;
+    plot.root.parentNode.title = range ? "Double-click to zoom out" : "Drag to zoom in";
+  };
   const [uPlot, setPlot] = useState(null);
   useEffect(() => { import("./vendor/uplot.js").then((module) => setPlot(() => module.default)); loadStyle(); }, []);
   const key = series.map((one) => one.label).join();
@@ -157,19 +168,24 @@ export function Chart({ times, series, format = number, label }) {
     const options = {
       width: place.current.clientWidth || 300, height: HEIGHT,
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high || 0, 1e-6) * 1.1] } },
-      cursor: { points: { size: 7 }, drag: { x: true, y: false } },
+      cursor: { points: { size: 7 }, drag: { x: true, y: false } }, hooks: { setScale: [zoomed] },
       axes: [{ ...axis, grid: { show: false }, size: 30, space: 64, values: (_, ticks) => timeLabels(ticks) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
       series: [{ label: "at", value: (_, at) => (at ? moment(at) : "") }, ...series.map((one) => ({
         label: one.label, stroke: colour(one.color), width: 1.6, fill: one.fill ? `${colour(one.color)}22` : undefined,
         points: { show: one.values.filter((value) => value !== null && value !== undefined).length < 40, size: 5 }, spanGaps: true, value: (_, value) => (value === null || value === undefined ? "–" : format(value)),
       }))],
     };
-    plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
+    plot.current = new uPlot(options, null, place.current); // the data follows, in the effect below
     const resize = new ResizeObserver(() => place.current && plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
     resize.observe(place.current);
     return () => { resize.disconnect(); plot.current?.destroy(); plot.current = null; };
   }, [uPlot, key, times[0], times.length, theme]);
-  useEffect(() => { plot.current?.setData([times, ...series.map((one) => one.values)]); });
+  useLayoutEffect(() => {
+    if (!plot.current) return;
+    const { range } = zoom.current;
+    plot.current.setData([times, ...series.map((one) => one.values)], !range);
+    if (range) plot.current.setScale("x", range);
+  });
   return html`<div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
 }
 

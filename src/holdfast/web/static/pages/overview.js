@@ -45,10 +45,10 @@ export default function Overview() {
       <${Stat} value=${waiting.length ? duration(Math.max(...waiting.map((one) => one.age))) : "–"} label="oldest waiting" />
       <${Stat} to="/workers" value=${alive.length} label=${alive.length ? `workers, ${busy} of ${number(slots)} busy` : "workers"} /></div>
     <div class="grid three">
-      <${Panel} title="Jobs per minute"><${Chart} label="Jobs that ended per minute" times=${times} series=${[
+      <${Panel} title="Jobs per minute"><${Chart} label="Jobs that ended per minute" times=${times} period=${since} series=${[
         { label: "succeeded", color: "--ok", values: perMinute("succeeded"), fill: true }, { label: "retried", color: "--warn", values: perMinute("retried") }, { label: "failed", color: "--bad", values: perMinute("failed") }]} /><//>
-      <${Panel} title="How long jobs wait"><${Chart} label="Waiting time" format=${duration} times=${times} series=${shares("wait")} /><//>
-      <${Panel} title="How long jobs run"><${Chart} label="Run time" format=${duration} times=${times} series=${shares("run")} /><//>
+      <${Panel} title="How long jobs wait"><${Chart} label="Waiting time" format=${duration} times=${times} period=${since} series=${shares("wait")} /><//>
+      <${Panel} title="How long jobs run"><${Chart} label="Run time" format=${duration} times=${times} period=${since} series=${shares("run")} /><//>
     </div>
     <div class="grid">
       <${Panel} title="In their state for longest" more=${html`<${Link} to="/workers" class="small">Workers<//>`}><${Table} label="Oldest jobs" rows=${now.oldest.slice(0, 7)} rowKey=${(row) => row.job_id} empty="Nothing runs or waits." columns=${[
