@@ -274,6 +274,30 @@ def test_payloads_are_hidden_from_viewers(connect: Connect, users: Users, served
     assert client.get(f"/jobs/{job}", headers=bearer("operator")).json()["args"] == {"a": 1, "b": 2}
 
 
+def test_error_messages_are_hidden_with_the_payloads(connect: Connect, users: Users, served: Holdfast) -> None:
+    """An exception often has an argument in its message."""
+
+    @served.task(max_attempts=1)
+    def mail(to: str) -> str:
+        raise ValueError(f"cannot send to {to}")
+
+    job = mail.enqueue("ada@example.org").id
+    served.external("approve", {"by": "ada@example.org"})
+    served.operations.start("retry", args={"to": "ada@example.org"})
+    drain(served, raise_errors=False)
+    (failure,) = served.observe.failures()
+    assert "ada@example.org" in (failure.traceback or "")
+    client = connect(auth=users, hide_args=True)
+    paths = [one.path.replace("{id:int}", str(job)) for one in ENDPOINTS if one.method == "GET"]
+    shown = []
+    for path in paths:
+        path = path.replace("{fingerprint}", str(failure.fingerprint)).replace("{queue}", "default")
+        assert "ada@example.org" not in client.get(path, headers=bearer("viewer")).text, path
+        if "ada@example.org" in client.get(path, headers=bearer("operator")).text:
+            shown.append(path)
+    assert {f"/jobs/{job}", f"/jobs/{job}/history", "/failures", "/stats", "/inbox", "/operations"} <= set(shown)
+
+
 def test_values_of_matching_names_are_redacted_for_everyone(connect: Connect, served: Holdfast) -> None:
     @served.task
     def login(user: str, options: dict[str, Any]) -> None: ...
@@ -376,12 +400,18 @@ def packages(extra: str) -> set[str]:
         for text in requires(name) or []:
             one = Requirement(text)
             if one.marker is None or one.marker.evaluate({"extra": part}):
-                left += [(one.name, more) for more in ("", *one.extras) if one.name.lower() not in found or more]
-                found.add(one.name.lower())
+                left += [
+                    (one.name, more)
+                    for more in ("", *one.extras)
+                    if one.name.lower().replace("_", "-") not in found or more
+                ]
+                found.add(one.name.lower().replace("_", "-"))
     return found
 
 
-def test_the_extra_brings_at_most_a_dozen_packages() -> None:
-    brought = packages("web") - packages("")
-    assert {"starlette", "uvicorn"} <= brought
-    assert len(brought) <= 12, sorted(brought)
+def test_the_extra_brings_six_packages() -> None:
+    """Counted besides Holdfast and the eight that it needs itself. Newer versions of Python need fewer."""
+    core = packages("")
+    assert core <= {"msgspec", "cronsim", "click", "rich", "markdown-it-py", "mdurl", "pygments", "inotify-simple"}
+    assert packages("web") - core <= {"starlette", "anyio", "idna", "typing-extensions", "uvicorn", "h11"}
+    assert {"starlette", "uvicorn"} <= packages("web")

@@ -111,7 +111,8 @@ def make_app(
     auth: a `Users` file, or a function that is given a request and returns an `Identity` or None. Without it,
         everyone who can connect is an admin.
     hosts: the host names that requests may name. By default those of loopback, or all with `auth`.
-    hide_args: viewers see no arguments and results. redact: patterns of names whose values nobody is shown.
+    hide_args: viewers see no arguments, results and error messages.
+    redact: patterns of names whose values nobody is shown.
     """
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)

@@ -21,6 +21,7 @@ import msgspec
 
 from ..text import to_data
 from .api import Served
+from .api.call import without_tracebacks
 
 TICK_SECONDS = 0.5
 BUSY_TICK_SECONDS = 2.0  # while much happens
@@ -120,7 +121,7 @@ class Hub:
                 if wants_stats and self._cursor != last_stats and loop.time() >= stats_at:
                     last_stats = self._cursor
                     stats = await self._run_in_thread(self._app.observe.snapshot)
-                    self._send("stats", frame("stats", to_data(stats)))
+                    self._send("stats", frame("stats", to_data(without_tracebacks(stats))))
                     stats_at = loop.time() + STATS_SECONDS
             except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and goes on
                 is_failing = True

@@ -43,7 +43,7 @@ auth_option = click.option(
     "--allow-host", multiple=True, metavar="NAME",
     help="Host name in the URL of the page, such as jobs.example.org. Can be repeated.",
 )  # fmt: skip
-@click.option("--hide-args", is_flag=True, help="Do not show arguments and results to viewers.")
+@click.option("--hide-args", is_flag=True, help="Do not show arguments, results and error messages to viewers.")
 @click.option(
     "--redact", multiple=True, metavar="PATTERN",
     help="Hide the values of all names that match this regular expression. Can be repeated.",

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...app.job import Job
 from ...app.jobs import Jobs
@@ -16,7 +17,7 @@ from ...app.queue import Queue
 from ...app.schedules import Schedules
 from ...app.workflows import Batches
 from ...errors import InvalidInput
-from ...model.stats import QueueOverview
+from ...model.stats import FailureInfo, QueueOverview, Snapshot
 from ...observe import Observe
 from ...text import to_data
 from ...upkeep.doctor.check import Checkup
@@ -64,7 +65,7 @@ class PayloadRules(Struct, frozen=True):
     """How the API treats payloads."""
 
     hide_args: bool = False
-    """Viewers see no arguments, results and progress texts."""
+    """Viewers see no arguments, results, progress texts, error messages and tracebacks."""
     redact: tuple[re.Pattern[str], ...] = ()
     """Values of keys that match one of these are replaced, for everyone."""
 
@@ -157,6 +158,15 @@ def public_job(call: Call, job: Job[Any]) -> dict[str, Any]:
     if call.hides_payloads:
         data["progress_text"] = data["error_detail"] = None
     return data
+
+
+def without_traceback(failure: FailureInfo) -> FailureInfo:
+    """Its last line is the message of an exception, which often has an argument in it."""
+    return replace(failure, traceback=None)
+
+
+def without_tracebacks(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, failures=list(map(without_traceback, snapshot.failures)))
 
 
 def redacted(value: Any, patterns: Sequence[re.Pattern[str]]) -> Any:

@@ -208,7 +208,10 @@ def _detailed(call: Call, job: Job[Any]) -> dict[str, Any]:
 @endpoint("GET", "/jobs/{id:int}/history", Role.viewer, Items[HistoryEntry])
 def history(call: Call) -> Any:
     """Get the attempts and events of a job, in order of time."""
-    return {"items": to_data(call.app.jobs.history(call.path["id"]))}
+    entries = to_data(call.app.jobs.history(call.path["id"]))
+    for entry in entries if call.hides_payloads else ():
+        entry["detail"].pop("error_detail", None)
+    return {"items": entries}
 
 
 @endpoint("GET", "/jobs/{id:int}/explain", Role.viewer, Explanation)

@@ -26,6 +26,8 @@ from .call import (
     Items,
     Resource,
     window,
+    without_traceback,
+    without_tracebacks,
 )
 
 endpoint = Resource()
@@ -67,13 +69,14 @@ class EventQuery(Struct, forbid_unknown_fields=True):
 
 class TracebackText(Struct):
     traceback: str | None
-    """Null: it is not stored any more."""
+    """Null: it is not stored any more, or hidden from this user."""
 
 
 @endpoint("GET", "/stats", Role.viewer, Snapshot)
 def stats(call: Call) -> Any:
     """Get counts, oldest jobs, attempts, failures, workers, latency, storage and retention, as of one moment."""
-    return to_data(call.app.observe.snapshot())
+    found = call.app.observe.snapshot()
+    return to_data(without_tracebacks(found) if call.hides_payloads else found)
 
 
 @endpoint("GET", "/counts", Role.viewer, Counts)
@@ -116,13 +119,13 @@ def failures(call: Call) -> Any:
     since = None if query.since is None else window(query.since)
     limit = min(query.limit, MAX_LISTED)
     found = call.app.observe.failures(since, limit, task=query.task, queue=query.queue, parts=query.parts)
-    return {"items": to_data(found)}
+    return {"items": to_data(list(map(without_traceback, found)) if call.hides_payloads else found)}
 
 
 @endpoint("GET", "/tracebacks/{fingerprint}", Role.viewer, TracebackText)
 def traceback(call: Call) -> Any:
     """Get a traceback by the fingerprint of a failed attempt."""
-    return {"traceback": call.app.jobs.traceback(call.path["fingerprint"])}
+    return {"traceback": None if call.hides_payloads else call.app.jobs.traceback(call.path["fingerprint"])}
 
 
 @endpoint("GET", "/events", Role.viewer, Items[Event], query=EventQuery)

@@ -30,7 +30,7 @@ function Group({ group, range, done }) {
   const selected = { action: "retry", filters: { status: "failed", error_code: group.error_code, ...(tasks.length ? { task: tasks.join(",") } : {}), queue: queues.join(",") } };
   const last = (group.traceback || "").trim().split("\n").pop();
   return html`<${Panel} title=${html`<${Link} to=${jobsPath(filters)}>${group.error_code}<//>`} more=${html`<${Spark} kind="bad" values=${group.trend} label="How often in ${range}" /><b class="times">${number(group.count)} ×</b>`}>
-    <p>${last ? html`<code>${last}</code>` : html`<span class="muted">No traceback: it was not raised by code.</span>`}</p>
+    <p>${last ? html`<code>${last}</code>` : html`<span class="muted">No traceback: it was not raised by code, or it is hidden from viewers.</span>`}</p>
     <p class="muted small">${group.members.map((one, index) => html`${index ? ", " : ""}<${Link} to=${jobsPath({ ...filters, task: one.task || "", queue: one.queue })}>${one.task || "messages"}<//> on ${one.queue} (${number(one.count)})`)}</p>
     <p class="muted small">First <${Time} at=${group.first_seen} />, last <${Time} at=${group.last_seen} />, last job <${JobLink} id=${group.last_job_id} /></p>
     <div class="row"><button onClick=${() => go(jobsPath(filters))}>Show failed jobs</button>
