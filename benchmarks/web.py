@@ -35,7 +35,12 @@ NOTES = f"""\
 - **Web, idle:** processor time of the server while one page is open and nothing happens.
 """
 REQUESTS = {
-    "Overview": ["/stats", "/timeline?since=604800&step=7200", "/timeline?since=900&step=60"],
+    "Overview": [
+        "/stats",
+        "/timeline?since=604800&step=7200",
+        "/timeline?since=86400&step=3600",
+        "/timeline?since=900&step=60",
+    ],
     "Jobs": [
         "/jobs?limit=50",
         "/jobs?limit=50&status=failed",

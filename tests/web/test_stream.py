@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import httpx
 import pytest
 
 from holdfast import Holdfast
 from holdfast.web import stream
+from holdfast.web.server import WebServer
 from holdfast.web.stream import EventStream, Hub
 
 
@@ -220,3 +222,35 @@ def test_a_database_that_fails_is_told_and_then_goes_on(app: Holdfast, monkeypat
         await page.leave()
 
     run(main())
+
+
+def test_a_program_follows_the_log_by_http_and_continues_where_it_stopped(served: Holdfast) -> None:
+    """Read the log as a client would, with Accept: text/event-stream and Last-Event-ID."""
+    server = WebServer(served.web(), port=0).start()
+
+    def follow(after: int, number: int, happen: Callable[[], Any]) -> list[dict[str, Any]]:
+        headers = {"accept": "text/event-stream", "last-event-id": str(after)}
+        found: list[dict[str, Any]] = []
+        with httpx.stream("GET", f"{server.url}api/v1/events", headers=headers, timeout=60) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            names = [""]
+            for line in response.iter_lines():
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    names.append(value)
+                    if value == "ready":
+                        happen()
+                elif field == "data" and names[-1] == "event":
+                    found.append(json.loads(value))
+                    if len(found) == number:
+                        break
+        return found
+
+    queue = served.queue("q")
+    queue.send(1)
+    first = follow(0, 2, lambda: queue.send(2))
+    assert [(one["event"], one["job_id"]) for one in first] == [("enqueued", 1), ("enqueued", 2)]
+    queue.send(3)
+    (missed,) = follow(first[-1]["id"], 1, lambda: None)
+    assert missed["job_id"] == 3
+    server.close()

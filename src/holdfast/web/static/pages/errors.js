@@ -34,7 +34,7 @@ function Group({ group, range, done }) {
     <p class="muted small">${group.members.map((one, index) => html`${index ? ", " : ""}<${Link} to=${jobsPath({ ...filters, task: one.task || "", queue: one.queue })}>${one.task || "messages"}<//> on ${one.queue} (${number(one.count)})`)}</p>
     <p class="muted small">First <${Time} at=${group.first_seen} />, last <${Time} at=${group.last_seen} />, last job <${JobLink} id=${group.last_job_id} /></p>
     <div class="row"><button onClick=${() => go(jobsPath(filters))}>Show failed jobs</button>
-      ${may("operator") ? html`<${Action} label="Retry all of these" title="Retry the failed jobs with ${group.error_code}" prepare=${async () => matching(await post("/operations/count", selected))} run=${({ reason }) => post("/operations", { ...selected, reason })} done=${done} said=${() => "They are retried in the background: the Jobs page shows the progress"} />` : ""}</div>
+      ${may("operator") ? html`<${Action} label="Retry all of these" title="Retry the failed jobs with ${group.error_code}" explain=${`Every failed job of ${tasks.join(", ") || "these queues"} with this error code is retried, wherever in the code it failed.`} prepare=${async () => matching(await post("/operations/count", selected))} run=${({ reason }) => post("/operations", { ...selected, reason })} done=${done} said=${() => "They are retried in the background: the Jobs page shows the progress"} />` : ""}</div>
     ${group.traceback ? html`<details><summary class="small">Traceback</summary><div class="row"><span class="grow"></span><${Copy} text=${group.traceback} /></div><pre tabindex="0" role="region" aria-label="Traceback">${group.traceback}</pre></details>` : ""}<//>`;
 }
 
