@@ -1,15 +1,22 @@
-"""The mounted forms of examples/mounted: Starlette, FastAPI and Django, each with the users of the site."""
+"""The mounted forms of examples/mounted: Starlette, FastAPI and Django, each with the users of the site.
+
+Also the page that a worker serves.
+"""
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
+
+from support.running_worker import PATIENCE_SECONDS, eventually
 
 FOLDER = Path(__file__).parents[2] / "examples" / "mounted"
 
@@ -116,3 +123,37 @@ def test_django_with_its_staff(tmp_path: Path) -> None:
         "ada operator",
         "201",
     ], done.stderr
+
+
+TASKS = """
+from holdfast import Holdfast
+
+app = Holdfast("app.db")
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+def test_a_worker_serves_the_page_of_its_app_until_it_stops(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
+    command = [sys.executable, "-m", "holdfast", "worker", "tasks:app", "--web-port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            assert worker.stderr is not None
+            found = next(filter(None, (re.search(r"serving the web page at (\S+)", line) for line in worker.stderr)))
+            with httpx.Client(base_url=f"{found[1]}api/v1", timeout=PATIENCE_SECONDS) as api:
+                wrong = api.post("/jobs", json={"task": "add", "args": {"a": "x", "b": 2}})
+                assert wrong.json()["code"] == "InvalidArguments", "it knows the tasks"
+                id = api.post("/jobs", json={"task": "add", "args": {"a": 1, "b": 2}}).json()["id"]
+                eventually(lambda: api.get(f"/jobs/{id}").json()["result"] == 3)
+                (one,) = api.get("/workers").json()["items"]
+                assert (one["pid"], one["alive"]) == (worker.pid, True)
+            worker.terminate()
+            worker.communicate(timeout=PATIENCE_SECONDS)
+            assert worker.returncode == 0
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(found[1])
+        finally:
+            worker.kill()
