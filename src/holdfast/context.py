@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from .errors import InvalidInput, TransactionError
 from .failure import shorten
-from .validate import NOT_GIVEN, connection
+from .validate import NOT_GIVEN, connection, shown
 
 if TYPE_CHECKING:
     from logging import LoggerAdapter
@@ -174,7 +174,7 @@ class Context:
     def progress(self, fraction: float, text: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, and a short text. It is stored within a second."""
         if not isinstance(fraction, (int, float)) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
-            raise InvalidInput(f"progress must be a fraction from 0 to 1, got {shorten(repr(fraction), 100)}")
+            raise InvalidInput(f"progress must be a fraction from 0 to 1, got {shown(fraction)}")
         if text is not None and not isinstance(text, str):
             raise InvalidInput(f"the text of progress must be text, got {type(text).__qualname__}")
         if self._reporting is not None:

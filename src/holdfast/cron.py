@@ -16,8 +16,8 @@ from cronsim import CronSim, CronSimError
 
 from .clock import SECOND
 from .errors import InvalidInput
-from .failure import shorten
 from .model.schedule import DueOccurrences, ScheduleRecord
+from .validate import shown
 
 GRACE = 60 * SECOND
 """With `missed="skip"`, an occurrence that is later than this is skipped."""
@@ -74,7 +74,7 @@ def occurrences(expression: str, tz: str = "UTC") -> "Cron | Interval":
     if found is None or not int(found[1]):
         raise InvalidInput(
             "an interval must be a whole number of seconds, minutes, hours or days, such as '@every 30s', "
-            f"got {_shown(expression)}"
+            f"got {shown(expression)}"
         )
     return Interval(int(found[1]) * _UNIT_SECONDS[found[2]])
 
@@ -88,9 +88,7 @@ class Cron:
         try:
             CronSim(self._fields, _EPOCH)
         except CronSimError as error:
-            raise InvalidInput(
-                f"cron expression {_shown(expression)}: {_problem(self._fields, str(error))}"
-            ) from None
+            raise InvalidInput(f"cron expression {shown(expression)}: {_problem(self._fields, str(error))}") from None
 
     def after(self, moment: int) -> int:
         """Return the next occurrence, or NEVER if there is none within fifty years."""
@@ -153,7 +151,7 @@ def checked(expression: Any, tz: Any) -> Cron | Interval:
     """Return when it fires. Raises InvalidInput if that is never."""
     cron = occurrences(expression, tz)
     if cron.after(_YEAR_2000) == NEVER:
-        raise InvalidInput(f"cron expression {_shown(expression)} never fires: there is no such day; {_EXAMPLE}")
+        raise InvalidInput(f"cron expression {shown(expression)} never fires: there is no such day; {_EXAMPLE}")
     return cron
 
 
@@ -188,14 +186,14 @@ def _fields(expression: Any) -> str:
     alias = expression.strip().lower()
     if alias.startswith("@") and alias not in ALIASES:
         raise InvalidInput(
-            f"unknown cron alias {_shown(expression)}: use one of {', '.join(ALIASES)}, '@every 30s', or "
+            f"unknown cron alias {shown(expression)}: use one of {', '.join(ALIASES)}, '@every 30s', or "
             f"five fields; {_EXAMPLE}"
         )
     fields = ALIASES.get(alias, expression).split()
     if len(fields) != 5:
         hint = " (seconds are not supported)" if len(fields) == 6 else ""
         raise InvalidInput(
-            f"cron expression {_shown(expression)} must have 5 fields, got {len(fields)}{hint}; {_EXAMPLE}"
+            f"cron expression {shown(expression)} must have 5 fields, got {len(fields)}{hint}; {_EXAMPLE}"
         )
     return " ".join(fields)
 
@@ -216,7 +214,7 @@ def _zone(tz: Any) -> tzinfo:
     try:
         return ZoneInfo(tz)
     except (LookupError, ValueError, OSError):
-        raise InvalidInput(f"unknown time zone {_shown(tz)}; {_nearest_zone(tz)}") from None
+        raise InvalidInput(f"unknown time zone {shown(tz)}; {_nearest_zone(tz)}") from None
 
 
 def _nearest_zone(tz: str) -> str:
@@ -227,10 +225,6 @@ def _nearest_zone(tz: str) -> str:
         return "this system has no time zone database: install the package tzdata"
     near = get_close_matches(tz[:100].lower(), names, n=1)
     return f"did you mean {names[near[0]]!r}?" if near else "use a name such as 'Europe/Zurich' or 'UTC'"
-
-
-def _shown(value: str) -> str:
-    return shorten(repr(value), 100)
 
 
 def _microseconds(moment: datetime) -> int:

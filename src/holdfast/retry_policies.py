@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from .errors import InvalidInput
-from .failure import shorten
+from .validate import shown
 
 if TYPE_CHECKING:
     from random import Random
@@ -123,7 +123,7 @@ def retry_policy(policy: RetryPolicy | Sequence[float] | float | Callable[[int],
         return _Custom(policy, _takes_two(policy))
     raise InvalidInput(
         "retry must be backoff(…), linear(…), fixed(…), a list of seconds, or a function that takes the attempt "
-        f"number and returns seconds, got {shorten(repr(policy), 100)}"
+        f"number and returns seconds, got {shown(policy)}"
     )
 
 

@@ -114,19 +114,18 @@ def _is_storable(value: str) -> bool:
 
 
 def prefix(value: Any) -> str:
-    if not isinstance(value, str) or not _PREFIX.fullmatch(value) or value.startswith("sqlite_"):
-        raise InvalidInput(
-            f"prefix must be 1 to 31 lowercase letters, digits and underscores, such as 'holdfast_', and must not "
-            f"start with a digit or with sqlite_, got {shown(value)}"
-        )
-    return value
+    return _identifier(value, "prefix", "holdfast_", reserved="sqlite_")
 
 
 def schema(value: Any) -> str:
-    if not isinstance(value, str) or not _PREFIX.fullmatch(value) or value.startswith("pg_"):
+    return _identifier(value, "schema", "jobs", reserved="pg_")
+
+
+def _identifier(value: Any, what: str, example: str, *, reserved: str) -> str:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value) or value.startswith(reserved):
         raise InvalidInput(
-            f"schema must be 1 to 31 lowercase letters, digits and underscores, and must not start with a digit or "
-            f"with pg_, got {shown(value)}"
+            f"{what} must be 1 to 31 lowercase letters, digits and underscores, such as {example!r}, and must not "
+            f"start with a digit or with {reserved}, got {shown(value)}"
         )
     return value
 

@@ -122,7 +122,12 @@ def test_a_task_takes_a_policy_a_list_a_number_or_any_callable(given: Any, expec
     assert first(retry_policy(given)) == expected
 
 
-@pytest.mark.parametrize("given", ["soon", True, None, object(), {"after": 1}])
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("given", ["soon", True, None, object(), {"after": 1}, Unprintable()])
 def test_a_task_refuses_anything_else(given: Any) -> None:
     with pytest.raises(InvalidInput, match="retry"):
         retry_policy(given)

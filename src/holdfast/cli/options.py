@@ -288,21 +288,22 @@ delay_option = click.option(
 )
 
 
+def queue_option(meaning: str) -> Callable[[F], F]:
+    """Add --queue, which can be repeated."""
+    return click.option("--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help=meaning)
+
+
+def task_option(meaning: str) -> Callable[[F], F]:
+    """Add --task, which can be repeated."""
+    return click.option("--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help=meaning)
+
+
 def filter_options(command: F) -> F:
     """Add the options that select jobs, and pass them as `filters`."""
 
     @click.option("--status", "-s", multiple=True, type=click.Choice(STATUSES), metavar="STATUS", help=_STATUS_HELP)
-    @click.option(
-        "--queue",
-        "-q",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=complete_queues,
-        help="Only jobs of this queue.",
-    )
-    @click.option(
-        "--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Only jobs of this task."
-    )
+    @queue_option("Only jobs of this queue.")
+    @task_option("Only jobs of this task.")
     @click.option("--tag", multiple=True, metavar="TEXT", help="Only jobs with this tag.")
     @click.option(
         "--arg",

@@ -17,6 +17,7 @@ from ..app import App
 from ..app.task import Task
 from ..errors import CannotLoadApp, StoreError
 from ..failure import shorten
+from ..validate import shown
 from .holdfast import Holdfast
 
 EXAMPLE = "such as 'myproject.jobs:app'"
@@ -29,7 +30,7 @@ def load_app(reference: str) -> Holdfast:
     """
     location, colon, name = reference.partition(":")
     if not location or (colon and not name):
-        raise CannotLoadApp(f"the app must be given as module:app, {EXAMPLE}, got {_shown(reference)}")
+        raise CannotLoadApp(f"the app must be given as module:app, {EXAMPLE}, got {shown(reference)}")
     module = _load_file(location) if _is_file(location) else _load_module(location)
     return _named_app(module, location, name) if name else _only_app(module, location)
 
@@ -52,10 +53,10 @@ def _load_file(location: str) -> ModuleType:
     """Import a file under its module name, as pool processes will, from the folder above its packages."""
     path = Path(location).resolve()
     if not path.is_file():
-        raise CannotLoadApp(f"there is no file {_shown(location)}: check the path, or name a module, {EXAMPLE}")
+        raise CannotLoadApp(f"there is no file {shown(location)}: check the path, or name a module, {EXAMPLE}")
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise CannotLoadApp(
-            f"{_shown(location)} cannot be imported: the file name must have only letters, digits and underscores, "
+            f"{shown(location)} cannot be imported: the file name must have only letters, digits and underscores, "
             "and end in .py"
         )
     parts, folder = [path.stem], path.parent
@@ -64,7 +65,7 @@ def _load_file(location: str) -> ModuleType:
     module = _import(".".join(parts), str(folder))
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise CannotLoadApp(
-            f"{_shown(location)} has the name of another module, {module.__name__}, which Python found first: rename "
+            f"{shown(location)} has the name of another module, {module.__name__}, which Python found first: rename "
             "the file"
         )
     return module
@@ -72,7 +73,7 @@ def _load_file(location: str) -> ModuleType:
 
 def _load_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise CannotLoadApp(f"{_shown(name)} is not the name of a module: write module:app, {EXAMPLE}")
+        raise CannotLoadApp(f"{shown(name)} is not the name of a module: write module:app, {EXAMPLE}")
     return _import(name, str(Path.cwd()))
 
 
@@ -88,7 +89,7 @@ def _import(name: str, folder: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _raised(name, error) from error
         raise CannotLoadApp(
-            f"there is no module {_shown(error.name)} in {folder} or among Python's packages"
+            f"there is no module {shown(error.name)} in {folder} or among Python's packages"
         ) from None
     except BaseException as error:  # the user's code, which may do anything, even sys.exit()
         raise _raised(name, error) from error
@@ -122,7 +123,7 @@ def _named_app(module: ModuleType, location: str, name: str) -> Holdfast:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise CannotLoadApp(f"{location} has no {_shown(part)}{_hint(module)}")
+            raise CannotLoadApp(f"{location} has no {shown(part)}{_hint(module)}")
         found = getattr(found, part)
     if not isinstance(found, Holdfast):
         raise CannotLoadApp(f"{location}:{name} must be a Holdfast, got {type(found).__qualname__}{_hint(module)}")
@@ -146,7 +147,3 @@ def _apps(module: ModuleType) -> dict[str, Holdfast]:
 def _hint(module: ModuleType) -> str:
     names = list(_apps(module))
     return f"; its apps are {', '.join(names)}" if names else ", and no Holdfast"
-
-
-def _shown(text: str) -> str:
-    return shorten(repr(text), 100)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from ..clock import SECOND, Clock, boot_ns
 from ..errors import CorruptDatabase, DamagedRow, InvalidInput, StoreClosed, StoreError
-from ..failure import Failure, describe, shorten
+from ..failure import Failure, describe
 from ..model.job import Claimed, ClaimRequest, SettledAndClaimed, Settlement
 from ..store.protocol import Store
 from ..text import plural
@@ -144,7 +144,7 @@ def _parse(part: object) -> ServedQueue:
     if match is None:
         raise InvalidInput(
             "queues must contain names like 'mail', 'mail=4' (at most 4 at a time), 'mail*3' (weight 3) or 'mail*3=4'"
-            f", got {shorten(repr(part), 100)}"
+            f", got {shown(part)}"
         )
     weight = match["weight"]
     if weight is not None and int(weight) == 0:
@@ -159,14 +159,14 @@ def _parse(part: object) -> ServedQueue:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
-        raise InvalidInput(f"a queue name must have 1 to 200 printable characters, got {shorten(repr(name), 100)}")
+        raise InvalidInput(f"a queue name must have 1 to 200 printable characters, got {shown(name)}")
     return name
 
 
 def _limit(limit: object, name: object) -> int | None:
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         return limit
-    raise InvalidInput(f"the limit of queue {name!r} must be at least 1, got {shorten(repr(limit), 100)}")
+    raise InvalidInput(f"the limit of queue {name!r} must be at least 1, got {shown(limit)}")
 
 
 MAX_BATCH = 400

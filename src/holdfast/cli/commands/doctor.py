@@ -19,9 +19,9 @@ from ..options import (
     AuditOptions,
     DatabaseOption,
     change_options,
-    complete_queues,
     duration,
     example,
+    queue_option,
     read_options,
     share,
 )
@@ -135,14 +135,7 @@ def _print_finding(finding: Finding) -> None:
     help="Unhealthy if fewer workers are alive. Suspended workers do not count.",
 )  # fmt: skip
 @click.option("--here", is_flag=True, help="Count only workers on this host, such as in this container.")
-@click.option(
-    "--queue",
-    "-q",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=complete_queues,
-    help="Check only this queue. Can be repeated.",
-)
+@queue_option("Check only this queue. Can be repeated.")
 @read_options
 @click.pass_context
 def health(

@@ -18,11 +18,11 @@ from ..options import (
     AuditOptions,
     DatabaseOption,
     change_options,
-    complete_queues,
-    complete_tasks,
     duration,
     example,
+    queue_option,
     size,
+    task_option,
     yes_option,
 )
 from ..output import Column, document, plural, progress_bar, say, table
@@ -71,12 +71,8 @@ COLUMNS = (
     help=f"Only {', '.join(FINISHED[:-1])} or {FINISHED[-1]} jobs. --status, --queue and --task require --older-than "
     "or --keep, and can be repeated.",
 )  # fmt: skip
-@click.option(
-    "--queue", "-q", multiple=True, metavar="NAME", shell_complete=complete_queues, help="Only jobs of this queue."
-)
-@click.option(
-    "--task", "-t", multiple=True, metavar="NAME", shell_complete=complete_tasks, help="Only jobs of this task."
-)
+@queue_option("Only jobs of this queue.")
+@task_option("Only jobs of this task.")
 @click.option("--hurry", is_flag=True, help="Do not pause between steps to let other processes write.")
 @yes_option
 @change_options
