@@ -16,7 +16,7 @@ from holdfast.cli import main
 
 DOCS = Path(__file__).parent
 TEMPLATE, PAGE = DOCS / "templates" / "cli.md.in", DOCS / "reference" / "cli.md"
-DATABASE = ("--db", "--app", "--prefix")
+DATABASE = ("--db", "--app", "--prefix", "--schema")
 FILTERS = ("--status", "--queue", "--task", "--tag", "--arg", "--key", "--error-code", "--batch", "--since")
 WITH_FILTERS = ("jobs", "retry", "cancel", "run-now", "delete")
 # With the settings of the command itself: click keeps the help option that it makes first.
@@ -45,7 +45,8 @@ def command_table() -> str:
 def command_text(name: str) -> str:
     command = find(name)
     blocks = [*usage_and_help(f"holdfast {name}", command)]
-    hidden = {*DATABASE, *(FILTERS if name in WITH_FILTERS else ())}
+    # `move` has two databases, so it has options of its own for them.
+    hidden = {*(() if name == "move" else DATABASE), *(FILTERS if name in WITH_FILTERS else ())}
     blocks.append(options(command, hidden))
     if name in WITH_FILTERS:
         blocks.append("Takes all [filters](#filters).")
@@ -88,8 +89,9 @@ def examples(command: click.Command) -> str:
 
 
 def code(text: str) -> str:
-    """Mark options and environment variables as code."""
-    return re.sub(r"(?<![\w`-])(--?[a-z][\w-]*|\$?HOLDFAST_URL|@app\.cron)(?![\w`])", r"`\1`", text)
+    """Mark options and environment variables as code, except in what is marked already."""
+    pattern = r"`[^`]*`|(?<![\w`-])(?:--?[a-z][\w-]*|\$?HOLDFAST_URL|@app\.(?:cron|every))(?!\w)"
+    return re.sub(pattern, lambda found: found[0] if found[0].startswith("`") else f"`{found[0]}`", text)
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ class NotADatabase(CannotOpen):
 
 
 class UnsupportedFileSystem(CannotOpen):
-    """The folder is on NFS, CIFS, SMB, FUSE, 9p or the like, where SQLite's locks cannot be trusted.
+    """The folder is on NFS, CIFS, SMB, FUSE, 9p or a similar file system, where SQLite's locks cannot be trusted.
 
     To do: Use a local disk.
     """
@@ -371,7 +371,7 @@ class DamagedRow(StoreError):
 
 
 class BlobError(StoreError):
-    """The store for large payloads and results failed, or is of another kind than the one that has them.
+    """The store for large payloads and results failed, or is not the one that has them.
 
     To do: Check the folder, or the store that you passed as `blobs=`. With `--db` on the command line, name the app
     instead.

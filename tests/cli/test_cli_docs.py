@@ -45,6 +45,10 @@ def test_every_command_is_on_the_page() -> None:
     assert [path for path, _ in commands() if path not in PAGE] == []
 
 
+def test_no_placeholder_is_left_on_the_page() -> None:
+    assert re.findall(r"\{\{.*", PAGE) == []
+
+
 def test_every_option_is_on_the_page() -> None:
     options = {option for _, command in commands() for parameter in command.params for option in parameter.opts}
     written = {option for option in options if option.startswith("-")}

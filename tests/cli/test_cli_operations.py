@@ -40,7 +40,7 @@ def test_an_operation_is_stopped(jobs: list[int], on: Run) -> None:
     assert on("delete", "--status", "failed", "--background", "--yes").exit_code == 0
     assert on("operation", "stop", "1", "--reason", "no").stdout == "Operation 1 stopped after 0 jobs.\n"
     again = on("operation", "stop", "1")
-    assert (again.exit_code, again.stdout) == (1, "Operation 1 was over already.\n")
+    assert (again.exit_code, again.stdout) == (1, "Operation 1 had already ended.\n")
     assert on("operation", "run", "1").stdout == "Operation 1 stopped: 0 jobs changed.\n"
 
 

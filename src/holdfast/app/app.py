@@ -99,7 +99,7 @@ class AppContextBackend:
 
 
 class WorkerInfo(Struct, frozen=True):
-    """A running worker, or one that ended lately."""
+    """A running worker, or one that ended recently."""
 
     id: str
     """Random at each start. `job.worker` has it."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_IDS = 10_000
 MAX_COUNTED = 100_000  # jobs that a count scans
 PAST = {"retry": "retried", "cancel": "cancelled", "run_now": "made ready", "delete": "deleted"}
-IDLE_SECONDS = 5.0  # between two looks for operations
+IDLE_SECONDS = 5.0  # between two checks for operations
 MIN_PAUSE_SECONDS = 0.005  # after each step, for other writers
 
 
@@ -34,7 +34,7 @@ class Operation(Struct, frozen=True):
     id: int
     action: BulkAction
     state: OperationState
-    """"running" until it is over, whether or not a process works on it right now."""
+    """"running" until it has ended, whether or not a process works on it right now."""
     criteria: dict[str, Any]
     """The filters, or the ids, as they are stored."""
     matched: int
@@ -105,21 +105,21 @@ class Operations:
         """Return the operation with this id. Raises OperationNotFound."""
         found = self._app.store.operations.list(1, id=validate.integer(id, "operation id", 1, 2**63 - 1))
         if not found:
-            raise OperationNotFound(f"there is no operation {id}: it never existed, or it was long ago")
+            raise OperationNotFound(f"there is no operation {id}: it never existed, or it was deleted")
         return _operation(found[0])
 
     def list(self, *, limit: int = 50, cursor: str | None = None) -> Page[Operation]:
-        """Return a page of operations, newest first. The last 200 that are over are kept."""
+        """Return a page of operations, newest first. The last 200 that have ended are kept."""
         page = page_by_id(self._app.store.operations.list, limit, cursor)
         return Page([_operation(one) for one in page], page.next, page.previous)
 
     def stop(self, id: int, *, actor: str | None = None, reason: str = "") -> bool:
-        """Stop an operation. Jobs that it has changed stay so. False if it was over already."""
+        """Stop an operation. The jobs that it has changed are not changed back. Returns False if it had ended."""
         self.get(id)
         return self._app.store.operations.stop(id, validate.actor(actor), validate.reason(reason))
 
     def run(self, id: int) -> Operation:
-        """Carry out an operation in this thread until it is over, unless another process is at it. Return it."""
+        """Run an operation in this thread to its end, unless another process is working on it. Return it."""
         while self._app.store.operations.step(id, self._app.store.actor) is not None:
             pass
         return self.get(id)
@@ -138,7 +138,7 @@ class Operations:
         return delay
 
     def is_any_running(self) -> bool:
-        """Return whether an operation is not over."""
+        """Return whether there is an operation that has not ended."""
         return bool(self._app.store.operations.list(1, running=True))
 
     acount, astart, aget, alist = in_thread(count), in_thread(start), in_thread(get), in_thread(list)

@@ -75,5 +75,5 @@ class LazyCommands(RootGroup):
 def main() -> None:
     """Durable jobs and messages in the database you already have.
 
-    All commands except worker and completion need a database: pass --db or --app, or set HOLDFAST_URL.
+    Most commands need a database: pass --db or --app, or set HOLDFAST_URL.
     """

@@ -246,7 +246,7 @@ class Diagnosis(Struct):
     workers: list[WorkerStatus] = []
     moved: tuple[str | None, str | None] = (None, None)  # to where, and from where it is being filled
     blocked_jobs: list[BlockedJob] = []
-    endings: int = 0  # finished jobs whose dependents were not told yet
+    endings: int = 0  # finished jobs whose dependents were not released yet
     open_batches: OpenBatches = {}
     ready_jobs: list[ReadyJobs] = []
     paused_queues: list[PausedQueue] = []

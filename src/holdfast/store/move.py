@@ -1,6 +1,6 @@
-"""Copy everything from one database to another: rows by chunks, which are compared first, and large payloads.
+"""Copy everything from one database to another: large payloads, and rows in chunks, which are compared first.
 
-A chunk that is equal on both sides is left alone. So copying again after an interruption goes on where it ended.
+Chunks that are equal on both sides are skipped, so copying again after an interruption continues there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Moving(Protocol):
     def columns(self, connection: Connection, table: str, /) -> list[str]: ...
 
     def lock(self, connection: Connection, /) -> None:
-        """Let nobody else write until the transaction ends."""
+        """Keep all other connections from writing until the transaction ends."""
         ...
 
     def without_triggers(self, connection: Connection, table: str, /) -> AbstractContextManager[None]: ...
 
     def refuse_writes(self, connection: Connection, message: str, /) -> None:
-        """Let every write of jobs, schedules, queues, batches and operations fail, by whatever program."""
+        """Make every write of jobs, schedules, queues, batches and operations fail, also by plain SQL."""
         ...
 
     def accept_writes(self, connection: Connection, /) -> None: ...
@@ -85,7 +85,7 @@ class Side:
         return int(self.database.rows(self._sql.last_event_id)[0][0])
 
     def history(self) -> list[MovedTable]:
-        """Return what is copied while work goes on: jobs that have ended, and the log until now."""
+        """Return what is copied while the workers run: jobs that have ended, and the log until now."""
         job = int(self.database.rows(self._sql.last_job_id)[0][0])
         return [
             MovedTable("jobs", ("id",), f"{SETTLED} AND id <= {job:d}"),
@@ -93,7 +93,7 @@ class Side:
         ]
 
     def begin_filling(self, source: Side) -> None:
-        """Mark a destination, and let it take no jobs of others."""
+        """Mark a destination, so that it refuses jobs from other programs."""
         message = f"{MOVED}this database is being filled from {source.place}: wait until 'holdfast move' has ended"
 
         def work(connection: Any) -> None:
@@ -116,10 +116,10 @@ class Side:
         self.database.run_in_this_thread(lambda connection: self.moving.continue_ids(connection, highest))
 
     def hand_over(self, destination: Side, actor: str, reason: str, copy: Callable[[Rows, dict[str, int]], T]) -> T:
-        """Give back what runs, copy, and refuse writes from then on: all of it, or nothing.
+        """Give back running jobs, copy, and refuse writes from then on, in one transaction.
 
-        copy: called with a function that reads from the source, and with the highest ids that were given out. Nobody
-            else can write meanwhile.
+        copy: called with a function that reads from the source, and with the highest ids that were given out. No
+            other connection can write meanwhile.
         """
         message = f"{MOVED}this database was moved to {destination.place}: use that one"
 
@@ -171,7 +171,7 @@ TABLES = (
 )
 OF_PROCESSES = {"inode", "place", "slot"}
 BLOCKED_SLOT = "CASE WHEN slot IS NOT NULL AND sealed_at IS NULL THEN -1 END AS slot"  # its process uses the source
-# Jobs that hold no key, so that no two rows can be in each other's way while the source changes.
+# Only jobs that hold no key, so that no row violates the unique index while the source changes.
 UNFINISHED_CHAIN = "continued = 1 AND chain_ended_at IS NULL AND key IS NOT NULL"
 SETTLED = f"status IN ('succeeded', 'failed', 'cancelled') AND NOT ({UNFINISHED_CHAIN})"
 
@@ -208,7 +208,7 @@ class Copier:
                     if not there.has(name):
                         try:
                             there.put(blobs.get(name))
-                        except BlobMissing:  # it is missing on both sides then, and the doctor tells
+                        except BlobMissing:  # then it is missing on both sides, and the doctor reports it
                             continue
                         self._tick(0)
                 self._note_blob_kind()

@@ -288,7 +288,7 @@ class BulkOperations:
         return ids, reached
 
     def stop(self, id: int, actor: str, reason: str = "") -> bool:
-        """Stop an operation. Jobs that it has changed stay so. Returns False if it was over."""
+        """Stop an operation. The jobs that it has changed are not changed back. Returns False if it had ended."""
         return self._end(self._get(id), 0, "stopped", actor=actor, reason=reason)
 
     def _end(

@@ -18,7 +18,7 @@ SAFE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 class NotPrivate(OSError):
-    """Something else than a regular file of its own has the name of a file of Holdfast."""
+    """A file of Holdfast is in fact a link, has several names, or is not a regular file."""
 
 
 def create_file(path: Path, flags: int = os.O_RDWR, mode: int = FILE_MODE) -> int:

@@ -1,7 +1,7 @@
-"""Settle attempts: the transitions out of running. A worker settles many and claims its next jobs in one transaction.
+"""Settle attempts (the transitions out of running), and renew their leases.
 
-Every statement is fenced by the attempt number. `SettleAndClaim` settles plain successes and continuations itself,
-and the others with `Settle`.
+A worker settles many attempts and claims its next jobs in one transaction. Every statement is fenced by the attempt
+number. `SettleAndClaim` settles plain successes and continuations itself, and the others with `Settle`.
 """
 
 from collections import Counter

@@ -285,7 +285,7 @@ class Statistics(StatisticsReader):
     def __init__(self, database: SharedDatabase, sql: Statements, clock: Clock) -> None:
         super().__init__(sql)
         self._database, self._clock = database, clock
-        self._rolled_before = 0  # minutes before this one need not be looked at
+        self._rolled_before = 0  # minutes before this one need no check
 
     def read(self, work: Callable[[Any], T]) -> T:
         """Run reads that all see the same snapshot. If too many events are not folded yet, fold first, in steps."""
@@ -298,7 +298,7 @@ class Statistics(StatisticsReader):
         return self._fold_events() or self._roll_up()
 
     def _roll_up(self) -> int:
-        """Add one step of the minutes that are over to hours and days. Return how many minutes it went on."""
+        """Add one step of past minutes to hours and days. Return how many minutes it processed."""
         before = self._clock.now() // MINUTE
         if before <= self._rolled_before:
             return 0
@@ -312,7 +312,7 @@ class Statistics(StatisticsReader):
         return upto + 1 - after if self._database.run(lambda on: self._store_rollups(on, after, upto)) else 0
 
     def _store_rollups(self, connection: Any, after: int, upto: int) -> bool:
-        """Store sums of whole minutes. Whoever folds meanwhile waits for `fold`, and then sees what was rolled up."""
+        """Store sums of whole minutes. A process that folds meanwhile waits for `fold`, then sees the rollups."""
         values = {"after": after, "upto": upto}
         if connection.execute(self._sql.move_rolled, values).rowcount == 0:
             return False

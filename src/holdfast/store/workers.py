@@ -211,7 +211,7 @@ class Workers:
             return moved
 
         recovered = self._db.in_batches(work, limit)
-        if limit is not None and recovered >= limit:  # the next sweep goes on
+        if limit is not None and recovered >= limit:  # the next sweep continues
             log.warning("worker %s died; recovered %s so far", worker_id, plural(recovered, "job"))
         else:
             log.warning("worker %s died; recovered %s", worker_id, plural(recovered, "job"))

@@ -128,7 +128,7 @@ def crash_at_every_point(
         for point in points if only is None else [points[only - 1]]:
             if rounds.run(point.number).crashed is None:
                 raise InvalidInput(
-                    f"the scenario came to {point} in its first run and not again: it must do the same each time"
+                    f"the scenario reached {point} in its first run and not again: it must do the same each time"
                 )
     return points
 

@@ -201,7 +201,7 @@ class FakeClock:
         self._now += round(seconds * SECOND)
 
     def reboot(self, boot_id: str = "boot-2") -> None:
-        """Reboot the machine: the boot clock restarts, the wall clock goes on."""
+        """Reboot the machine: the boot clock restarts, the wall clock continues."""
         self._boot_now, self._boot_id = 10 * SECOND, boot_id
 
 

@@ -1,12 +1,12 @@
-"""Move: carry everything from one database to another, and take the source out of service.
+"""Move everything from one database to another, and take the source out of service.
 
 1. The history of jobs that have ended is copied in chunks while work goes on.
-2. The workers of the source are asked to stop, and what runs has some time to end.
-3. In one transaction, during which nobody else can write to the source: what still runs is given back, the rest is
-   copied, both sides are compared, and the source is marked. It refuses writes from then on.
+2. The workers of the source are asked to stop, and running jobs have some time to finish.
+3. In one transaction, while no other connection can write to the source: jobs that still run are given back, the rest
+   is copied, both sides are compared, and the source is marked. It refuses writes from then on.
 4. The destination is taken into service.
 
-Whatever ends it before the end of the third step, the source stays as it was. Moving again goes on where it ended.
+If the move is interrupted before the third step has ended, the source stays as it was. The next move continues there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MoveProgress(Struct, frozen=True):
 
 
 class MoveReport(Struct, frozen=True):
-    """What `app.move()` did, or with dry_run would do."""
+    """What `app.move()` did; with dry_run, what it would do."""
 
     source: str
     destination: str
@@ -45,7 +45,7 @@ class MoveReport(Struct, frozen=True):
     """With dry_run: how many jobs run now."""
     seconds: float
     paused_seconds: float
-    """For how long nobody could write to the source."""
+    """For how long the source could not be written."""
 
 
 Tell = Callable[[MoveProgress], None]
@@ -54,11 +54,11 @@ Tell = Callable[[MoveProgress], None]
 def move(
     source: Store, destination: Store, *, dry_run: bool, wait: float, signed: tuple[str, str], tell: Tell
 ) -> MoveReport:
-    """wait: seconds that what runs has to end, before it is given back. signed: who moves it, and why."""
+    """wait: seconds that running jobs have to finish, before they are given back. signed: who moves it, and why."""
     started = monotonic()
     here, there = source.side, destination.side
     if here.place == there.place:
-        raise CannotMove(f"the destination is the source: {here.place}")
+        raise CannotMove(f"source and destination are the same database, {here.place}: name another destination")
     moved_to, filling = here.meta("moved_to"), there.meta("moving_from")
     if moved_to is not None:
         if moved_to == there.place and filling == here.place:  # killed before the last step
@@ -66,11 +66,14 @@ def move(
             return MoveReport(here.place, there.place, dry_run, {}, 0, monotonic() - started, 0.0)
         raise DatabaseMoved(f"this database was moved to {moved_to}: use that one")
     if there.meta("moved_to") is not None:
-        raise CannotMove(f"the destination {there.place} was itself moved to {there.meta('moved_to')}")
+        raise CannotMove(
+            f"the destination {there.place} was itself moved to {there.meta('moved_to')}: choose an empty database"
+        )
     if filling != here.place and (filling is not None or not there.is_empty()):
         raise CannotMove(
             f"the destination {there.place} "
-            + ("has jobs already: choose an empty one" if filling is None else f"is being filled from {filling}")
+            + ("has jobs already" if filling is None else f"is being filled from {filling}")
+            + ": choose an empty database"
         )
     jobs, events = here.sizes()
     if dry_run:
@@ -105,7 +108,7 @@ class _Move:
         return rows, paused
 
     def _let_end(self, wait: float, actor: str, reason: str) -> None:
-        """Ask the workers to stop, and wait until they have and nothing runs, or for as long as it may take."""
+        """Ask the workers to stop, and wait until none is left and no job runs, or until the time is up."""
         self._begin("running", None)
         for one in self._store.workers.list():
             if one.is_present:

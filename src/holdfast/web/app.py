@@ -71,7 +71,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-# The most specific class of an exception that is listed here tells the status.
+# The status of an exception is that of its most specific class in this table.
 STATUS_OF: dict[type[HoldfastError], int] = {
     HoldfastError: 500,
     errors.InvalidInput: 400,
@@ -184,7 +184,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Continue at the start what a former process began. A mounted application does so at its first request."""
+        """Continue at the start what an earlier process began. A mounted application does so at its first request."""
         del app
         self._resume_operations()
         yield
@@ -318,7 +318,7 @@ class Server:
 
     async def login(self, request: Request) -> Response:
         if not isinstance(self._auth, Users):
-            raise Refusal(404, "NotFound", "this server has no logins")
+            raise Refusal(404, "NotFound", "this server has no logins: start it with --auth")
         _check_origin(request)
         body = await self._body(request, Login)
         subjects = (f"name {body.name}", f"address {request.client.host if request.client else ''}")

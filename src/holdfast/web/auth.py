@@ -149,7 +149,10 @@ class Users:
             for user in users.values():
                 parse_role(user.role)
         except (msgspec.DecodeError, InvalidInput) as error:
-            raise InvalidInput(f"{self.path} is not a users file: {error}") from None
+            raise InvalidInput(
+                f"{self.path} is not a users file ({error}): restore it from a backup, or remove it and make another "
+                f"with holdfast web-user add NAME --auth {self.path}"
+            ) from None
         return users
 
     @contextlib.contextmanager
@@ -187,7 +190,7 @@ class Users:
         return found
 
     def current(self, known: Identity) -> Identity | None:
-        """Return the identity of a session with its role as of now; None if the user was removed."""
+        """Return the identity of a session with its current role; None if the user was removed."""
         user = self.read().get(known.name)
         return None if user is None else Identity(known.name, parse_role(user.role))
 

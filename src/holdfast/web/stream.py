@@ -5,7 +5,7 @@ page that reconnects names the last event that it saw, and is sent what it misse
 that does not read is disconnected: its queue is bounded.
 
 There are two kinds of followers. Programs follow `events`, and get every one. Pages follow `changes`: while more
-happens than a person could read, they are only told to load anew, so that a busy queue costs them next to nothing.
+happens than a person could read, they are only told to reload, so that a busy queue costs them very little.
 Then ticks are longer, too: they adapt to what reading and sending costs, so that open pages do not slow a worker
 down. What waits for a page is sent to it in one piece.
 """
@@ -31,9 +31,9 @@ STATS_SECONDS = 2.0
 PING_SECONDS = 15.0
 SEND_SECONDS = 30.0
 PAGE_EVENTS = 500
-MAX_CHANGES = 200  # events in one tick that a page is told one by one
+MAX_CHANGES = 200  # events in one tick that are sent to a page one by one
 MAX_MISSED = 10_000
-"""A follower that missed more events is told to load its data anew."""
+"""A follower that missed more events is told to reload its data."""
 MAX_QUEUED_BYTES = 1024 * 1024  # of one subscriber; what waits for several is stored once
 MAX_STREAMS = 1_000
 TOPICS = ("events", "changes", "stats")
@@ -123,7 +123,7 @@ class Hub:
                     stats = await self._run_in_thread(self._app.observe.snapshot)
                     self._send("stats", frame("stats", to_data(without_tracebacks(stats))))
                     stats_at = loop.time() + STATS_SECONDS
-            except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and goes on
+            except Exception as error:  # noqa: BLE001  the database may be locked or gone: the page says so, and continues
                 is_failing = True
                 self._send(None, frame("unavailable", {"detail": str(error)}))
             await asyncio.sleep(0)  # the subscribers send
@@ -156,7 +156,7 @@ class Hub:
 
 
 def pause(spent: float, is_burst: bool) -> float:
-    """Return the seconds until the next tick, after one that took so many."""
+    """Return the seconds until the next tick. spent: the seconds that this one took."""
     least = BUSY_TICK_SECONDS if is_burst else TICK_SECONDS
     return max(least, min(spent / BUSY_SHARE, LONGEST_TICK_SECONDS))
 
@@ -203,7 +203,7 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _missed(self, after: int, until: int) -> AsyncIterator[bytes]:
-        """Yield the events between two cursors, or one that tells the page to start anew."""
+        """Yield the events between two cursors, or one that tells the page to reload."""
         most = MAX_MISSED if "events" in self._topics else MAX_CHANGES
         if until - after > most or after > until:
             yield frame("reset", {"cursor": until}, until)

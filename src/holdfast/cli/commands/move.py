@@ -58,9 +58,9 @@ def move(
 ) -> None:
     """Move all jobs, their history and everything else from the database SRC to the empty database DST.
 
-    What has ended is copied while work goes on. Then the workers of SRC are asked to stop, the rest is copied while
-    nobody can write, and both sides are compared. From then on SRC refuses every write and names DST. If the command
-    is interrupted, SRC stays in service: run it again, and it goes on where it ended.
+    Finished jobs are copied while the workers run. Then the workers of SRC are asked to stop, the rest is copied
+    while SRC cannot be written, and both sides are compared. From then on, every write to SRC fails with an error
+    that names DST. If the command is interrupted, SRC stays in service: run the command again to continue.
     """
     from ...store.open import is_postgres
     from ...supervisor import Holdfast

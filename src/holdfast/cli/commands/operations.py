@@ -90,7 +90,7 @@ def _shown(value: Any) -> str:
 @id_argument
 @read_options
 def run(database: DatabaseOption, id: int, as_json: bool) -> None:
-    """Carry out a bulk operation here, unless a worker or the web server is at it.
+    """Run a bulk operation here and now, unless another process is working on it.
 
     Exits with 1 if another process is working on it.
     """
@@ -108,10 +108,10 @@ def run(database: DatabaseOption, id: int, as_json: bool) -> None:
 @id_argument
 @change_options
 def stop(database: DatabaseOption, id: int, audit: AuditOptions, as_json: bool) -> None:
-    """Stop a bulk operation. Jobs that it has changed stay so. Exits with 1 if it was over already."""
+    """Stop a bulk operation. The jobs that it has changed are not changed back. Exits with 1 if it had ended."""
     with database.open() as app:
         stopped = app.operations.stop(id, **audit)
         changed = app.operations.get(id).changed
-    outcome = f"stopped after {plural(changed, 'job')}" if stopped else "was over already"
+    outcome = f"stopped after {plural(changed, 'job')}" if stopped else "had already ended"
     text = f"Operation {id} {outcome}."
     print_result({"operation": id, "stopped": stopped, "changed": changed}, text, stopped, as_json)

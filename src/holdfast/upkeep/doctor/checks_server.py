@@ -140,7 +140,7 @@ CHECKS = (
             guide="guides/postgresql.md#durability"),
         Case("COMMITS_NOT_FLUSHED", "warning", _asynchronous,
             "synchronous_commit is off for new sessions.",
-            "A crash of the server can lose jobs that were just enqueued. Holdfast flushes its claims all the same. "
+            "A crash of the server can lose jobs that were just enqueued. Holdfast flushes its claims anyway. "
             "Switch it on, unless that is wanted.",
             "psql {file} -c 'SHOW synchronous_commit'", guide="guides/postgresql.md#durability"),
         Case("COMMITS", "ok", always, "The server flushes commits."),

@@ -74,7 +74,7 @@ def get_operation(call: Call) -> Any:
 
 @endpoint("POST", "/operations/{id:int}/stop", Role.operator, Done, body=Reason)
 def stop_operation(call: Call) -> Any:
-    """Stop a bulk operation. Jobs that it has changed stay so."""
+    """Stop a bulk operation. The jobs that it has changed are not changed back."""
     return {"ok": call.app.operations.stop(call.path["id"], **call.by)}
 
 

@@ -51,8 +51,8 @@ def database_path(url: str) -> Path:
         text = text.removeprefix("sqlite:///")
     elif _SCHEME.match(text):
         raise InvalidInput(
-            f"a URL that begins with {text.partition('://')[0]}:// is not supported by this version: "
-            "use a path to an SQLite file"
+            f"a URL that begins with {text.partition('://')[0]}:// is not supported: pass a path of an SQLite "
+            "file, or a URL that begins with postgresql://"
         )
     if text == ":memory:" or not text or text.startswith("file:"):
         raise InvalidInput(f"the database must be a file, got {text!r}: pass a path such as 'app.db'")

@@ -40,7 +40,7 @@ E = TypeVar("E", bound=QueueEntry)
 
 class CommitQueue(Generic[E]):
     def __init__(self, before_long_wait: Callable[[], Exception | None] = lambda: None) -> None:
-        """before_long_wait: called in a thread that has waited for a while; returns an error if that is in vain."""
+        """before_long_wait: called in a thread that waits long; returns an error if the thread waits for itself."""
         self._before_long_wait = before_long_wait
         self.pending: deque[E] = deque()
         self.exclusive: deque[QueueEntry] = deque()  # threads that want to lead and bring no work
@@ -170,7 +170,7 @@ class CommitQueue(Generic[E]):
                 follower.wakeup.release()
 
     def _is_woken(self, entry: QueueEntry, timeout: float) -> bool:
-        """Wait. If it is in vain, which is checked less and less often, raise, unless a leader has begun the work."""
+        """Wait. Check less and less often whether this thread waits for itself, and raise then."""
         waited, pause = 0.0, LONG_WAIT_SECONDS
         while timeout < 0 or waited + pause < timeout:
             if entry.wakeup.acquire(timeout=pause):

@@ -114,7 +114,7 @@ def begin(connection: sqlite3.Connection, busy_retry: BusyRetry) -> None:
         return
     with plain_rows(connection):
         (timeout,) = connection.execute("PRAGMA busy_timeout").fetchone()
-    connection.execute("PRAGMA busy_timeout = 0")  # busy_retry waits, and finds out if that is in vain
+    connection.execute("PRAGMA busy_timeout = 0")  # busy_retry waits, and finds out if waiting is useless
     try:
         busy_retry.run(lambda: connection.execute("BEGIN IMMEDIATE"))
     finally:

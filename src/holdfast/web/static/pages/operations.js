@@ -21,5 +21,5 @@ export function Operations({ started }) {
     <${Badge} state=${one.state} /><span>${one.action.replace("_", " ")}: ${number(one.changed)} of ${one.matched_all ? "" : "at least "}${number(one.matched)}</span>
     <progress max="1" value=${one.progress} aria-label="Progress of operation ${one.id}"></progress>
     <span class="muted small">by ${one.actor}${one.reason ? `: ${one.reason}` : ""}, <${Time} at=${one.created_at} />${one.error ? ` – ${one.error}` : ""}</span><span class="grow"></span>
-    ${one.state === "running" && may("operator") ? html`<${Action} label="Stop" title="Stop operation ${one.id}" explain="Jobs that it has changed stay so." run=${(given) => post(`/operations/${one.id}/stop`, given)} done=${reload} />` : ""}</div>`)}</section>`;
+    ${one.state === "running" && may("operator") ? html`<${Action} label="Stop" title="Stop operation ${one.id}" explain="The jobs that it has changed are not changed back." run=${(given) => post(`/operations/${one.id}/stop`, given)} done=${reload} />` : ""}</div>`)}</section>`;
 }
