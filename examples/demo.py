@@ -34,7 +34,7 @@ COLOURS = {"ready": "cyan", "scheduled": "blue", "running": "yellow", "succeeded
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30, help="how long it goes on (default: 30)")
+    parser.add_argument("--seconds", type=float, default=30, help="how long it runs (default: 30)")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HOLDFAST_URL"] = str(Path(folder) / "demo.db")
@@ -68,7 +68,7 @@ def demonstrate(folder: Path, seconds: float) -> None:
 
 
 def run_a_worker_an_hour_ago(database: str) -> None:
-    """So that cron has something to make up for: nobody was there since."""
+    """So that cron has a missed run to make up for: no worker has run since."""
     now = SystemClock()
     with Holdfast(database, clock=FakeClock(now.now() - 3600 * SECOND, now.boot_id())) as app:
         app.cron("* * * * *", queue="cron", name="tidy")(lambda: None)
@@ -151,7 +151,7 @@ def crews(app: Any) -> Table:
     for name in ("worker", "process", "since", "state"):
         table.add_column(name)
     for worker in app.workers()[:6]:
-        state = Text("at work", style="green") if worker.ended_at is None else Text(worker.ending, style="red")
+        state = Text("running", style="green") if worker.ended_at is None else Text(worker.ending, style="red")
         table.add_row(worker.id, str(worker.pid), f"{worker.started_at:%H:%M:%S}", state)
     return table
 

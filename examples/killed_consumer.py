@@ -117,7 +117,7 @@ def show_history(app: Holdfast, job_id: int, names: dict[int, str]) -> None:
 
 
 def name_of(actor: str | None, names: dict[int, str]) -> str:
-    """An actor is the id of a process with something random, or whoever an operator said they are."""
+    """An actor is the id of a process with something random, or the name that an operator gave."""
     pid = (actor or "").partition("-")[0]
     return names.get(int(pid), str(actor)) if pid.isdecimal() else str(actor)
 

@@ -39,7 +39,7 @@ def keys(app: Holdfast) -> None:
 
 
 def leases(app: Holdfast) -> None:
-    print("Whoever receives a message has it for its visibility. After that, a late ack changes nothing.")
+    print("A received message is hidden from others for its visibility. After that, a late ack changes nothing.")
     inbox = app.queue("leases", visibility=30)
     inbox.send("work")
     slow = inbox.receive(visibility=0.1)
@@ -63,7 +63,7 @@ def long_poll(app: Holdfast) -> None:
 
 
 def dead_letters(app: Holdfast) -> None:
-    print("What nobody settles is delivered again, up to max_attempts, and then kept as a dead letter.")
+    print("A message that is not settled is delivered again, up to max_attempts, and then kept as a dead letter.")
     inbox = app.queue("fragile", max_attempts=2)
     inbox.send({"parcel": "glass"})
     while (message := inbox.receive()) is not None:

@@ -54,7 +54,7 @@ def run(tasks: Any, folder: Path, rows: int) -> None:
     second = start_worker(folder)
     progress = app.batches.get(batch.id).wait(timeout=300)
     report = app.jobs.get(app.batches.get(batch.id).done_job_id)
-    print(f"Another worker goes on. The report says: {report.wait(timeout=300)}")
+    print(f"Another worker continues. The report says: {report.wait(timeout=300)}")
     second.send_signal(signal.SIGTERM)
     second.wait()
 

@@ -54,7 +54,7 @@ def run(app: Holdfast, conn: sqlite3.Connection) -> None:
     def work() -> None:
         app.worker(until_idle=True).run()
 
-    print("Two parcels are weighed, and somebody is asked:")
+    print("Two parcels are weighed, and a person is asked:")
     parcels = [weigh.enqueue("books"), weigh.enqueue("umbrella")]
     approval = app.external("approve-order", {"order": 7})
     job = charge.using(after=[*parcels, approval]).enqueue(7)
@@ -63,7 +63,7 @@ def run(app: Holdfast, conn: sqlite3.Connection) -> None:
     print(f"   the weights are {weights}; the order is {job.refresh().status}")
     print(f"   {app.jobs.explain(job.id).reason}")
 
-    print("Eve approves, and the order goes on:")
+    print("Eve approves, and the order continues:")
     app.jobs.complete(approval.id, {"by": "eve"}, actor="eve")
     work()
     print(f"   {job.wait_chain(timeout=5)}")

@@ -45,7 +45,7 @@ def run(app: Holdfast, path: Path) -> None:
     except InvalidInput as error:
         print(f"   {error}")
 
-    print("A row that somebody wrote by hand, and wrongly, fails alone:")
+    print("A row that was written by hand, with a mistake, fails alone:")
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute("""INSERT INTO holdfast_jobs (queue, args) VALUES ('payments', '{"order": "many"}')""")
     payments.send(Payment(1003, Decimal("1.20"), "EUR", datetime(2026, 3, 2, 12, tzinfo=UTC)))

@@ -214,7 +214,7 @@ def test_a_folder_that_vanishes_is_told_and_not_a_bare_oserror(tmp_path: Path) -
 
 
 def test_a_log_that_somebody_deleted_is_told_and_not_a_bare_oserror(tmp_path: Path) -> None:
-    """Whoever removes the -wal file loses data; saying that a send failed when it did not helps nobody."""
+    """Removing the -wal file loses data; to say that a send failed when it did not would not help."""
     app = Holdfast(tmp_path / "app.db")
     (tmp_path / "app.db-wal").unlink()
     try:

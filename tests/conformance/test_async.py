@@ -208,7 +208,7 @@ def test_a_wait_ends_with_a_commit_by_another_program(
 
 
 def test_threads_and_coroutines_wait_together(no_polling: None, app: Holdfast) -> None:
-    """Whoever of them leads, leaves, and another takes over."""
+    """The waiter that leads leaves, and another takes over."""
     inbox = app.queue("inbox")
 
     async def main() -> None:

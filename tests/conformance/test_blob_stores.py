@@ -1,4 +1,4 @@
-"""Large payloads and results in a blob store of the user's own, and names of blobs that somebody wrote by hand."""
+"""Large payloads and results in a blob store of the user's own, and names of blobs that were written by hand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from support.blob_stores import HOSTILE, MemoryBlobs, collect, large, missing, n
 
 Sql = Callable[..., list[Any]]
 
-# --- names that somebody wrote by hand ---
+# --- names that were written by hand ---
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=str)

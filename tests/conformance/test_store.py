@@ -301,7 +301,7 @@ def test_a_part_of_the_store_has_the_methods_of_its_protocol_and_no_others(store
 
 
 def test_the_protocols_stay_small() -> None:
-    """Whoever adds a store writes each of these. Pruning and waiting are shared classes, and not among them."""
+    """A new store implements each of these. Pruning and waiting are shared classes, and not among them."""
     kinds = [Store, *PARTS.values()]
     methods = [
         name for kind in kinds for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"

@@ -175,7 +175,7 @@ def test_a_handler_that_hogs_the_interpreter_past_its_lease_is_not_run_twice(yar
 
 
 def test_a_database_that_is_locked_past_the_lease_runs_nothing_twice(yard: Yard) -> None:
-    """Nobody can renew a lease meanwhile. Whoever is first after that must not take the others for dead."""
+    """No worker can renew its lease meanwhile. The first one after that must not take the others for dead."""
     for _ in range(3):
         yard.start(lease=SHORT, concurrency=3)
     jobs = [yard.hold() for _ in range(6)]

@@ -151,12 +151,12 @@ def test_sending_the_same_payload_again_restores_the_file(app: Holdfast, harm: H
     assert app.jobs.get(first).args == large()
 
 
-# --- names that somebody wrote by hand ---
+# --- names that were written by hand ---
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=str)
 def test_no_path_comes_from_the_database(app: Holdfast, url: str, name: Any) -> None:
-    """Whoever can write to the database gets no further than that."""
+    """Who can write to the database cannot reach other files by the names of blobs."""
 
     @app.task
     def work(text: str) -> None: ...

@@ -347,7 +347,7 @@ class App:
         name: str | None = None,
         **options: Unpack[CronTaskOptions],
     ) -> TaskDecorator:
-        """Enqueue a task every so many seconds: `@app.every(30)`, or a timedelta. The rest is as for `@app.cron`.
+        """Enqueue a task at an interval: `@app.every(30)` (seconds), or a timedelta. The rest is as for `@app.cron`.
 
         It fires at multiples of the interval since 1970 UTC, such as every half minute, and so does not drift.
         """

@@ -357,7 +357,7 @@ Row = TypeVar("Row", bound=HasId)
 
 
 def page_by_id(read: Callable[[int, Cursor | None], Sequence[Row]], limit: int, cursor: str | None) -> Page[Row]:
-    """Return a page of rows, newest first. read: returns at most so many, from the cursor on."""
+    """Return a page of rows, newest first. read: given a limit and a cursor, returns the rows from there."""
     validate.integer(limit, "limit", 1, MAX_PAGE)
     place = None if cursor is None else _read_cursor(cursor)
     backwards = place is not None and place.newer

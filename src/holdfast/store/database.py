@@ -74,7 +74,7 @@ class Dialect(Protocol):
         ...
 
     def argument(self, name: str) -> str:
-        """Return the value of the payload at a bound `path`, as text. NULL: there is none, or it is no JSON."""
+        """Return the value of the payload at a bound `path`, as text. NULL: there is none, or it is not JSON."""
         ...
 
     def path(self, names: list[str]) -> str:

@@ -32,7 +32,7 @@ def create_file(path: Path, flags: int = os.O_RDWR, mode: int = FILE_MODE) -> in
 def open_or_create(path: Path, mode: int = FILE_MODE) -> tuple[int, bool]:
     """Open a regular file that has no other name. Create it if there is none. Return whether it is new.
 
-    A hard link could be planted as well: to a file whose locks or content are another program's.
+    A hard link could be planted, too: to a file whose locks or content are another program's.
     """
     while True:
         try:

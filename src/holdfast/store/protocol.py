@@ -213,7 +213,7 @@ class JobStore(Protocol):
     def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
         """Move jobs that are due, or unblocked, or whose lease has expired. Claims do so too. Returns how many.
 
-        limit: stop when at least so many of a kind were moved, so that the caller can do something else in between.
+        limit: stop when at least this many of a kind were moved, so that the caller can do other work in between.
         """
         ...
 
@@ -474,7 +474,7 @@ class StatisticsStore(Protocol):
     ) -> builtins.list[FailureRecord]:
         """Return failures since a minute, or all, with their counts in that period, the most frequent first.
 
-        trend: a minute and a step. Also count each failure since that minute, in steps of so many minutes.
+        trend: a minute and a step. Also count each failure since that minute, in steps of this many minutes.
         """
         ...
 

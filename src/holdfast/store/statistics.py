@@ -123,7 +123,7 @@ class StatisticsReader:
         merged: bool = False,
         timed: bool | None = None,
     ) -> list[MinuteRecord]:
-        """Return the measures since a minute, in steps of so many minutes: see the protocol."""
+        """Return the measures since a minute, in steps of `step` minutes: see the protocol."""
         values = {"since": since, "step": step, "task": task, "queue": queue, "merged": merged, "timed": timed}
         found: Counter[tuple[int, str, str, str, int]] = Counter()
         is_of_some = merged and (task, queue) != (None, None)
@@ -197,7 +197,7 @@ class StatisticsReader:
     def _trends(
         self, connection: Any, keys: Collection[FailureKey], since: int, step: int
     ) -> dict[FailureKey, dict[int, int]]:
-        """Count each of these failures since a minute, in steps of so many minutes."""
+        """Count each of these failures since a minute, in steps of `step` minutes."""
         found: dict[FailureKey, Counter[int]] = {key: Counter() for key in keys}
         values = {"since": since, "step": step, "keys": as_json(sorted(keys))}
         for minute, *rest, n in connection.execute(self._sql.failure_steps_by_key, values).fetchall():

@@ -170,7 +170,7 @@ class Workers:
         return self._db.read(lambda connection: all_workers(connection, self._sql, self._locks))
 
     def recover_lost(self, limit: int | None = None) -> int:
-        """running -> ready or failed, for jobs that dead workers held, until so many are moved. Returns how many.
+        """running -> ready or failed, for jobs that dead workers held, until `limit` are moved. Returns how many.
 
         Also seals the batches of processes that died inside their blocks.
         """

@@ -347,7 +347,7 @@ class Workflows:
 
     def resolve(self, limit: int | None = None) -> int:
         """Resolve the ends of jobs: unblock or end waiting jobs, enqueue the callbacks of batches, fail external
-        jobs after their timeout and cancel expired jobs, until so many rows were processed. Returns how many."""
+        jobs after their timeout and cancel expired jobs, until `limit` rows were processed. Returns how many."""
         return self._db.in_batches(self._resolve_some, limit)
 
     def _resolve_some(self, connection: Connection) -> int:

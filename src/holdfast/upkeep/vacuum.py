@@ -81,7 +81,7 @@ def _shrink_if_worthwhile(store: Store) -> Iterator[float]:
 
 
 def vacuum(store: Store, full: bool, hurry: bool, progress: Progress, limit: float | None = None) -> VacuumReport:
-    """progress: called with the pages done and the pages in total. limit: stop after about so many seconds."""
+    """progress: called with the pages done and the pages in total. limit: stop after about this many seconds."""
     started, before = monotonic(), store.file.pages()
     if full:
         _rewrite(store, progress)

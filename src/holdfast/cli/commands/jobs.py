@@ -73,7 +73,7 @@ INBOX_COLUMNS = (
 @page_options("jobs")
 @read_options
 def inbox(database: DatabaseOption, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List external jobs that wait for a person or another system, newest first.
+    """List the jobs that wait for a person or another system.
 
     Settle one with `holdfast complete` or `holdfast fail`. TIMEOUT is when it fails unless it was settled before.
     """

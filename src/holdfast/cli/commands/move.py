@@ -37,10 +37,10 @@ STAGES = {
 )
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DST")
-@click.option("--dry-run", is_flag=True, help="Only look whether it can be moved, and how much there is.")
+@click.option("--dry-run", is_flag=True, help="Only check whether it can be moved, and count jobs and events.")
 @click.option(
     "--wait", type=duration, default="30s", show_default=True, metavar="DURATION",
-    help="Time that running jobs have to end. Those that still run are given back, uncounted.",
+    help="Time that running jobs get to finish. Those that still run are given back, uncounted.",
 )  # fmt: skip
 @click.option("--prefix", metavar="TEXT", help=f"Prefix of the table names of both.  [default: {DEFAULT_PREFIX}]")
 @click.option("--schema", metavar="TEXT", help="Schema of the tables, on PostgreSQL.  [default: public]")
@@ -56,7 +56,10 @@ def move(
     as_json: bool,
     audit: AuditOptions,
 ) -> None:
-    """Move all jobs, their history and everything else from the database SRC to the empty database DST.
+    """Move everything from database SRC to the empty DST.
+
+    That is all jobs and messages with their ids and history, schedules, statistics and settings. DST must be an empty
+    database.
 
     Finished jobs are copied while the workers run. Then the workers of SRC are asked to stop, the rest is copied
     while SRC cannot be written, and both sides are compared. From then on, every write to SRC fails with an error
@@ -94,7 +97,7 @@ def _print(report: MoveReport) -> None:
         return
     moved = f"{report.rows.get('jobs', 0):,} jobs and {report.rows.get('events', 0):,} events"
     say(f"Moved {moved} to {report.destination}.")
-    say(f"Took {span(round(report.seconds, 1))}; nobody could write for {span(round(report.paused_seconds, 1))}.")
+    say(f"Took {span(round(report.seconds, 1))}; writes were blocked for {span(round(report.paused_seconds, 1))}.")
     say("Counts and checksums of both sides are equal. Start the programs with the new URL.")
 
 

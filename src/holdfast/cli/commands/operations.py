@@ -90,7 +90,7 @@ def _shown(value: Any) -> str:
 @id_argument
 @read_options
 def run(database: DatabaseOption, id: int, as_json: bool) -> None:
-    """Run a bulk operation here and now, unless another process is working on it.
+    """Run a bulk operation in this process, to its end.
 
     Exits with 1 if another process is working on it.
     """

@@ -89,7 +89,10 @@ def resume(database: DatabaseOption, name: str, audit: AuditOptions, as_json: bo
 def requeue(
     database: DatabaseOption, name: str, attempts: int | None, delay: float, audit: AuditOptions, as_json: bool
 ) -> None:
-    """Deliver the dead letters of the queue again: its failed messages, not its tasks."""
+    """Deliver the dead letters of the queue again.
+
+    Dead letters are failed messages. To run failed tasks again, use holdfast retry.
+    """
     with database.open() as app:
         count = app.queue(name).requeue(attempts=attempts, delay=delay, **audit)
     print_result({"queue": name, "requeued": count}, f"{plural(count, 'message')} requeued.", count, as_json)

@@ -142,7 +142,7 @@ STATE_STYLES = {"alive": "green", "suspended": "yellow", "lost": "red", "stopped
 @read_options
 @click.pass_context
 def workers(ctx: click.Context, database: DatabaseOption, with_ended: bool, as_json: bool) -> None:
-    """List the workers with their state and running jobs, or ask one to stop.
+    """List the workers with their running jobs, or stop one.
 
     A worker is alive as long as its process holds its lock, even if the last heartbeat is old. It is suspended while
     a signal has stopped its process (Ctrl-Z), lost if its process died, and stopped if it shut down. RUNNING 4/4 +196

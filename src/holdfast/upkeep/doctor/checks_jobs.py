@@ -11,7 +11,7 @@ from ...text import plural, short, span, word
 from .check import Case, Check, Evidence, Found, always, counted, first_of, found, from_sample, ids
 
 LONG_PAUSE = 86_400 * SECOND
-SILENT_LEASES = 3  # a worker is silent after so many times its lease
+SILENT_LEASES = 3  # a worker is silent after this many times its lease
 MOST_NAMED = 5
 
 

@@ -159,7 +159,7 @@ def file_system_type(folder: Path) -> int:
 
 
 def require_space_for_vacuum(path: Path, size: int) -> None:
-    """Raise unless there is free space to rewrite so many bytes: to a temporary file first, then to the WAL."""
+    """Raise unless there is free space to rewrite this many bytes: to a temporary file first, then to the WAL."""
     temporary = _temporary_folder()
     needed = dict.fromkeys((path.parent, temporary), size)
     if os.stat(temporary).st_dev == os.stat(path.parent).st_dev:  # noqa: PTH116
@@ -186,7 +186,7 @@ def _temporary_folder() -> Path:
 class OpenFiles:
     """The database file and its log, as they were when they were opened: another file may get the name of either.
 
-    SQLite would go on writing to what has no name any more.
+    SQLite would continue to write to files that have no name any more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -223,7 +223,7 @@ class FreeSpace:
         self._checked_until, self._allowance = 0.0, 0
 
     def require(self, size: int, written_per_byte: int = WRITTEN_PER_BYTE) -> None:
-        """Raise unless there is free space for so many bytes of payload above the reserve."""
+        """Raise unless there is free space for this many bytes of payload above the reserve."""
         self._allowance -= written_per_byte * size + WRITTEN_PER_JOB
         if self._allowance < 0 or time.monotonic() >= self._checked_until:
             self._check(written_per_byte * size)

@@ -46,7 +46,7 @@ class CommitQueue(Generic[E]):
         self.exclusive: deque[QueueEntry] = deque()  # threads that want to lead and bring no work
         self._lock = threading.Lock()
         self._has_leader = False
-        self._expected = 0  # the leader waits until so many entries are pending
+        self._expected = 0  # the leader waits until this many entries are pending
         self._arrival = threading.Lock()  # released when they are
         self._direct_leader: int | None = None  # the thread that leads without having entered the queue
 

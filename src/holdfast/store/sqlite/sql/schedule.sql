@@ -4,7 +4,7 @@
 SELECT {columns} FROM {p}schedules WHERE name = ?
 
 -- name: list_schedules
--- A damaged name that is no text comes after every text, so that no page would be the last one: it is left out.
+-- A damaged name that is not text comes after every text, so that no page would be the last one: it is left out.
 SELECT {columns} FROM {p}schedules WHERE name > ? AND typeof(name) = 'text' ORDER BY name LIMIT ?
 
 -- name: due_schedules

@@ -11,7 +11,7 @@ export default function StoragePage() {
   if (!size || !kept) return html`<${Head} title="Storage" /><${Failed} error=${storage.error || retention.error} /><p class="loading">Loading…</p>`;
   const used = size.database_bytes - size.free_bytes_in_file;
   const again = () => { storage.reload(); retention.reload(); };
-  return html`<${Head} title="Storage">${may("admin") ? html`<${Action} label="Vacuum" title="Return free space to the disk" explain="In small steps, for at most some seconds, while workers go on. Repeat it if there is more." run=${(given) => post("/vacuum", given)} done=${again} said=${said} />` : ""}<//><${Failed} error=${storage.error || retention.error} />
+  return html`<${Head} title="Storage">${may("admin") ? html`<${Action} label="Vacuum" title="Return free space to the disk" explain="In small steps, for at most some seconds, while workers continue. Repeat it if there is more." run=${(given) => post("/vacuum", given)} done=${again} said=${said} />` : ""}<//><${Failed} error=${storage.error || retention.error} />
     <div class="stats"><${Stat} value=${bytes(size.database_bytes)} label="database" /><${Stat} value=${bytes(size.free_bytes_in_file)} label="free inside it" /><${Stat} value=${bytes(size.wal_bytes)} label="write-ahead log" /><${Stat} value=${bytes(size.disk_free_bytes)} label="free on the disk" /></div>
     <div class="grid">
     <${Panel} title="Space in the file"><${Bar} label="${bytes(used)} used, ${bytes(size.free_bytes_in_file)} free" parts=${[["use", used], ["rest", size.free_bytes_in_file]]} /><dl class="facts"><dt>Used</dt><dd>${bytes(used)}</dd><dt>Free, reused by new jobs</dt><dd>${bytes(size.free_bytes_in_file)}</dd></dl>
