@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo browser test test-postgres plans lint format types tests faults soak storm bench bench-postgres docs modules picture pictures hooks clean
+.PHONY: help demo browser test test-postgres plans lint format types tests faults soak storm storm-postgres bench bench-postgres docs modules picture pictures hooks clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | \
@@ -58,6 +58,11 @@ storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
 		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/processes tests/test_state_machine.py \
 		tests/sqlite/test_listing_paths.py tests/sqlite/test_disk_errors.py tests/conformance/workflows/test_dry_run.py
+
+# The test suite runs a short form of about three seconds each. MINUTES is how long each of the four storms lasts.
+storm-postgres: .venv/installed  ## Run the long crash tests of a PostgreSQL server: make storm-postgres MINUTES=2
+	STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -q -s tests/postgres/test_storms.py \
+		tests/postgres/test_restarts.py tests/postgres/test_network.py
 
 # The test suite runs a short form. PARTS: some of tests/faults/; SEED: replays a run. See docs/internals/faults.md.
 faults: .venv/installed  ## Run the fault laboratory: make faults PARTS="power_cut corruption" SEED=1

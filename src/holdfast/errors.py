@@ -408,6 +408,23 @@ class DatabaseMoved(StoreError):
     """
 
 
+class ConnectionLost(StoreError):
+    """The connection to the PostgreSQL server was lost, and could not be opened again within `busy_timeout`. Nothing
+    of the call, or of the transaction, was stored.
+
+    To do: Do it again when the server is back. See docs/guides/postgresql.md#when-the-server-is-away.
+    """
+
+
+class OutcomeUnknown(StoreError):
+    """The connection to the PostgreSQL server was lost during a commit, and the server could not be asked whether the
+    commit took place.
+
+    To do: Do it again with the same `key`, which yields exactly one job. See
+    docs/guides/postgresql.md#when-the-server-is-away.
+    """
+
+
 class CannotVacuum(StoreError):
     """`app.vacuum()`: the file was not created to shrink in steps. With `full=True`: workers are running, or there is
     too little free space for a copy.

@@ -135,6 +135,7 @@ IN_WORDS = {
     "busy_timeout": f"{BUSY_SECONDS:g}; {WORKER_BUSY_SECONDS:g} in a process that runs jobs",
     "min_free_bytes": "16 MiB",
     "guard_connections": "`True`",
+    "notify": "`True`",
     "schema": '`"public"`',
     "retention": "what is in the database, or `Retention()`",
     "blobs": "files in `app.db-blobs`",

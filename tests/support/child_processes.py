@@ -57,7 +57,7 @@ def compile_shim(source: str, folder: Path) -> str:
 
 
 class Crew:
-    def __init__(self, folder: Path, database: Path) -> None:
+    def __init__(self, folder: Path, database: Path | str) -> None:
         self._folder, self._database = folder, database
         self.members: list[Member] = []  # the dead ones too: their logs count
         self._last_words: list[str] = []

@@ -82,6 +82,26 @@ class PostgresServer:
         with (data / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
+    def copy_to(self, folder: Path) -> "PostgresServer":
+        """Return a standby of this server, which is not started yet. It keeps no other standby waiting."""
+        other = PostgresServer(folder, self._settings)
+        data = folder / "data"
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(UNPRIVILEGED)
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        source = ["-h", str(self.folder), "-U", "holdfast"]
+        copied = subprocess.run(
+            [other._bin / "pg_basebackup", *source, "-D", data, "-R", "-c", "fast", "--no-sync"],
+            capture_output=True,
+            **other._as_user(),
+        )
+        if copied.returncode:
+            raise RuntimeError(f"pg_basebackup failed: {copied.stderr.decode()[-2000:]}")
+        own = {"unix_socket_directories": str(folder), "synchronous_standby_names": ""}
+        with (data / "postgresql.auto.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in own.items())
+        return other
+
     def stop(self, how: int = signal.SIGQUIT) -> None:
         """SIGQUIT: at once, as a crash does. SIGINT: disconnect all and shut down. SIGTERM: wait for all to leave."""
         if self._process is not None:
@@ -104,11 +124,15 @@ def _end_with_parent() -> None:
 
 def start_server(settings: dict[str, str] | None = None) -> PostgresServer:
     """Start a server in a new folder. `stop_server` ends it."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))  # short: a socket's path has at most 107 bytes
-    folder.chmod(0o755)
-    server = PostgresServer(folder, settings)
+    server = PostgresServer(new_folder(), settings)
     server.start()
     return server
+
+
+def new_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))  # short: a socket's path has at most 107 bytes
+    folder.chmod(0o755)
+    return folder
 
 
 def stop_server(server: PostgresServer) -> None:

@@ -152,6 +152,8 @@ class App:
         cut, but not in a crash of the program.
     prefix: of the names of all tables.
     schema: of the tables, on PostgreSQL. Default: public.
+    notify: wake sleeping workers when a transaction with `conn=` commits. False: they look once a second. Default:
+        True. Only PostgreSQL.
     migrate: upgrade older tables; False raises SchemaOutdated instead.
     busy_timeout: seconds to wait for another write transaction before StoreBusy is raised. Default: 5, as a user may
         wait for the answer, and 60 in a process that runs jobs.
@@ -176,6 +178,7 @@ class App:
         durability: Literal["full", "normal"] = "full",
         prefix: str = "holdfast_",
         schema: str | None = None,
+        notify: bool | None = None,
         migrate: bool = True,
         busy_timeout: float | None = None,
         min_free_bytes: int | None = None,
@@ -213,6 +216,7 @@ class App:
             "migrate": validate.flag(migrate, "migrate"),
             **_busy_timeouts(busy_timeout),
             "schema": None if schema is None else validate.schema(schema),
+            "notify": None if notify is None else validate.flag(notify, "notify"),
             "min_free_bytes": None
             if min_free_bytes is None
             else validate.integer(min_free_bytes, "min_free_bytes", 0, 2**63 - 1),

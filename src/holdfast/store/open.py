@@ -74,6 +74,7 @@ def open_store(
     min_free_bytes: int | None,
     guard_connections: bool | None,
     schema: str | None,
+    notify: bool | None,
     clock: Any,
     **settings: Any,
 ) -> Store:
@@ -86,8 +87,11 @@ def open_store(
                 raise InvalidInput(f"{name} is for SQLite only: leave it out with PostgreSQL")
         from .postgres.store import open_store as open_postgres
 
-        return open_postgres(given, schema=schema or DEFAULT_SCHEMA, clock=clock, **settings)
+        notifies = notify is not False
+        return open_postgres(given, schema=schema or DEFAULT_SCHEMA, notify=notifies, clock=clock, **settings)
     _refuse_schema(schema)
+    if notify is not None:
+        raise InvalidInput("notify is for PostgreSQL only: leave it out with SQLite")
     from .sqlite.store import open_store as open_sqlite
 
     return open_sqlite(

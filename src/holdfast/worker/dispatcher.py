@@ -265,6 +265,7 @@ class Dispatcher:
         self._oldest_unsettled_ns = 0  # when the first of `unsettled` finished
         self.fatal_error: StoreError | None = None  # the worker cannot continue
         self.lasting_error: StoreError | None = None  # the store has failed for seconds
+        self.recoveries = 0  # how often the store worked again after an error
         self._lock = threading.Lock()
         self._backoff_seconds = 0.0
         self._retry_at = 0.0  # monotonic seconds: end of the backoff after a store error
@@ -426,6 +427,7 @@ class Dispatcher:
             log.warning("the database is writable again")
             self._backoff_seconds = self._retry_at = 0.0
             self.lasting_error = None
+            self.recoveries += 1
 
     def _settle_each(self, batch: list[tuple[Attempt, Settlement]]) -> None:
         for attempt, settlement in batch:

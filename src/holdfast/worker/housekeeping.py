@@ -44,6 +44,7 @@ CANCEL_CHECK_NS = 200 * MILLISECOND
 MAX_UNSTARTED_NS = 200 * MILLISECOND  # then a claimed job is given back
 DEAD_WORKERS_NS = 50 * MILLISECOND
 HEARTBEAT_NS = 10_000 * MILLISECOND
+UNKNOWN_CLAIMS_NS = 500 * MILLISECOND  # until a claim that is unknown to the worker is looked at again
 STOP_REQUEST_NS = 1000 * MILLISECOND
 UNSETTLED_NS = 100 * MILLISECOND
 FOLD_NS = 1000 * MILLISECOND
@@ -78,6 +79,7 @@ class Housekeeping:
         self._started_count = -1  # in the last round
         self._serves_pool = any(handler.kind == "process" for handler in parts.handlers.values())
         self._unknown_claims: dict[Lease, int] = {}  # at the last heartbeat, and the rounds begun when first seen
+        self._recoveries = 0  # of the dispatcher, at the last heartbeat
         self._settled_at_fold = self._failed_at_report = 0
 
     def run_round(self, draining: bool = False) -> float:
@@ -154,7 +156,7 @@ class Housekeeping:
             self._process_pool.enforce_max_memory()
         self._wake_stalled()
         delay = min(delay, self._do("recovering the jobs of dead workers", lambda: self._recover_dead_workers(now)))
-        if self._is_due("heartbeat", HEARTBEAT_NS, now):
+        if self._is_heartbeat_due(now):
             self._do("recording a heartbeat", self._heartbeat)
         if not draining and self._is_due("stop request", STOP_REQUEST_NS, now):
             self._do("looking for a request to stop", self._stop_if_asked)
@@ -331,6 +333,13 @@ class Housekeeping:
             del self._last["dead workers"]
             return 0.0
         return math.inf
+
+    def _is_heartbeat_due(self, now: int) -> bool:
+        """Return whether to ask which jobs this worker holds: sooner if the answer to a claim may have been lost."""
+        if self._dispatcher.recoveries != self._recoveries:
+            self._recoveries = self._dispatcher.recoveries
+            self._last.pop("heartbeat", None)
+        return self._is_due("heartbeat", UNKNOWN_CLAIMS_NS if self._unknown_claims else HEARTBEAT_NS, now)
 
     def _heartbeat(self) -> None:
         self._dispatcher.retry_unsettleable()

@@ -1,16 +1,22 @@
 """Liveness of workers by advisory lock: the connection that listens holds a lock for each worker of the process.
 
 When the process dies, the server closes the connection and frees the lock. A lock that is gone does not prove that:
-a cut connection is opened again and locks again, and a restart of the server frees all locks at once. So a process
-counts as dead when its lock was gone for a while, and for longer after a restart.
+- A connection that was cut is opened again and locks again: the process has a short grace for that.
+- A restart, a crash or a failover of the server frees all locks at once. That alone makes nobody dead: whoever has
+  not locked again in this incarnation of the server has a longer grace, and so have all others after the connection
+  of this process was cut, too.
+- A worker whose heartbeat is newer than the loss of its lock lives, and only has no connection to lock with.
+
+Behind a pooler, a session does not belong to a process, so nothing is locked. Then the heartbeat alone decides.
 """
 
 from __future__ import annotations
 
 import os
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ...clock import SECOND
 from ..processes import Slot, state_of_process
 
 if TYPE_CHECKING:
@@ -18,8 +24,21 @@ if TYPE_CHECKING:
     from .database import PostgresDatabase
 
 FIRST_NUMBER = 1000  # smaller ones are other locks of Holdfast
-GRACE_SECONDS = 0.3  # for a connection that was cut
-RESTART_SECONDS = 15.0  # after a start of the server
+FIRST_WITHOUT_LOCK = 2**30  # numbers from here on are of processes behind a pooler
+END_OF_NUMBERS = 2**31
+GRACE_SECONDS = 0.5  # for a connection that was cut
+RESTART_SECONDS = 15.0  # after a start, a crash or a failover of the server
+HEARTBEAT_BOUND = 60 * SECOND  # a worker without a lock is dead when its heartbeat is older
+BLOCK_BOUND = 3600 * SECOND  # what has neither lock nor heartbeat, such as the block of a batch
+MAX_REMEMBERED = 10_000
+
+
+class _Holder(NamedTuple):
+    """What the database tells about a slot."""
+
+    is_locked: bool
+    heartbeat_at: int | None
+    incarnation: int
 
 
 class AdvisoryLocks:
@@ -27,49 +46,64 @@ class AdvisoryLocks:
 
     def __init__(self, db: PostgresDatabase) -> None:
         self._db = db
-        self._gone_since: dict[int, float] = {}
+        self._gone_since: dict[int, tuple[float, int]] = {}  # by number: monotonic seconds, and by the clock
 
     def acquire(self) -> Slot:
-        number = FIRST_NUMBER + int.from_bytes(os.urandom(4)) % (2**31 - FIRST_NUMBER)
-        self._db.listener.lock(number)
-        return Slot(number, self._server()[0])
+        while True:
+            number = int.from_bytes(os.urandom(4))
+            if not self._db.has_sessions:
+                number = FIRST_WITHOUT_LOCK + number % (END_OF_NUMBERS - FIRST_WITHOUT_LOCK)
+                return Slot(number, self._db.clock.now())
+            number = FIRST_NUMBER + number % (FIRST_WITHOUT_LOCK - FIRST_NUMBER)
+            if self._db.lock(number):
+                return Slot(number, self._look(number).incarnation)
 
     def release(self, slot: Slot) -> None:
         self._db.listener.unlock(slot.number)
 
     def is_free(self, slot: Slot) -> bool:
-        if not FIRST_NUMBER <= slot.number < 2**31:  # not a number of ours
+        number = slot.number
+        if not FIRST_NUMBER <= number < END_OF_NUMBERS:  # not a number of ours
             return True
-        if self._is_locked(slot):
-            self._gone_since.pop(slot.number, None)
+        if self._db.listener.holds(number):
             return False
-        since = self._gone_since.setdefault(slot.number, monotonic())
-        place, uptime = self._server()
-        if place != slot.place and uptime < RESTART_SECONDS:
+        holder, now = self._look(number), self._db.clock.now()
+        if number >= FIRST_WITHOUT_LOCK:
+            if holder.heartbeat_at is not None:
+                return now - holder.heartbeat_at > HEARTBEAT_BOUND
+            return now - slot.place > BLOCK_BOUND
+        if holder.is_locked:
+            self._gone_since.pop(number, None)
             return False
-        return monotonic() - since >= GRACE_SECONDS
+        return self._is_gone_for_good(slot, holder, now)
+
+    def _is_gone_for_good(self, slot: Slot, holder: _Holder, now: int) -> bool:
+        if len(self._gone_since) > MAX_REMEMBERED:
+            self._gone_since.clear()
+        since, since_clock = self._gone_since.setdefault(slot.number, (monotonic(), now))
+        if holder.heartbeat_at is not None and holder.heartbeat_at > since_clock:
+            return now - holder.heartbeat_at > HEARTBEAT_BOUND
+        all_at_once = holder.incarnation != slot.place or self._db.listener.was_cut(RESTART_SECONDS)
+        return monotonic() - since >= (RESTART_SECONDS if all_at_once else GRACE_SECONDS)
 
     def is_held(self, slot: Slot) -> bool:
-        return FIRST_NUMBER <= slot.number < 2**31 and (self._is_locked(slot) or not self.is_free(slot))
+        return FIRST_NUMBER <= slot.number < END_OF_NUMBERS and not self.is_free(slot)
 
     def renewed(self, slot: Slot) -> Slot:
-        return Slot(slot.number, self._server()[0])  # the listener has locked it again by itself
+        """The listener has locked it again by itself. What changes is the server, and whether there is a pooler."""
+        if not self._db.has_sessions:
+            return slot if slot.number >= FIRST_WITHOUT_LOCK else self.acquire()
+        if slot.number >= FIRST_WITHOUT_LOCK:
+            return self.acquire()
+        return Slot(slot.number, self._look(slot.number).incarnation)
 
     def state(self, slot: Slot, pid: int, host: str) -> WorkerState:
-        if self.is_free(slot):
-            return "lost"
-        return state_of_process(pid, host) if self._is_locked(slot) else "unknown"
+        return "lost" if self.is_free(slot) else state_of_process(pid, host)
 
     def watch(self) -> None:
         self._db.listener.watches_deaths = True
 
-    def _is_locked(self, slot: Slot) -> bool:
-        if self._db.listener.holds(slot.number):
-            return True
-        given = {"class": self._db.lock_class, "number": slot.number}
-        return bool(self._db.rows(self._db.sql.is_locked, given)[0][0])
-
-    def _server(self) -> tuple[int, float]:
-        """Return when the server was started, and for how many seconds it has run."""
-        started, uptime = self._db.rows(self._db.sql.server_start)[0]
-        return int(started), float(uptime)
+    def _look(self, number: int) -> _Holder:
+        given = {"class": self._db.lock_class, "number": number}
+        locked, heartbeat_at, incarnation = self._db.rows(self._db.sql.lock_holder, given)[0]
+        return _Holder(bool(locked), heartbeat_at, int(incarnation))

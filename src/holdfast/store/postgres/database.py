@@ -12,16 +12,24 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from msgspec import Struct
 
 from ...blobs import BlobStore
 from ...clock import Clock
-from ...errors import ForeignConnection, StoreClosed, StoreError, TransactionError
+from ...errors import (
+    CannotOpen,
+    ConnectionLost,
+    ForeignConnection,
+    OutcomeUnknown,
+    StoreClosed,
+    TransactionError,
+    UsedAfterFork,
+)
 from ..processes import leak, register_forkable
-from ..statements import Statements, as_json
+from ..statements import Statements
 from ..transactions import (
     CallerConnection,
     Owner,
@@ -30,13 +38,18 @@ from ..transactions import (
     would_wait_for_itself,
 )
 from .advisory_locks import AdvisoryLocks
-from .connection import AwaitingHandle, Driver, Handle, connect, in_transaction, rollback, target
-from .errors import is_lost, is_retryable, translate
+from .commit_outcome import Commit, CommitOutcomes, incarnation_of
+from .connection import AwaitingHandle, Driver, Handle, in_transaction, rollback
+from .dialect import PostgresDialect
+from .errors import connection_lost, first_line, is_lost, is_read_only, is_retryable, translate
 from .graph_locks import RowLocks
 from .listener import Listener
+from .listener_statements import ListenerStatements
 from .migrate import Names, PostgresMigrations
-from .pool import MAX_CONNECTIONS, Pool
+from .pool import Pool
+from .retries import Again, run_again
 from .server_clock import ServerClock
+from .sessions import SessionOpener
 from .transaction import (
     CompletingPostgresTransaction,
     LentDriver,
@@ -49,7 +62,6 @@ from .transaction import (
 T = TypeVar("T")
 K = TypeVar("K", bound=PostgresTransaction)
 Work = Callable[[Any], T]
-MAX_TRIES = 10
 RUNS_PER_FOLD = 2_000  # transactions, in a process without a worker
 
 
@@ -63,53 +75,11 @@ class PostgresOptions(Struct):
     worker_busy_timeout: float
     blobs: BlobStore | None
     blob_bytes: int | None
+    notify: bool = True
     checks_schema: bool = True  # False: for the doctor, whatever the tables are
 
-
-class PostgresDialect:
-    """Implements Dialect."""
-
-    def __init__(self, tables: str) -> None:
-        self._tables = tables
-
-    def listed(self, name: str, kind: Literal["text", "integer"]) -> str:
-        return f"SELECT value FROM {self._tables}each_{'id' if kind == 'integer' else 'text'}(:{name})"  # noqa: S608
-
-    def element(self, row: str, index: int) -> str:
-        return f"({row} ->> {index})"
-
-    def same_task(self, value: str) -> str:
-        return f"coalesce(task, '') = coalesce({value}, '')"  # as the indexes have it
-
-    def like(self, value: str, name: str) -> str:
-        return f"coalesce({value} LIKE :{name}, false)"
-
-    def pattern(self, text: str) -> str:
-        for special in ("\\", "%", "_"):
-            text = text.replace(special, f"\\{special}")
-        return text.replace("*", "%")
-
-    def argument(self, name: str) -> str:
-        return f"{self._tables}argument(args, :{name})"
-
-    def path(self, names: list[str]) -> str:
-        return as_json(names)
-
-    def using(self, table: str, index: str) -> str:
-        del index
-        return table
-
-    def encoded(self, column: str) -> str:
-        return f"convert_to({column}, 'UTF8')"
-
-    def with_rows(self, statement: str, rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
-        return statement, [as_json(rows)]
-
-    def inserted_id(self, cursor: Any) -> int:
-        return int(cursor.fetchone()[0])
-
-    def is_constraint_error(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.IntegrityError)
+    def __repr__(self) -> str:
+        return f"PostgresOptions({self.schema}.{self.prefix})"  # not the URL, which may have a password
 
 
 class _CallingThread(threading.local):
@@ -117,6 +87,7 @@ class _CallingThread(threading.local):
 
     handle: Handle | AwaitingHandle | None = None  # inside run() or reading()
     writes: bool = False  # inside run()
+    reads: bool = False  # inside reading()
     timeout: float | None = None  # None: busy_timeout
 
 
@@ -128,9 +99,11 @@ class PostgresDatabase:
         self.lock_class = zlib.crc32(self.tables.encode()) - 2**31
         self.dialect = PostgresDialect(self.tables)
         self.sql = Statements(Path(__file__).parent / "sql", self.tables)
-        self.where = target(options.url)
-        self._server_clock = ServerClock()
-        self.clock: Clock = clock or self._server_clock
+        server_clock = ServerClock()
+        self.clock: Clock = clock or server_clock
+        self.sessions = SessionOpener(options.url, self.sql, server_clock)
+        self.where = self.sessions.where
+        self._outcomes = CommitOutcomes(self.sql, self.with_driver, self.where.shown)
         self.actor = f"{os.getpid()}-{token}"
         self.has_workers = False
         self.fold: Callable[[], None] = lambda: None
@@ -150,25 +123,23 @@ class PostgresDatabase:
         register_forkable(self)
 
     def _open(self) -> None:
-        self.pool = Pool(self._connect)
-        self.listener = Listener(
-            self._connect_listener, self.names.channel, self.lock_class, self._count_dead_workers
-        )
+        self.pool = Pool(lambda: self.sessions.connect(self._timeout))
+        self.listener = Listener(ListenerStatements(self), self.names.channel)
 
-    def _connect(self) -> Driver:
-        milliseconds = str(max(1, round(self._timeout * 1000)))
-        settings = {"holdfast.notify": "off", "lock_timeout": milliseconds, "jit": "off"}
-        driver = connect(self.where, settings, LentDriver)
-        before = time.monotonic_ns()
-        (now,) = Handle(driver).execute(self.sql.server_clock).fetchone()
-        self._server_clock.set(now, before, time.monotonic_ns())
-        return driver
+    @property
+    def has_sessions(self) -> bool:
+        return self.sessions.has_sessions
 
-    def _connect_listener(self) -> Driver:
-        return connect(self.where, {"holdfast.notify": "off", "synchronous_commit": "off"})
+    def lock(self, number: int) -> bool:
+        """Hold an advisory lock while this process lives. Returns False if another process has it."""
 
-    def _count_dead_workers(self, driver: Driver) -> int:
-        return int(Handle(driver).execute(self.sql.count_dead_workers, (self.lock_class,)).fetchone()[0])
+        def lock() -> bool:
+            try:
+                return self.listener.lock(number)
+            except psycopg.Error as error:
+                raise translate(error, self.where.shown) from error
+
+        return self._retried(lock)
 
     def _migrate(self, driver: Driver) -> None:
         migrations = PostgresMigrations(driver, self.names, self.lock_class)
@@ -193,24 +164,49 @@ class PostgresDatabase:
         own = self._this_thread.timeout
         return self._timeout if own is None else own
 
+    def _outage_seconds(self) -> float:
+        """How long to wait for a server that is away. A worker, which waits longer for locks, tries again itself."""
+        own = self._this_thread.timeout
+        return self.options.busy_timeout if own is None else min(own, self.options.busy_timeout)
+
+    @contextmanager
+    def _lent(self) -> Iterator[Driver]:
+        """Lend a connection. Raises Again if the server is away."""
+        with ExitStack() as stack:
+            try:
+                driver = stack.enter_context(self.pool.lend(self._wait_seconds()))
+            except CannotOpen as error:
+                if not self.sessions.is_outage(error):
+                    raise
+                raise Again(ConnectionLost(f"{error}. Nothing was stored; do it again"), is_outage=True) from error
+            yield driver
+
+    def _failure(self, error: psycopg.Error, driver: Driver) -> Exception:
+        """Return what to raise for an error before the commit was sent: Again if the transaction can run again."""
+        translated = translate(error, self.where.shown)
+        translated.__cause__ = error
+        if is_lost(error, driver):
+            lost = connection_lost(error, self.where.shown)
+            lost.__cause__ = error
+            return Again(lost, is_outage=True)
+        if is_read_only(error) and self.where.hosts > 1:  # what was the primary is none any more
+            driver.close()
+            return Again(translated, is_outage=True)
+        return Again(translated, is_outage=False) if is_retryable(error) else translated
+
     # --- writing ---
 
     def run(self, work: Work[T], *, durable: bool = False, atomic: bool = False, wakes: bool = False) -> T:
         # Every commit is flushed, except an enqueue with durability="normal". A lost claim would be worse than a lost
         # enqueue: workers outlive a crash of the server, and the same attempt would be given out twice.
         relaxed = durable and self.options.durable_level == "NORMAL"
+        # What must not be lost is a transaction of several messages: only then its outcome can be asked.
         self._forbid_nested_write()
-        for attempt in range(MAX_TRIES):
-            try:
-                result = self._run_once(work, atomic, is_last=attempt == MAX_TRIES - 1, relaxed=relaxed)
-            except _Again:
-                time.sleep(0.002 * 2**attempt * (0.5 + os.urandom(1)[0] / 256))
-                continue
-            if wakes:
-                self.listener.committed(urgent=durable)
-            self._fold_now_and_then()
-            return result
-        raise AssertionError("the last try returns or raises")
+        result = run_again(lambda: self._run_once(work, atomic and not durable, relaxed), self._outage_seconds())
+        if wakes:
+            self.listener.committed(urgent=durable)
+        self._fold_now_and_then()
+        return result
 
     def _fold_now_and_then(self) -> None:
         """In a program without a worker, which would fold as housekeeping."""
@@ -220,38 +216,49 @@ class PostgresDatabase:
             if not self.has_workers:
                 self.fold()
 
-    def _run_once(self, work: Work[T], atomic: bool, is_last: bool, relaxed: bool = False) -> T:
+    def _run_once(self, work: Work[T], atomic: bool, relaxed: bool = False) -> T:
         """relaxed: do not wait until the commit is on disk."""
-        atomic = atomic and not relaxed
         if self._closed:
             raise StoreClosed("this Holdfast was closed: make a new one")
         thread = self._this_thread
-        with self.pool.lend(self._wait_seconds()) as driver:
-            handle, commits = Handle(driver), False
+        with self._lent() as driver:
+            handle, commit = Handle(driver), None
             thread.handle, thread.writes = handle, True
+            is_single = atomic and thread.timeout is None and not self.sessions.is_pooled
             try:
-                if thread.timeout is not None:
-                    handle.execute(
-                        "SELECT set_config('lock_timeout', ?, false)", (f"{max(1, round(thread.timeout * 1000))}",)
-                    )
-                if not atomic:
-                    driver.execute("BEGIN; SET LOCAL synchronous_commit = off" if relaxed else "BEGIN")
+                transaction = "" if is_single else self._begin_writing(driver, relaxed)
                 result = work(handle)
-                if not atomic:
-                    commits = True
+                if not is_single:
+                    commit = Commit(transaction, incarnation_of(driver), self.clock.now())
                     driver.execute("COMMIT")
                 return result
             except psycopg.Error as error:
-                lost = is_lost(error, driver)
-                if not is_last and (is_retryable(error) or (lost and not commits and not atomic)):
-                    raise _Again from error
-                raise translate(error, self.where.shown) from error
+                if not is_lost(error, driver) or (commit is None and not is_single):
+                    raise self._failure(error, driver) from error
+                lost = error
             finally:
                 thread.handle, thread.writes = None, False
-                if thread.timeout is not None and not driver.closed:
-                    rollback(driver)
-                    if not driver.closed:
-                        driver.execute(f"SET lock_timeout = {max(1, round(self._timeout * 1000))}")
+        self._require_commit(commit, lost)
+        return result
+
+    def _begin_writing(self, driver: Driver, relaxed: bool = False) -> str:
+        seconds = self._this_thread.timeout
+        if seconds is None and self.sessions.is_pooled:
+            seconds = self._timeout
+        return self.sessions.begin(driver, relaxed=relaxed, lock_seconds=seconds)
+
+    def _require_commit(self, commit: Commit | None, lost: psycopg.Error) -> None:
+        """Return if the commit took place whose reply was lost. Otherwise raises Again, or OutcomeUnknown.
+
+        commit: None for a statement that is its own transaction.
+        """
+        if commit is None:
+            raise OutcomeUnknown(
+                f"the connection to {self.where.shown} was lost during a change ({first_line(lost)}), which may have "
+                "been stored or not: look, or do it again"
+            ) from lost
+        if not self._outcomes.took_place(commit, self._outage_seconds()):
+            raise Again(connection_lost(lost, self.where.shown), is_outage=True) from lost
 
     def run_in_this_thread(self, work: Work[T]) -> T:
         result = self._once(work)
@@ -262,9 +269,9 @@ class PostgresDatabase:
         """Run the work once: it cannot be repeated, because it consumes an iterable of the caller."""
         self._forbid_nested_write()
         try:
-            return self._run_once(work, False, is_last=True)
-        except _Again as error:
-            raise StoreError("try again") from error
+            return self._run_once(work, atomic=False)
+        except Again as again:
+            raise again.error from again
 
     def run_in(self, conn: Any, work: Work[T], size: int = 0, atomic: bool = False) -> T:
         del size
@@ -283,16 +290,21 @@ class PostgresDatabase:
         given = require_handle(caller)
         driver = given.driver
         require_transaction(driver, caller.how_to_begin.replace("BEGIN IMMEDIATE", "BEGIN"))
-        self._require_same_database(given)
+        try:
+            self._require_same_database(given)
+        except psycopg.Error as error:
+            raise translate(error, self.where.shown) from error
         is_lent, thread = getattr(driver, "is_lent", False), self._this_thread
         if is_lent:
             driver.is_lent = False  # type: ignore[union-attr]
         before = thread.handle
         thread.handle = given
         try:
+            if not self.options.notify and not isinstance(driver, LentDriver):
+                given.execute("SELECT set_config('holdfast.notify', 'off', true)")
             return work(given) if atomic else in_savepoint(given, work)
         except psycopg.Error as error:
-            if is_retryable(error):
+            if is_retryable(error) and not is_lost(error, driver):
                 raise TransactionError(
                     "the transaction of conn= cannot go on because of another one: roll it back, and do it again"
                 ) from error
@@ -345,9 +357,14 @@ class PostgresDatabase:
 
     def read(self, work: Work[T]) -> T:
         handle = self._this_thread.handle
-        if handle is not None:
+        if handle is None:
+            return self._retried(lambda: self.with_driver(lambda driver: work(Handle(driver))))
+        try:
             return work(handle)
-        return self._retried(lambda: self.with_driver(lambda driver: work(Handle(driver))))
+        except psycopg.Error as error:
+            if not self._this_thread.reads:
+                raise
+            raise translate(error, self.where.shown) from error
 
     def read_snapshot(self, work: Work[T]) -> T:
         if self._this_thread.handle is not None:
@@ -362,15 +379,19 @@ class PostgresDatabase:
         return self._retried(lambda: self.with_driver(use))
 
     def _retried(self, read: Callable[[], T]) -> T:
-        """Read again if the connection was lost: each of the pool may be."""
-        for _ in range(MAX_CONNECTIONS):
+        """Read again if the connection was lost, or the server is away."""
+
+        def once() -> T:
             try:
                 return read()
-            except StoreError as error:
-                cause = error.__cause__
-                if not isinstance(cause, psycopg.Error) or not is_lost(cause, None):
+            except CannotOpen as error:
+                if not self.sessions.is_outage(error):
                     raise
-        return read()
+                raise Again(ConnectionLost(f"{error}. Do it again later"), is_outage=True) from error
+            except ConnectionLost as error:
+                raise Again(error, is_outage=True) from error
+
+        return run_again(once, self._outage_seconds())
 
     def rows(self, statement: str, values: Any = ()) -> list[Any]:
         found: list[Any] = self.read(lambda connection: connection.execute(statement, values).fetchall())
@@ -385,10 +406,11 @@ class PostgresDatabase:
             return
         with ExitStack() as stack:
             thread.handle = self._retried(lambda: self._begin_reading(stack))
+            thread.reads = True
             try:
                 yield
             finally:
-                thread.handle = None
+                thread.handle, thread.reads = None, False
 
     def _begin_reading(self, stack: ExitStack) -> Handle:
         """Begin a transaction that reads, on a connection that is given back with the stack."""
@@ -413,29 +435,56 @@ class PostgresDatabase:
     def _begin(self, kind: type[K]) -> Iterator[K]:
         self._forbid_self_wait()
         owner = Owner.of_caller()
-        with self.pool.lend(self._wait_seconds()) as driver:
-            assert isinstance(driver, LentDriver)
-            transaction = kind(CallerConnection(driver))
+        with ExitStack() as stack:
+            driver, transaction_id = run_again(lambda: self._begin_lent(stack), self._outage_seconds())
+            transaction, pid = kind(CallerConnection(driver)), os.getpid()
             self._owners[owner] = time.monotonic()
             try:
-                driver.execute("BEGIN")
                 driver.is_lent, driver.refused = True, None
                 try:
                     yield transaction
+                    if os.getpid() != pid:
+                        raise UsedAfterFork(
+                            "the process was forked inside app.transaction(), and its child has left the block: the "
+                            "transaction belongs to the parent. End the child inside the block, or fork outside of it"
+                        )
                     self._require_intact(driver)
                 finally:
                     driver.is_lent = False
                     transaction._end()
-                driver.execute("COMMIT")
+                self._commit_lent(driver, transaction_id)
             except psycopg.Error as error:
                 if error.__traceback__ is not None and driver.refused is None and is_lost(error, driver):
-                    raise translate(error, self.where.shown) from error
+                    raise connection_lost(error, self.where.shown) from error
                 raise
             finally:
-                rollback(driver)
-                driver.row_factory = psycopg.rows.tuple_row
+                if os.getpid() == pid:
+                    rollback(driver)
+                    driver.row_factory = psycopg.rows.tuple_row
                 self._owners.pop(owner, None)
         self.listener.committed()
+
+    def _begin_lent(self, stack: ExitStack) -> tuple[LentDriver, str]:
+        """Begin a transaction for the caller on a connection, which is given back with the stack. Return both."""
+        with ExitStack() as own:
+            driver = own.enter_context(self._lent())
+            assert isinstance(driver, LentDriver)
+            try:
+                transaction = self._begin_writing(driver)
+            except psycopg.Error as error:
+                raise self._failure(error, driver) from error
+            stack.push(own.pop_all())
+            return driver, transaction
+
+    def _commit_lent(self, driver: LentDriver, transaction: str) -> None:
+        commit = Commit(transaction, driver.incarnation, self.clock.now())
+        try:
+            driver.execute("COMMIT")
+        except psycopg.Error as error:
+            if not is_lost(error, driver):
+                raise
+            if not self._outcomes.took_place(commit, self._outage_seconds()):
+                raise connection_lost(error, self.where.shown) from error
 
     def _require_intact(self, driver: LentDriver) -> None:
         if driver.refused is not None or not in_transaction(driver):
@@ -542,13 +591,11 @@ class PostgresDatabase:
     def after_fork_in_child(self) -> None:
         """Neither use nor close what belongs to the parent."""
         leak((self.pool, self.listener))
+        self.pool.abandon()
+        self.listener.abandon()
         self.actor = f"{os.getpid()}-{self._token}"
         self._this_thread, self._owners = _CallingThread(), {}
         self._known = weakref.WeakKeyDictionary()
         if not self._closed:
             self._open()
         self.after_fork()
-
-
-class _Again(Exception):
-    """The transaction was rolled back and can run once more."""

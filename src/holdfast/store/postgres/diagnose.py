@@ -95,7 +95,7 @@ class ServerReader:
             time.sleep(GRACE_SECONDS)
 
     def _server(self) -> DatabaseServer:
-        version, writable, synchronous_commit, pid = self._rows.rows("server_settings", {})[0]
+        version, writable, synchronous_commit = self._rows.rows("server_settings", {})[0]
         return DatabaseServer(
             shown=self._db.where.shown,
             schema=self._db.names.schema,
@@ -103,7 +103,7 @@ class ServerReader:
             writable=bool(writable),
             synchronous_commit=synchronous_commit,
             off=tuple(row[0] for row in self._rows.rows("settings_that_are_off", {})),
-            pooled=pid != self._driver.info.backend_pid,
+            pooled=self._db.sessions.is_pooled,
             clock_offset=self._clock_offset(),
         )
 

@@ -1,55 +1,93 @@
 """Wake-up and liveness: one connection of the process that listens, notifies and holds advisory locks.
 
-A commit of this process wakes its own threads at once. Other processes are told by NOTIFY, after the commit and at
-most every 10 ms, or every 100 ms if jobs have only ended, because a notification serialises the commits of the whole
-server. Commits of other programs notify by a trigger. A notification is a hint: those who wait also look once a
-second.
+A commit of this process wakes its own threads at once. Other processes are told by NOTIFY, after the commit, at most
+every 10 ms, or every 100 ms if jobs have only ended, and only if one of them sleeps, because a notification
+serialises the commits of the whole server. Commits of other programs notify by a trigger. A notification is a hint:
+those who wait also look once a second.
+
+Who sleeps holds a shared lock. It takes it before it looks for the last time, so no commit falls between the two.
+
+Behind a pooler, and on a standby, there is nothing to listen to. Then the thread has no connection of its own, and
+those who wait look once a second.
 """
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Protocol
 
 import psycopg
 from psycopg import sql
 
 from ...errors import StoreError
-from .connection import Driver, wait_readable
+from .connection import Driver, abandon, wait_readable
 
 NOTIFY_SECONDS = 0.01  # between two notifications of this process
 SETTLED_SECONDS = 0.1  # the same if nothing was enqueued in between: a busy worker tells nothing that is urgent
-DEATHS_SECONDS = 0.3  # between two looks for workers that died
+DEATHS_SECONDS = 0.2  # between two looks for workers that died
+POLLED_DEATHS_SECONDS = 5.0  # the same without a connection of its own: heartbeats decide
 RECONNECT_SECONDS = 0.2
 MAX_SLEEP_SECONDS = 30.0
+AWAKE_SECONDS = 2.0  # after which a process in which nobody waits does not count as asleep any more
+SLEEPERS = 3  # number of the lock
+
+
+class Surroundings(Protocol):
+    """What the listener needs of the database."""
+
+    lock_class: int
+
+    def connect_listener(self) -> Driver | None:
+        """Return a new connection, or None if it would be of no use."""
+        ...
+
+    def notify(self, driver: Driver | None) -> None:
+        """Tell other processes about commits, if one of them sleeps."""
+        ...
+
+    def count_dead_workers(self, driver: Driver | None) -> int:
+        """Return how many workers on record hold no lock."""
+        ...
+
+    def touch_workers(self, numbers: list[int]) -> None:
+        """Record that the workers with these locks live."""
+        ...
 
 
 class Listener:
-    def __init__(
-        self, connect: Callable[[], Driver], channel: str, lock_class: int, count_dead: Callable[[Driver], int]
-    ) -> None:
-        """count_dead: returns how many workers on record hold no lock."""
-        self._connect, self._channel, self._class, self._count_dead = connect, channel, lock_class, count_dead
+    def __init__(self, surroundings: Surroundings, channel: str) -> None:
+        self._around, self._channel, self._class = surroundings, channel, surroundings.lock_class
         self.commits = 0
         self.deaths = 0
         self.watches_deaths = False
+        self._cut_at = self._connected_at = -float("inf")
         self._changed = threading.Condition()
         self._using = threading.RLock()  # the connection
         self._driver: Driver | None = None
         self._held: set[int] = set()
+        self._unlocked: set[int] = set()  # of these: not locked yet, since an old session still holds them
         self._thread: threading.Thread | None = None
         self._pipe: tuple[int, int] | None = None
         self._wants_notify = self._is_urgent = self._closed = False
         self._notified_at = 0.0
+        self._waiting, self._waited_at = 0, 0.0  # threads that wait, and when the last one did
+        self._sleeps = self._says_so = False  # whether one waits or did lately; whether the lock is held
 
     # --- waiting ---
 
     def wait(self, seen: int, timeout: float) -> None:
         self._start()
         with self._changed:
-            self._changed.wait_for(lambda: self.commits != seen or self._closed, timeout)
+            self._waiting += 1
+            if not self._sleeps:
+                self._sleeps = True  # the thread takes the lock, and wakes: then this one looks once more
+                self._poke()
+            try:
+                self._changed.wait_for(lambda: self.commits != seen or self._closed, timeout)
+            finally:
+                self._waiting -= 1
+                self._waited_at = monotonic()
 
     def wake(self) -> None:
         """Wake the threads of this process."""
@@ -67,23 +105,36 @@ class Listener:
 
     # --- locks ---
 
-    def lock(self, number: int) -> None:
-        """Hold an advisory lock for as long as this process lives."""
+    def lock(self, number: int) -> bool:
+        """Hold an advisory lock for as long as this process lives. Returns False if another one has it."""
         self._start()
         with self._using:
+            driver = self._connected()
+            if driver is None or not self._try(driver, number):
+                return False
             self._held.add(number)
-            self._connected().execute("SELECT pg_advisory_lock(%s::int, %s::int)", (self._class, number))
+            return True
 
     def unlock(self, number: int) -> None:
         with self._using:
             if number in self._held:
                 self._held.discard(number)
+                self._unlocked.discard(number)
                 if self._driver is not None and not self._driver.closed:
                     with suppress(psycopg.Error):
                         self._driver.execute("SELECT pg_advisory_unlock(%s::int, %s::int)", (self._class, number))
 
     def holds(self, number: int) -> bool:
         return number in self._held
+
+    def was_cut(self, seconds: float) -> bool:
+        """Return whether the connection was lost in the last seconds."""
+        return monotonic() - self._cut_at < seconds
+
+    def _try(self, driver: Driver, number: int) -> bool:
+        statement = "SELECT pg_try_advisory_lock(%s::int, %s::int)"
+        (locked,) = driver.execute(statement, (self._class, number)).fetchone() or (False,)
+        return bool(locked)
 
     # --- the thread ---
 
@@ -102,70 +153,117 @@ class Listener:
             with suppress(OSError):
                 os.write(pipe[1], b".")
 
-    def _connected(self) -> Driver:
+    def _connected(self) -> Driver | None:
         """Return the connection, or open it: it listens, and holds the locks. The caller holds `_using`."""
         driver = self._driver
-        if driver is None or driver.closed or driver.broken:
-            driver = self._connect()
+        if driver is not None and not driver.closed and not driver.broken:
+            return driver
+        self._driver, self._says_so = None, False
+        driver = self._around.connect_listener()
+        if driver is not None:
+            try:
+                driver.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                self._unlocked = {number for number in self._held if not self._try(driver, number)}
+            except BaseException:
+                driver.close()
+                raise
             driver.add_notify_handler(self._told)
-            driver.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            for number in self._held:
-                driver.execute("SELECT pg_advisory_lock(%s::int, %s::int)", (self._class, number))
-            self._driver = driver
+            self._driver, self._connected_at = driver, monotonic()
             self.wake()  # something may have happened before it listened
         return driver
 
-    def _told(self, notification: Any) -> None:
+    def _told(self, notification: psycopg.Notify) -> None:
+        """Called for what arrives while a statement runs."""
         driver = self._driver
         if driver is None or notification.pid != driver.info.backend_pid:  # its own threads are awake already
             self.wake()
 
     def _run(self) -> None:
-        assert self._pipe is not None
         next_look = 0.0
         while not self._closed:
             try:
                 with self._using:
-                    driver = self._connected()
+                    was_open, driver = self._driver is not None, self._connected()
+                    if driver is not None:
+                        self._lock_what_is_left(driver)
+                        self._say_whether_somebody_sleeps(driver)
+                if driver is not None and not was_open:
+                    self._touch()
+                with self._using:
                     self._notify(driver)
                     if self.watches_deaths and monotonic() >= next_look:
-                        next_look = monotonic() + DEATHS_SECONDS
-                        if self._count_dead(driver):
+                        next_look = monotonic() + (POLLED_DEATHS_SECONDS if driver is None else DEATHS_SECONDS)
+                        if self._around.count_dead_workers(driver):
                             self.deaths += 1
                             self.wake()
                 self._sleep(driver, next_look)
             except (psycopg.Error, StoreError, OSError, ValueError):
-                with self._using:
-                    if self._driver is not None:
-                        self._driver.close()
-                        self._driver = None
-                if not self._closed:
-                    wait_readable([self._pipe[0]], RECONNECT_SECONDS)
-                    self._drain_pipe()
+                self._reconnect_soon()
 
-    def _notify(self, driver: Driver) -> None:
+    def _reconnect_soon(self) -> None:
+        """Connect again at once if a connection was cut that has worked, and otherwise after a while."""
+        with self._using:
+            if self._driver is not None:
+                self._driver.close()
+                self._driver, self._cut_at = None, monotonic()
+                if monotonic() - self._connected_at > RECONNECT_SECONDS:
+                    return
+        if not self._closed:
+            self._touch()  # perhaps the connections of the pool still work
+            assert self._pipe is not None
+            wait_readable([self._pipe[0]], RECONNECT_SECONDS)
+            self._drain_pipe()
+
+    def _touch(self) -> None:
+        if self._held:
+            with suppress(psycopg.Error, StoreError):
+                self._around.touch_workers(sorted(self._held))
+
+    def _lock_what_is_left(self, driver: Driver) -> None:
+        for number in list(self._unlocked):
+            if self._try(driver, number):
+                self._unlocked.discard(number)
+
+    def _say_whether_somebody_sleeps(self, driver: Driver) -> None:
+        """Hold the shared lock while somebody waits, and for a while after it."""
+        with self._changed:
+            if self._sleeps and not self._waiting and monotonic() - self._waited_at > AWAKE_SECONDS:
+                self._sleeps = False
+            sleeps = self._sleeps
+        if sleeps and not self._says_so:
+            driver.execute("SELECT pg_advisory_lock_shared(%s::int, %s::int)", (self._class, SLEEPERS))
+            self._says_so = True
+            self.wake()  # those who wait have looked before the lock was there
+        elif self._says_so and not sleeps:
+            driver.execute("SELECT pg_advisory_unlock_shared(%s::int, %s::int)", (self._class, SLEEPERS))
+            self._says_so = False
+
+    def _notify(self, driver: Driver | None) -> None:
         if self._wants_notify and monotonic() >= self._next_notification():
             self._wants_notify = self._is_urgent = False
             self._notified_at = monotonic()
-            driver.execute("SELECT pg_notify(%s, '')", (self._channel,))
+            self._around.notify(driver)
 
     def _next_notification(self) -> float:
         return self._notified_at + (NOTIFY_SECONDS if self._is_urgent else SETTLED_SECONDS)
 
-    def _sleep(self, driver: Driver, next_look: float) -> None:
+    def _sleep(self, driver: Driver | None, next_look: float) -> None:
         assert self._pipe is not None
         seconds = MAX_SLEEP_SECONDS
         if self.watches_deaths:
             seconds = min(seconds, next_look - monotonic())
         if self._wants_notify:
             seconds = min(seconds, self._next_notification() - monotonic())
-        readable = wait_readable([driver.fileno(), self._pipe[0]], seconds)
+        if self._unlocked:
+            seconds = min(seconds, RECONNECT_SECONDS)
+        descriptors = [self._pipe[0]] if driver is None else [driver.fileno(), self._pipe[0]]
+        readable = wait_readable(descriptors, seconds)
         self._drain_pipe()
-        if readable:
+        if readable and driver is not None:
             with self._using:
                 driver.pgconn.consume_input()
                 while (found := driver.pgconn.notifies()) is not None:
-                    if found.be_pid != driver.pgconn.backend_pid:
+                    if found.be_pid != driver.pgconn.backend_pid:  # its own threads are awake already
                         self.wake()
 
     def _drain_pipe(self) -> None:
@@ -189,3 +287,11 @@ class Listener:
             for end in self._pipe:
                 os.close(end)
             self._pipe = None
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connection of the parent."""
+        if self._driver is not None:
+            abandon(self._driver)
+        for end in self._pipe or ():
+            with suppress(OSError):
+                os.close(end)

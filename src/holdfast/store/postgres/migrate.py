@@ -8,6 +8,7 @@ from ...clock import Clock
 from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew
 from ..statements import with_prefix
 from .connection import Driver, rollback
+from .errors import is_lost
 
 FOLDER = Path(__file__).parent / "migrations"
 NOW = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
@@ -94,9 +95,11 @@ class PostgresMigrations:
                 f"CREATE TABLE IF NOT EXISTS {table} (name text PRIMARY KEY, applied_at bigint NOT NULL)"
             )
             self._driver.execute(f"INSERT INTO {table} (name, applied_at) VALUES (%s, %s)", (name, now))  # noqa: S608
-        except psycopg.errors.SerializationFailure:
+        except (psycopg.errors.SerializationFailure, psycopg.errors.InsufficientPrivilege):
             raise
         except psycopg.Error as error:
+            if is_lost(error, self._driver):
+                raise
             told = str(error).strip().splitlines()[0]
             raise MigrationFailed(
                 f"migration {name} failed and was rolled back ({told}): the database is unchanged. If a table of "

@@ -1,12 +1,13 @@
 """A few connections that the threads of a process share."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from ...errors import StoreBusy, StoreClosed
-from .connection import Driver, is_usable, rollback
+from .connection import Driver, abandon, is_usable, rollback
 
 MAX_CONNECTIONS = 3  # and one of the listener
 
@@ -17,6 +18,8 @@ class Pool:
     def __init__(self, connect: Callable[[], Driver], size: int = MAX_CONNECTIONS) -> None:
         self._connect, self._size = connect, size
         self._free: list[Driver] = []
+        self._all: set[Driver] = set()
+        self._pid = os.getpid()
         self._open = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -41,6 +44,7 @@ class Pool:
                     if is_usable(driver):
                         return driver
                     driver.close()
+                    self._all.discard(driver)
                     self._open -= 1
                 if self._open < self._size:
                     self._open += 1
@@ -51,18 +55,23 @@ class Pool:
                         "busy_timeout"
                     )
         try:
-            return self._connect()
+            driver = self._connect()
         except BaseException:
             with self._changed:
                 self._open -= 1
                 self._changed.notify()
             raise
+        self._all.add(driver)
+        return driver
 
     def _give_back(self, driver: Driver) -> None:
+        if os.getpid() != self._pid:  # it was lent when the process forked, and belongs to the parent
+            return
         rollback(driver)
         with self._changed:
             if self._closed or driver.closed:
                 driver.close()
+                self._all.discard(driver)
                 self._open -= 1
             else:
                 self._free.append(driver)
@@ -76,3 +85,8 @@ class Pool:
             self._changed.notify_all()
         for driver in free:
             driver.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the connections of the parent."""
+        for driver in list(self._all):
+            abandon(driver)

@@ -49,6 +49,11 @@ class PostgresStore:
         return self.database.actor
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands between this process and the server: no LISTEN and no advisory locks then."""
+        return self.database.sessions.is_pooled
+
+    @property
     def location(self) -> str:
         return f"{self.database.where.shown} ({self.database.tables})"
 
@@ -81,6 +86,7 @@ def open_store(
     worker_busy_timeout: float,
     blobs: BlobStore | None,
     blob_bytes: int | None,
+    notify: bool,
     clock: Clock | None,
     random: Random,
     token: str,
@@ -95,5 +101,6 @@ def open_store(
         worker_busy_timeout=worker_busy_timeout,
         blobs=blobs,
         blob_bytes=blob_bytes,
+        notify=notify,
     )
     return PostgresStore(options, clock, random, token)

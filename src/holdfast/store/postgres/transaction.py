@@ -30,6 +30,7 @@ class LentDriver(psycopg.Connection[Any]):
 
     is_lent = False  # a block of the caller is open
     refused: str | None = None  # the call that was to undo the transaction
+    incarnation: int | None = None  # of the server, when the connection was opened
 
     def commit(self) -> None:
         if self.is_lent:

@@ -93,7 +93,7 @@ ORDER BY 1 LIMIT 10
 -- whether it can be written, and the settings that a new session has
 SELECT current_setting('server_version'),
        NOT pg_is_in_recovery() AND (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only') = 'off',
-       (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), pg_backend_pid()
+       (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit')
 
 -- name: settings_that_are_off
 SELECT name FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'autovacuum', 'track_counts') AND setting = 'off' ORDER BY name

@@ -3,25 +3,50 @@
 -- name: server_clock
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
--- name: server_start
--- when it was started, in microseconds, and for how many seconds it has run
-SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
-       extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::double precision
+-- name: session
+-- the process of the session, the incarnation of the server, whether commits are flushed, whether it is a
+-- standby. The incarnation is made of the start of the server, the last crash (it resets the statistics), and the
+-- timeline (a promotion begins a new one).
+SELECT pg_backend_pid(), hashtextextended(concat_ws('/', extract(epoch FROM pg_postmaster_start_time()),
+           (SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter),
+           CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END), 0),
+       current_setting('synchronous_commit') IN ('on', 'remote_apply'), pg_is_in_recovery()
 
--- name: is_locked
--- whether any session holds this advisory lock
+-- name: lock_holder
+-- whether a session holds this advisory lock, the last heartbeat of the worker that it is of, and the incarnation
 SELECT EXISTS (SELECT 1 FROM pg_locks
                WHERE locktype = 'advisory' AND granted AND objsubid = 2
                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-                 AND classid::bigint = (CAST(:class AS bigint) & 4294967295) AND objid::bigint = :number)
+                 AND classid::bigint = (CAST(:class AS bigint) & 4294967295) AND objid::bigint = :number),
+       (SELECT max(heartbeat_at) FROM {p}workers WHERE slot = :number AND ended_at IS NULL), hashtextextended(concat_ws('/', extract(epoch FROM pg_postmaster_start_time()),
+           (SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter),
+           CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END), 0)
 
 -- name: count_dead_workers
--- workers on record whose advisory lock nobody holds
-SELECT count(*) FROM {p}workers AS worker WHERE ended_at IS NULL AND NOT EXISTS (
+-- workers on record whose advisory lock nobody holds, or, without one, whose last heartbeat is old
+SELECT count(*) FROM {p}workers AS worker
+WHERE ended_at IS NULL AND CASE WHEN slot >= :first_without_lock THEN heartbeat_at < :since ELSE NOT EXISTS (
     SELECT 1 FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND objsubid = 2
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND classid::bigint = (CAST(? AS bigint) & 4294967295) AND objid::bigint = worker.slot)
+      AND classid::bigint = (CAST(:class AS bigint) & 4294967295) AND objid::bigint = worker.slot) END
+
+-- name: touch_workers
+-- those of this process live, here
+UPDATE {p}workers SET heartbeat_at = greatest(heartbeat_at, :now), place = :place
+WHERE ended_at IS NULL AND slot IN (SELECT value FROM {p}each_id(:slots))
+
+-- name: transaction_status
+SELECT pg_xact_status(CAST(CAST(:transaction AS text) AS xid8))
+
+-- name: wrote_event
+-- whether a transaction wrote an event, by the numbers of its events, until a time
+SELECT EXISTS (SELECT 1 FROM {p}events WHERE id >= :first AND id < :end AND at <= :until)
+
+-- name: notify
+-- but not if nobody sleeps: those who do hold a shared lock
+SELECT CASE WHEN pg_try_advisory_xact_lock(CAST(:class AS int), CAST(:sleepers AS int)) THEN NULL
+            ELSE pg_notify(:channel, '')::text END
 
 -- name: table_sizes
 -- bytes of all tables of this prefix, with their indexes
