@@ -161,15 +161,19 @@ def test_a_lost_connection_of_the_caller_says_that_nothing_was_stored(
 def test_an_id_that_was_given_out_again_does_not_count_as_committed(backend: PostgresBackend, app: Holdfast) -> None:
     """After a crash or a failover, the id of a lost transaction can be another's."""
     outcomes = app.store.database._outcomes  # type: ignore[attr-defined]
-    before = app.clock.now()
+    before, actor = app.clock.now(), app.store.database.actor  # type: ignore[attr-defined]
     app.queue("inbox").send(1)
     ((transaction,),) = backend.sql("SELECT (max(id) >> 20)::text FROM holdfast_events")
     here = app.store.database.with_driver(commit_outcome.incarnation_of)  # type: ignore[attr-defined]
-    assert outcomes.took_place(Commit(transaction, here, before), 0)
+    assert outcomes.took_place(Commit(transaction, here, before, actor), 0)
     with pytest.raises(OutcomeUnknown, match="crashed or was replaced"):
-        outcomes.took_place(Commit(transaction, here + 1, before - 1), 0)
-    assert outcomes.took_place(Commit(transaction, here + 1, app.clock.now()), 0), "it has left an event"
-    assert not outcomes.took_place(Commit(str(int(transaction) + 1_000_000), here + 1, before), 0), "from the future"
+        outcomes.took_place(Commit(transaction, here + 1, before - 1, actor), 0)
+    assert outcomes.took_place(Commit(transaction, here + 1, app.clock.now(), actor), 0), "it has left an event"
+    with pytest.raises(OutcomeUnknown):  # another's
+        outcomes.took_place(Commit(transaction, here + 1, app.clock.now(), "another"), 0)
+    assert not outcomes.took_place(Commit(str(int(transaction) + 1_000_000), here + 1, before, actor), 0), (
+        "from the future"
+    )
 
 
 def test_conflicts_and_full_servers_are_tried_again(backend: PostgresBackend) -> None:

@@ -26,7 +26,7 @@ START_SECONDS = 120
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",  # a test that cuts the power starts a server of its own
-    "full_page_writes": "off",
+    "full_page_writes": "on",  # a process of the server that is killed may leave half a page
     "shared_buffers": "64MB",
     "max_connections": "200",
     "max_prepared_transactions": "10",

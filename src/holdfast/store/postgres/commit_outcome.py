@@ -2,7 +2,7 @@
 
 The server remembers the outcome of each transaction by its id. But an id is given out again if the server lost it: a
 crash forgets what was not flushed, a failover what was not replicated. So "committed" counts only in the incarnation
-of the server in which the transaction began, or if the transaction has left an event from before its commit.
+of the server in which the transaction began, or if the transaction has left an event of an enqueue.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Commit(NamedTuple):
     """Of the server, when the connection was opened."""
     sent_at: int
     """By the clock of the server."""
+    actor: str
+    """Of the events that the transaction wrote: this process."""
 
 
 class CommitOutcomes:
@@ -74,7 +76,7 @@ class CommitOutcomes:
         if status != "committed" or incarnation_of(driver) == commit.incarnation:
             return status, True
         first = int(commit.transaction) << EVENT_BITS
-        values = {"first": first, "end": first + (1 << EVENT_BITS), "until": commit.sent_at}
+        values = {"first": first, "end": first + (1 << EVENT_BITS), "until": commit.sent_at, "actor": commit.actor}
         (is_ours,) = handle.execute(self._sql.wrote_event, values).fetchone()
         return status, bool(is_ours)
 

@@ -229,7 +229,7 @@ class PostgresDatabase:
                 transaction = "" if is_single else self._begin_writing(driver, relaxed)
                 result = work(handle)
                 if not is_single:
-                    commit = Commit(transaction, incarnation_of(driver), self.clock.now())
+                    commit = Commit(transaction, incarnation_of(driver), self.clock.now(), self.actor)
                     driver.execute("COMMIT")
                 return result
             except psycopg.Error as error:
@@ -477,7 +477,7 @@ class PostgresDatabase:
             return driver, transaction
 
     def _commit_lent(self, driver: LentDriver, transaction: str) -> None:
-        commit = Commit(transaction, driver.incarnation, self.clock.now())
+        commit = Commit(transaction, driver.incarnation, self.clock.now(), self.actor)
         try:
             driver.execute("COMMIT")
         except psycopg.Error as error:

@@ -40,8 +40,10 @@ WHERE ended_at IS NULL AND slot IN (SELECT value FROM {p}each_id(:slots))
 SELECT pg_xact_status(CAST(CAST(:transaction AS text) AS xid8))
 
 -- name: wrote_event
--- whether a transaction wrote an event, by the numbers of its events, until a time
-SELECT EXISTS (SELECT 1 FROM {p}events WHERE id >= :first AND id < :end AND at <= :until)
+-- Whether a transaction of this process enqueued something until a time, by the numbers of its events. Other events
+-- do not count: a settlement that is stored after a crash has the time at which the attempt ended, before it.
+SELECT EXISTS (SELECT 1 FROM {p}events WHERE id >= :first AND id < :end AND at <= :until
+               AND event = 'enqueued' AND actor = :actor)
 
 -- name: notify
 -- but not if nobody sleeps: those who do hold a shared lock
