@@ -62,7 +62,9 @@ def test_every_part_is_read(diagnosis: Diagnosis) -> None:
     assert set(SAMPLES) <= parts <= diagnosis.examined and diagnosis.skipped == []
 
 
-def test_a_sound_database_passes_every_check(app: Holdfast) -> None:
+def test_a_sound_database_passes_every_check(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_TRANSACTIONS", 2**31)  # other tests hold some
     checkup = app.check()
     passed = {finding.code for finding in checkup.findings if finding.severity == "ok"}
     assert {"CONNECTED", "COMMITS", "VACUUM_FREE", "VACUUMED", "POOLER", "CONNECTIONS", "SCHEMA"} <= passed
@@ -128,6 +130,14 @@ def test_an_old_transaction_is_named_with_its_session(backend: PostgresBackend, 
         assert pid in one.detail["held_by"] and "report" in one.meaning
         assert one.fix is not None and "pg_terminate_backend(" in one.fix
     eventually_gone(app, "HELD_BY_TRANSACTION")
+
+
+def test_a_transaction_in_another_database_holds_up_nothing(app: Holdfast) -> None:
+    with closing(psycopg.connect(server_url(), application_name="report")) as other:
+        other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT 1 FROM pg_class").fetchall()
+        horizon = app.store.file.diagnose().horizon
+        assert str(other.info.backend_pid) not in [one.name for one in horizon]
 
 
 def test_a_prepared_transaction_is_named(backend: PostgresBackend, app: Holdfast) -> None:

@@ -105,7 +105,7 @@ SELECT 'transaction', CAST(pid AS text), concat_ws(' ', nullif(application_name,
        age(coalesce(backend_xmin, backend_xid))
 FROM pg_stat_activity
 WHERE coalesce(backend_xmin, backend_xid) IS NOT NULL AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
-  AND backend_type = 'client backend'
+  AND backend_type = 'client backend' AND datname = current_database()
 UNION ALL
 SELECT 'slot', slot_name, CASE WHEN active THEN 'in use' ELSE 'not in use' END, NULL, age(xmin)
 FROM pg_replication_slots WHERE xmin IS NOT NULL
