@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.errors import ConnectionLost, OutcomeUnknown, StoreError
 from holdfast.store.postgres import commit_outcome
 from holdfast.store.postgres.commit_outcome import Commit
-from support.postgres_backend import PostgresBackend
+from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.postgres_proxy import Cut, Proxy, proxied
 from support.running_worker import RunningWorker, comes_true, eventually
 
@@ -71,10 +71,8 @@ def test_without_asking_a_lost_commit_would_be_repeated_or_forgotten(
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
-def test_a_commit_of_a_server_that_stays_away_is_unknown(
-    backend: PostgresBackend, far: Holdfast, proxy: Proxy, how: Cut
-) -> None:
-    inbox = far.queue("inbox")
+def test_a_commit_of_a_server_that_stays_away_is_unknown(backend: PostgresBackend, proxy: Proxy, how: Cut) -> None:
+    inbox = open_through(backend, proxy, busy_timeout=0.5).queue("inbox")
     proxy.cut_once("COMMIT", how)
     proxy.is_away = True
     with pytest.raises(OutcomeUnknown, match="again with the same key"):
@@ -250,9 +248,7 @@ def test_a_worker_whose_connections_are_all_ended_keeps_its_job(backend: Postgre
     watcher.task(name="other")(lambda: None)
     with RunningWorker(app), RunningWorker(watcher):
         comes_true(begun)
-        listeners = backend.sql(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
-        )
+        listeners = backend.sql(f"SELECT count(*) FROM {ADVISORY_LOCKS} AND mode = 'ExclusiveLock'")  # noqa: S608
         for _ in range(5):
             before = app.store.database.listener._connected_at  # type: ignore[attr-defined]
             backend.sql(
@@ -270,7 +266,7 @@ def test_a_worker_whose_connections_are_all_ended_keeps_its_job(backend: Postgre
 
 def test_psycopg_is_what_the_errors_come_from(backend: PostgresBackend, far: Holdfast, proxy: Proxy) -> None:
     """The cause is kept, for those who want to know more."""
-    proxy.cut_once("SAVEPOINT", "before")
+    proxy.cut_once("INSERT", "before")
     proxy.is_away = True
     with pytest.raises(ConnectionLost) as caught, far.transaction() as tx:
         far.queue("inbox").send(1, conn=tx)

@@ -98,10 +98,16 @@ class AdvisoryLocks:
         return Slot(slot.number, self._look(slot.number).incarnation)
 
     def state(self, slot: Slot, pid: int, host: str) -> WorkerState:
-        return "lost" if self.is_free(slot) else state_of_process(pid, host)
+        if self.is_free(slot):
+            return "lost"
+        return state_of_process(pid, host) if self._is_locked(slot.number) else "unknown"
 
     def watch(self) -> None:
         self._db.listener.watches_deaths = True
+
+    def _is_locked(self, number: int) -> bool:
+        """Return whether the lock is held, or there is none behind a pooler."""
+        return number >= FIRST_WITHOUT_LOCK or self._db.listener.holds(number) or self._look(number).is_locked
 
     def _look(self, number: int) -> _Holder:
         given = {"class": self._db.lock_class, "number": number}
