@@ -59,7 +59,7 @@ storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/processes tests/test_state_machine.py \
 		tests/sqlite/test_listing_paths.py tests/sqlite/test_disk_errors.py tests/conformance/workflows/test_dry_run.py
 
-# The test suite runs a short form of about three seconds each. MINUTES is how long each of the four storms lasts.
+# The test suite runs a short form of a few seconds each. MINUTES is how long each of the four storms lasts.
 storm-postgres: .venv/installed  ## Run the long crash tests of a PostgreSQL server: make storm-postgres MINUTES=2
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -q -s tests/postgres/test_storms.py \
 		tests/postgres/test_restarts.py tests/postgres/test_network.py

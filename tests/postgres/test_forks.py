@@ -9,7 +9,7 @@ from collections.abc import Callable
 from holdfast import Holdfast
 from support.child_processes import bystander
 from support.forking import Child
-from support.postgres_backend import PostgresBackend
+from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.running_worker import eventually
 
 ORPHAN = """
@@ -67,7 +67,7 @@ def test_the_sessions_of_a_killed_parent_end_although_its_child_lives(backend: P
     assert process.stdout is not None and process.stdin is not None
     child = int(process.stdout.readline())
     try:
-        others = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
+        others = f"SELECT objid FROM {ADVISORY_LOCKS} AND mode = 'ExclusiveLock'"  # noqa: S608
         assert len(backend.sql(others)) == 1
         process.kill()
         process.wait()
@@ -118,5 +118,5 @@ def test_a_worker_in_a_child_holds_a_lock_of_its_own(backend: PostgresBackend) -
         "app.store.database.locks.acquire()\n"
     )
     with bystander(code):
-        rows = backend.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'")
+        rows = backend.sql(f"SELECT count(*) FROM {ADVISORY_LOCKS} AND mode = 'ExclusiveLock'")  # noqa: S608
         assert rows == [(1,)]

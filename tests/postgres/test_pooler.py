@@ -10,7 +10,7 @@ from holdfast import Holdfast
 from holdfast.model.job import Sweep
 from holdfast.store.postgres import advisory_locks
 from support.child_processes import bystander, worker
-from support.postgres_backend import PostgresBackend
+from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.postgres_proxy import Pooler, pooled
 from support.running_worker import RunningWorker, comes_true, eventually
 
@@ -29,7 +29,7 @@ def far(backend: PostgresBackend, pooler: Pooler) -> Iterator[Holdfast]:
 
 
 def held_locks(backend: PostgresBackend) -> list[int]:
-    return [row[0] for row in backend.sql("SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory'")]
+    return [row[0] for row in backend.sql(f"SELECT objid::bigint FROM {ADVISORY_LOCKS}")]  # noqa: S608
 
 
 def test_a_pooler_is_found_out_by_itself(backend: PostgresBackend, far: Holdfast) -> None:

@@ -14,7 +14,7 @@ from holdfast.model.job import Sweep
 from holdfast.store.postgres import advisory_locks
 from support.child_processes import bystander, worker
 from support.effort import a_part
-from support.postgres_server import PostgresServer, start_server, stop_server
+from support.postgres_server import CRASHES, PostgresServer, start_server, stop_server
 from support.running_worker import eventually
 from support.server_storm import Storm
 
@@ -24,7 +24,7 @@ LOCKED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = '
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    one = start_server({"wal_writer_delay": "10s"})
+    one = start_server(CRASHES | {"wal_writer_delay": "10s"})
     yield one
     stop_server(one)
 
@@ -35,7 +35,7 @@ def hold(file: str) -> None:
 
 def test_the_jobs_of_all_workers_stay_theirs_over_restarts_and_crashes(tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
-    with closing(Storm(tmp_path, start_server(), producers=0, workers=WORKERS)) as storm:
+    with closing(Storm(tmp_path, start_server(CRASHES), producers=0, workers=WORKERS)) as storm:
         with Holdfast(storm.url, busy_timeout=60) as app:
             app.task(name="hold")(hold).enqueue_many(
                 [{"file": str(go_on)}] * WORKERS * 4

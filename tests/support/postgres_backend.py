@@ -29,6 +29,9 @@ OWN_THINGS = """SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass
     UNION ALL SELECT format('DROP TABLE %s CASCADE', oid::regclass) FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname NOT LIKE 'holdfast_%'"""
 """What a test has created itself."""
+ADVISORY_LOCKS = """pg_locks WHERE locktype = 'advisory'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+"""Of this database: other test processes have others on the same server."""
 ORPHANS = "SELECT 1 FROM holdfast_{} WHERE job_id NOT IN (SELECT id FROM holdfast_jobs)"
 
 

@@ -123,6 +123,8 @@ class Proxy:
             wire.close()
 
     def _wire(self, sock: socket.socket) -> Wire:
+        if sock.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wire = Wire(sock)
         with self._lock:
             self._wires.add(wire)
