@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import pq
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 from psycopg.types.numeric import Int8Dumper
@@ -240,8 +240,9 @@ def prepare_session(driver: Driver, session: ServerSession, settings: dict[str, 
         return
     if not session.is_flushed:
         settings = {**settings, "synchronous_commit": "on"}
-    for name, value in (SERVER_KEEPALIVES | settings).items():
-        driver.execute("SELECT set_config(%s, %s, false)", (name, value))
+    pairs = (SERVER_KEEPALIVES | settings).items()
+    calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, false)")] * len(pairs))
+    driver.execute(sql.SQL("SELECT {}").format(calls), [text for pair in pairs for text in pair])
 
 
 def wait_readable(descriptors: Iterable[int], seconds: float) -> bool:
