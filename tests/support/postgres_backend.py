@@ -27,7 +27,9 @@ EMPTY = "; ".join(
 OWN_THINGS = """SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
     WHERE NOT tgisinternal AND tgname LIKE 'user_%'
     UNION ALL SELECT format('DROP TABLE %s CASCADE', oid::regclass) FROM pg_class
-    WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname NOT LIKE 'holdfast_%'"""
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname NOT LIKE 'holdfast_%'
+    UNION ALL SELECT format('DROP FUNCTION IF EXISTS %s CASCADE', oid::regprocedure) FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace AND proname NOT LIKE 'holdfast_%'"""
 """What a test has created itself."""
 ADVISORY_LOCKS = """pg_locks WHERE locktype = 'advisory'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
