@@ -250,5 +250,5 @@ def test_bad_arguments_and_scenarios_are_refused(app: Holdfast) -> None:
         crash_at_every_point(app, lambda: drain(app), lambda: None, setup=work.enqueue, limit=1)
     with pytest.raises(InvalidInput, match=r"only must be at most \d+, the number of points, got 999"):
         crash_at_every_point(app, lambda: drain(app), lambda: None, only=999)
-    with pytest.raises(InvalidInput, match=r"came to point 1, before .* and not again: it must do the same"):
+    with pytest.raises(InvalidInput, match=r"reached point 1, before .* and not again: it must do the same"):
         crash_at_every_point(app, changing, lambda: None, setup=work.enqueue)
