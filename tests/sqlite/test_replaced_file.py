@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import DatabaseMissing, FileReplaced
+from holdfast.store.sqlite.engine import file_facts
 from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS
 
@@ -154,3 +155,19 @@ def test_closing_does_not_touch_the_files_of_the_new_database(app: Holdfast, pat
         assert Path(f"{path}-wal").stat().st_size == size > 0
         message = new.queue("inbox").receive()
         assert message is not None and message.body == "new"
+
+
+@pytest.mark.parametrize("function", ["statx", "stat"])
+def test_a_look_at_a_file_gives_what_stat_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """With statx(2) the times of the file are not asked for; without it, on other systems, they are."""
+    if function == "stat":
+        monkeypatch.setattr(file_facts, "_statx", lambda: None)
+    file = tmp_path / "näme"
+    assert (file_facts.file_facts(file), file_facts.file_size(file)) == (None, 0)
+    file.write_bytes(b"x" * 12345)
+    found = file.stat()
+    assert file_facts.file_facts(str(file)) == (found.st_ino, found.st_dev, 12345)
+    assert file_facts.file_size(file) == 12345
+    assert file_facts.file_facts(file / "below") is None

@@ -15,19 +15,13 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from .file_facts import file_size
+
 CHANGES_PER_CHECKPOINT = 8000
 CHANGES_PER_SIZE_CHECK = 64
 FLUSHES_PER_SIZE_CHECK = 8  # about what a checkpoint costs, in flushes that make the WAL longer
 MAX_FLUSHES_PER_SIZE_CHECK = 1024
 MAX_WAL_BYTES = 16 * 1024 * 1024
-
-
-def file_size(file: Path) -> int:
-    """Return the size in bytes, 0 if the file does not exist."""
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 class Checkpointer:

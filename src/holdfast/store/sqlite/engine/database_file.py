@@ -20,6 +20,7 @@ from ....errors import (
 )
 from ...private_files import as_store_error, create_file, flush_folder
 from ..migrate import DEFAULT_PREFIX
+from .file_facts import file_facts
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory are unreliable.
 UNSAFE_FILE_SYSTEMS = {
@@ -191,14 +192,14 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._database, self._log = os.fspath(path), f"{path}-wal"
-        self._first = _identity(self._database), _identity(self._log)
+        self._first = self._look()
         self._checked_until = 0.0
 
     def check(self) -> bool:
         """Return whether both still have their names."""
         self._checked_until = time.monotonic() + FILE_CHECK_SECONDS
         try:
-            return (_identity(self._database), _identity(self._log)) == self._first
+            return self._look() == self._first
         except OSError:  # unknown: the disk, or the permissions of a folder
             return True
 
@@ -206,13 +207,9 @@ class OpenFiles:
         """As `check`, but looks only after a while: for what happens often."""
         return time.monotonic() < self._checked_until or self.check()
 
-
-def _identity(file: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(file)  # noqa: PTH116  pathlib is slower
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_ino, found.st_dev
+    def _look(self) -> tuple[tuple[int, int] | None, ...]:
+        found = file_facts(self._database), file_facts(self._log)
+        return tuple(facts and facts[:2] for facts in found)
 
 
 class FreeSpace:

@@ -19,7 +19,7 @@ from ...protocol import StatementObserver
 from ...statements import Statements
 from ...transactions import CallerConnection
 from ..migrate import Migrations
-from .checkpoint import MAX_WAL_BYTES, Checkpointer, file_size
+from .checkpoint import MAX_WAL_BYTES, Checkpointer
 from .connection import (
     CACHE_KIB,
     READER_CACHE_KIB,
@@ -33,6 +33,7 @@ from .connection import (
 from .database_file import FreeSpace, OpenFiles, prepare_file
 from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
+from .file_facts import file_size
 from .file_users import LogAlarm
 from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (

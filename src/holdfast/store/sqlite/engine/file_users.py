@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
-from .checkpoint import MAX_WAL_BYTES, file_size
+from .checkpoint import MAX_WAL_BYTES
 from .database_file import UNSAFE_FILE_SYSTEMS, file_system_type
 from .failed_flush import mark_path
+from .file_facts import file_size
 
 T = TypeVar("T")
 FILE_SYSTEMS = {
