@@ -189,7 +189,7 @@ class PostgresDatabase:
             lost = connection_lost(error, self.where.shown)
             lost.__cause__ = error
             return Again(lost, is_outage=True)
-        if is_read_only(error) and self.where.hosts > 1:  # what was the primary is none any more
+        if is_read_only(error) and self.where.hosts > 1:  # the server is no longer the primary
             driver.close()
             return Again(translated, is_outage=True)
         return Again(translated, is_outage=False) if is_retryable(error) else translated

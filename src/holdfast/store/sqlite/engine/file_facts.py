@@ -1,8 +1,8 @@
 """Look at a file without asking for its times, because that would make the next flush of it slower.
 
-Since Linux 6.13, a file system notes that the times of a file were asked for, and gives the next write a time of its
-own. So each flush of the log would also write the inode: a commit that is flushed took 187 µs instead of 145.
-`os.stat` always asks for the times; statx(2) asks for what its mask names.
+Since Linux 6.13, a file system notes that the times of a file were asked for, and gives the next write a time of
+its own. So each flush of the log would also write the inode. In two runs of the benchmark, a send at FULL took 185 µs
+with `os.stat`, which always asks for the times, and 156 µs with statx(2), which asks for what its mask names.
 """
 
 import ctypes
