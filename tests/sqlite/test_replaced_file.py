@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import DatabaseMissing, FileReplaced
-from holdfast.store.sqlite.engine import file_facts
+from holdfast.store.sqlite.engine import database_file
 from support.refusals import told
 from support.running_worker import PATIENCE_SECONDS
 
@@ -163,11 +163,11 @@ def test_a_look_at_a_file_gives_what_stat_gives(
 ) -> None:
     """With statx(2) the times of the file are not asked for; without it, on other systems, they are."""
     if function == "stat":
-        monkeypatch.setattr(file_facts, "_statx", lambda: None)
+        monkeypatch.setattr(database_file, "_statx", lambda: None)
     file = tmp_path / "näme"
-    assert (file_facts.file_facts(file), file_facts.file_size(file)) == (None, 0)
+    assert (database_file.file_facts(file), database_file.file_size(file)) == (None, 0)
     file.write_bytes(b"x" * 12345)
     found = file.stat()
-    assert file_facts.file_facts(str(file)) == (found.st_ino, found.st_dev, 12345)
-    assert file_facts.file_size(file) == 12345
-    assert file_facts.file_facts(file / "below") is None
+    assert database_file.file_facts(str(file)) == (found.st_ino, found.st_dev, 12345)
+    assert database_file.file_size(file) == 12345
+    assert database_file.file_facts(file / "below") is None

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import CannotVacuum
 from holdfast.store.sqlite import store as sqlite_store
-from holdfast.store.sqlite.engine import checkpoint, database_file, file_users
+from holdfast.store.sqlite.engine import checkpoint, database_file
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
 from holdfast.upkeep.doctor import checks_file
@@ -173,7 +173,7 @@ def test_the_report_names_the_bytes_that_a_reader_holds_back(
 
 @pytest.fixture
 def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_users, "ALARM_BYTES", 200_000)
+    monkeypatch.setattr(checkpoint, "ALARM_BYTES", 200_000)
     monkeypatch.setattr(checks_file, "LARGE_LOG_BYTES", 200_000)
     monkeypatch.setattr(checkpoint, "CHANGES_PER_CHECKPOINT", 200)
 

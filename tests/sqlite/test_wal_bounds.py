@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Queue
-from holdfast.store.sqlite.engine.checkpoint import MAX_WAL_BYTES, Checkpointer
+from holdfast.store.sqlite.engine.checkpoint import Checkpointer
+from holdfast.store.sqlite.engine.connection import MAX_WAL_BYTES
 from holdfast.store.sqlite.engine.errors import BusyRetry
 from support.running_worker import eventually
 

@@ -24,9 +24,8 @@ from ..transactions import Owner
 from .constraints import DamagedJobs
 from .database import Database
 from .diagnose import Diagnostics, Repairs
-from .engine.database_file import blob_folder, database_path, require_space_for_vacuum
+from .engine.database_file import blob_folder, database_path, file_size, require_space_for_vacuum
 from .engine.engine import Options
-from .engine.file_facts import file_size
 from .migrate import DEFAULT_PREFIX
 from .moving import SqliteMoving
 

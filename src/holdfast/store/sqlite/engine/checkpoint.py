@@ -11,17 +11,24 @@ existing space again. So the checkpointer runs early when flushed commits make t
 only as large as the traffic needs.
 """
 
+import logging
+import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .file_facts import file_size
+from .connection import MAX_WAL_BYTES
+from .database_file import file_size
+from .file_users import LockObserver, command_of
 
 CHANGES_PER_CHECKPOINT = 8000
 CHANGES_PER_SIZE_CHECK = 64
 FLUSHES_PER_SIZE_CHECK = 8  # about what a checkpoint costs, in flushes that make the WAL longer
 MAX_FLUSHES_PER_SIZE_CHECK = 1024
-MAX_WAL_BYTES = 16 * 1024 * 1024
+ALARM_BYTES = 4 * MAX_WAL_BYTES
+ALARM_INTERVAL_SECONDS = 60.0
+log = logging.getLogger("holdfast.store")
 
 
 class Checkpointer:
@@ -88,3 +95,45 @@ class Checkpointer:
         self._changes, self._next_size_check = 0, CHANGES_PER_SIZE_CHECK
         self._on_checkpoint(pages, copied)
         return pages, copied
+
+
+class LogAlarm:
+    """Warns about a write-ahead log that a long read transaction keeps from shrinking. For one thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._log = path, Path(f"{path}-wal")
+        self._locks: LockObserver | None = None
+        self._quiet_until = 0.0
+
+    def after_checkpoint(self, pages: int, moved: int) -> None:
+        """pages: in the log; moved: of these, into the database. Pages that a reader needs stay in the log."""
+        size = file_size(self._log)
+        if moved >= pages or size <= ALARM_BYTES:
+            if self._locks is not None:
+                log.info("%s can shrink again", self._log.name)
+            self._locks = None
+            return
+        if self._locks is None:
+            self._locks = LockObserver(self._path)
+            return  # a reader that is still there at the next checkpoint is a long one
+        self._locks.observe()
+        if not self._locks.readers:
+            self._locks = LockObserver(self._path)
+        if time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + ALARM_INTERVAL_SECONDS
+            log.warning(
+                "%s has %s bytes and cannot shrink: a read transaction has been open since it was smaller, %s. "
+                "End it: a query whose rows were not all fetched, or a transaction that waits for something",
+                self._log.name,
+                f"{size:,}",
+                _described(self._locks.readers),
+            )
+
+
+def _described(readers: list[int]) -> str:
+    if not readers:
+        return "in a process that the system does not name"
+    return " or ".join(
+        "in this process" if pid == os.getpid() else f"in process {pid} ({command_of(pid) or 'unknown'})"
+        for pid in readers
+    )

@@ -14,11 +14,11 @@ from typing import Any, Self, TypeVar
 
 from ....errors import CannotOpen, UnsupportedSQLite
 from ...protocol import StatementKind, StatementObserver
-from .checkpoint import MAX_WAL_BYTES
 
 MIN_SQLITE = (3, 35, 0)
 PAGE_SIZE = 1024  # a commit writes whole pages, so small pages make small commits cheaper
 CACHE_KIB = 16_384
+MAX_WAL_BYTES = 16 * 1024 * 1024  # of the write-ahead log, beyond which it is checkpointed, then truncated
 READER_CACHE_KIB = 1_024  # reads are small, and there can be several readers
 
 # Text that is not UTF-8, inserted by plain SQL, must not make other rows unreadable.

@@ -1,13 +1,16 @@
-"""The database file: where it may be, how it is created, how much free space is left."""
+"""The database file: where it may be, how it is created, whether it is still in place, free space on its disk."""
 
 import ctypes
 import os
 import re
+import struct
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ....errors import (
     CannotOpen,
@@ -20,7 +23,6 @@ from ....errors import (
 )
 from ...private_files import as_store_error, create_file, flush_folder
 from ..migrate import DEFAULT_PREFIX
-from .file_facts import file_facts
 
 # statfs(2) magic numbers of file systems on which SQLite's locks or shared memory are unreliable.
 UNSAFE_FILE_SYSTEMS = {
@@ -41,6 +43,12 @@ SPACE_CHECK_SECONDS = 0.05
 FILE_CHECK_SECONDS = 0.05
 WRITTEN_PER_BYTE = 3
 WRITTEN_PER_JOB = 16 * 1024
+# For statx(2)
+_AT_FDCWD = -100
+_INODE_AND_SIZE = 0x100 | 0x200  # STATX_INO | STATX_SIZE
+_STRUCT_BYTES = 256
+_INODE_AND_SIZE_AT = struct.Struct("=32xQQ")
+_DEVICE_AT = struct.Struct("=136xII")
 
 
 def database_path(url: str) -> Path:
@@ -182,6 +190,43 @@ def _temporary_folder() -> Path:
         if name and os.access(name, os.W_OK | os.X_OK):
             return Path(name)
     return Path()
+
+
+def file_facts(file: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    """Return the inode, the device and the size of a file, None if there is none of this name.
+
+    Since Linux 6.13, a file system notes that the times of a file were asked for, and gives the next write a time of
+    its own. So each flush of the log would also write the inode. In two runs of the benchmark, a send at FULL took
+    185 µs with `os.stat`, which always asks for the times, and 156 µs with statx(2), which asks for what its mask
+    names.
+    """
+    if (statx := _statx()) is not None:
+        buffer = ctypes.create_string_buffer(_STRUCT_BYTES)
+        if statx(_AT_FDCWD, os.fsencode(file), 0, _INODE_AND_SIZE, buffer) == 0:
+            inode, size = _INODE_AND_SIZE_AT.unpack_from(buffer)
+            return inode, os.makedev(*_DEVICE_AT.unpack_from(buffer)), size
+    try:  # there is no such file, no such function, or the system refuses it
+        found = os.stat(file)  # noqa: PTH116  pathlib is slower
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_dev, found.st_size
+
+
+def file_size(file: str | os.PathLike[str]) -> int:
+    """Return the size in bytes, 0 if the file does not exist."""
+    facts = file_facts(file)
+    return 0 if facts is None else facts[2]
+
+
+@cache
+def _statx() -> Any:
+    """Return the function of the C library, None if it has none."""
+    try:
+        function = ctypes.CDLL(None).statx
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+    return function
 
 
 class OpenFiles:

@@ -19,9 +19,10 @@ from ...protocol import StatementObserver
 from ...statements import Statements
 from ...transactions import CallerConnection
 from ..migrate import Migrations
-from .checkpoint import MAX_WAL_BYTES, Checkpointer
+from .checkpoint import Checkpointer, LogAlarm
 from .connection import (
     CACHE_KIB,
+    MAX_WAL_BYTES,
     READER_CACHE_KIB,
     C,
     ObservedConnection,
@@ -30,11 +31,9 @@ from .connection import (
     require_usable_sqlite,
     use_wal,
 )
-from .database_file import FreeSpace, OpenFiles, prepare_file
+from .database_file import FreeSpace, OpenFiles, file_size, prepare_file
 from .errors import SQLITE_ERRORS, BusyRetry, is_of_the_disk, translate
 from .failed_flush import FailedFlush
-from .file_facts import file_size
-from .file_users import LogAlarm
 from .self_wait import is_held_by_this_process, self_wait
 from .transaction import (
     K,

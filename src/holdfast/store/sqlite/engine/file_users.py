@@ -3,7 +3,6 @@
 Everything is read from /proc, so on systems other than Linux no process is found. decisions.md says why not psutil.
 """
 
-import logging
 import os
 import stat
 import time
@@ -13,10 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....model.diagnosis import BlobFolder, FileEnvironment, FileKind, FileUser
-from .checkpoint import MAX_WAL_BYTES
-from .database_file import UNSAFE_FILE_SYSTEMS, file_system_type
+from .database_file import UNSAFE_FILE_SYSTEMS, file_size, file_system_type
 from .failed_flush import mark_path
-from .file_facts import file_size
 
 T = TypeVar("T")
 FILE_SYSTEMS = {
@@ -38,9 +35,6 @@ READ_LOCKS = range(123, 128)
 OPEN_LOCK = 128  # shared by all connections
 COMMAND_LENGTH = 60
 OBSERVATION_SECONDS, PAUSE_SECONDS = 0.3, 0.005
-log = logging.getLogger("holdfast.store")
-ALARM_BYTES = 4 * MAX_WAL_BYTES
-ALARM_INTERVAL_SECONDS = 60.0
 
 
 # --- locks ---
@@ -94,48 +88,6 @@ def locks_on(path: Path) -> dict[int, set[int]]:
         if same_device or str(path) in _open_files(pid):
             held.setdefault(pid, set()).update(range(int(parts[6]), min(int(parts[7]), OPEN_LOCK) + 1))
     return held
-
-
-class LogAlarm:
-    """Warns about a write-ahead log that a long read transaction keeps from shrinking. For one thread only."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._log = path, _log(path)
-        self._locks: LockObserver | None = None
-        self._quiet_until = 0.0
-
-    def after_checkpoint(self, pages: int, moved: int) -> None:
-        """pages: in the log; moved: of these, into the database. Pages that a reader needs stay in the log."""
-        size = file_size(self._log)
-        if moved >= pages or size <= ALARM_BYTES:
-            if self._locks is not None:
-                log.info("%s can shrink again", self._log.name)
-            self._locks = None
-            return
-        if self._locks is None:
-            self._locks = LockObserver(self._path)
-            return  # a reader that is still there at the next checkpoint is a long one
-        self._locks.observe()
-        if not self._locks.readers:
-            self._locks = LockObserver(self._path)
-        if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + ALARM_INTERVAL_SECONDS
-            log.warning(
-                "%s has %s bytes and cannot shrink: a read transaction has been open since it was smaller, %s. "
-                "End it: a query whose rows were not all fetched, or a transaction that waits for something",
-                self._log.name,
-                f"{size:,}",
-                _described(self._locks.readers),
-            )
-
-
-def _described(readers: list[int]) -> str:
-    if not readers:
-        return "in a process that the system does not name"
-    return " or ".join(
-        "in this process" if pid == os.getpid() else f"in process {pid} ({command_of(pid) or 'unknown'})"
-        for pid in readers
-    )
 
 
 # --- processes ---

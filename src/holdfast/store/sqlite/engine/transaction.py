@@ -10,8 +10,7 @@ from weakref import WeakSet
 
 from ....errors import ForeignConnection, TransactionError, UsedAfterFork
 from ...transactions import CallerConnection, caller_connection, not_a_connection
-from .checkpoint import MAX_WAL_BYTES
-from .connection import READ_TEXT, ObservedConnection, ObservedCursor
+from .connection import MAX_WAL_BYTES, READ_TEXT, ObservedConnection, ObservedCursor
 from .errors import BusyRetry, translate
 
 T = TypeVar("T")
