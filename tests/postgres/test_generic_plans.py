@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.store.postgres.connection import Handle, adapt
+from holdfast.store.postgres.dialect import Handle, adapt
 from support.postgres_backend import database_url
 
 ROWS = int(os.environ.get("HOLDFAST_PLAN_ROWS", "20000"))

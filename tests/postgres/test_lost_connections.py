@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import ConnectionLost, OutcomeUnknown, StoreError
-from holdfast.store.postgres import commit_outcome
-from holdfast.store.postgres.commit_outcome import Commit
+from holdfast.store.postgres import retries
+from holdfast.store.postgres.retries import Commit
 from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.postgres_proxy import Cut, Proxy, proxied
 from support.running_worker import RunningWorker, comes_true, eventually
@@ -64,7 +64,7 @@ def test_without_asking_a_lost_commit_would_be_repeated_or_forgotten(
     backend: PostgresBackend, far: Holdfast, proxy: Proxy, how: Cut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: the answer decides."""
-    monkeypatch.setattr(commit_outcome.CommitOutcomes, "took_place", lambda *_: how == "before")
+    monkeypatch.setattr(retries.CommitOutcomes, "took_place", lambda *_: how == "before")
     proxy.cut_once("COMMIT", how)
     far.queue("inbox").send(1)
     assert jobs(backend) == (0 if how == "before" else 2)
@@ -162,7 +162,7 @@ def test_an_id_that_was_given_out_again_does_not_count_as_committed(backend: Pos
     before, actor = app.clock.now(), app.store.database.actor  # type: ignore[attr-defined]
     app.queue("inbox").send(1)
     ((transaction,),) = backend.sql("SELECT (max(id) >> 20)::text FROM holdfast_events")
-    here = app.store.database.with_driver(commit_outcome.incarnation_of)  # type: ignore[attr-defined]
+    here = app.store.database.with_driver(retries.incarnation_of)  # type: ignore[attr-defined]
     assert outcomes.took_place(Commit(transaction, here, before, actor), 0)
     with pytest.raises(OutcomeUnknown, match="crashed or was replaced"):
         outcomes.took_place(Commit(transaction, here + 1, before - 1, actor), 0)

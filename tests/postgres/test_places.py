@@ -8,7 +8,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.model.job import Claimed, ClaimRequest, Lease, Settlement
 from holdfast.store.postgres import places
-from holdfast.store.postgres.connection import Handle
+from holdfast.store.postgres.dialect import Handle
 from support.postgres_backend import PostgresBackend
 
 LEASE = 60_000_000

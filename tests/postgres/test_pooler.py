@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.model.job import Sweep
-from holdfast.store.postgres import advisory_locks
+from holdfast.store.postgres import locks
 from support.child_processes import bystander, worker
 from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.postgres_proxy import Pooler, pooled
@@ -52,7 +52,7 @@ def test_jobs_run_without_listening_and_without_locks(
         assert held_locks(backend) == []
         assert pooler.transactions > before
         ((slot,),) = backend.sql("SELECT slot FROM holdfast_workers")
-        assert slot >= advisory_locks.FIRST_WITHOUT_LOCK
+        assert slot >= locks.FIRST_WITHOUT_LOCK
     assert backend.sql("SELECT DISTINCT ending FROM holdfast_workers") == [("stopped",)]
 
 

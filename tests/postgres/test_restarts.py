@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.model.job import Sweep
-from holdfast.store.postgres import advisory_locks
+from holdfast.store.postgres import locks
 from support.child_processes import bystander, worker
 from support.effort import a_part
 from support.postgres_server import CRASHES, PostgresServer, start_server, stop_server
@@ -72,7 +72,7 @@ def test_without_the_longer_grace_a_restart_would_make_workers_dead(
             server.stop(signal.SIGINT)
             server.start()
             assert [app.store.jobs.sweep(Sweep.WORKERS) for _ in range(2)] == [0, 0]
-            monkeypatch.setattr(advisory_locks, "RESTART_SECONDS", 0.0)
+            monkeypatch.setattr(locks, "RESTART_SECONDS", 0.0)
             assert app.store.jobs.sweep(Sweep.WORKERS) == 2
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from holdfast.store.postgres.server_clock import ServerClock
+from holdfast.store.postgres.pool import ServerClock
 
 MILLISECOND = 1_000_000
 

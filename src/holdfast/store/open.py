@@ -59,7 +59,7 @@ def inspect_database(url: str, *, prefix: str, schema: str | None, clock: Clock 
     """Return what the doctor sees of a database, in whatever state it is."""
     if is_postgres(url):
         require_driver()
-        from .postgres.diagnose import UnopenedServer
+        from .postgres.store import UnopenedServer
 
         return UnopenedServer(url, prefix, schema or DEFAULT_SCHEMA, clock)
     _refuse_schema(schema)

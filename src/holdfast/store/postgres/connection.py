@@ -1,26 +1,19 @@
-"""Open connections, and run the store's statements on them."""
+"""Read the URL of a server, open connections to it, and let go of them."""
 
 import os
-import re
 import select
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.rows import tuple_row
-from psycopg.types.numeric import Int8Dumper
-from psycopg.types.string import StrDumper
 
 from ...errors import CannotOpen, InvalidInput
+from .dialect import AsyncDriver, Driver, Handle, adapt
 from .errors import cannot_connect
 
-Driver = psycopg.Connection[Any]
-AsyncDriver = psycopg.AsyncConnection[Any]
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 OLDEST_VERSION = 140000
 # Detect a lost server within seconds, also while nothing is sent.
 KEEPALIVES = {
@@ -38,116 +31,6 @@ SERVER_KEEPALIVES = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-_PLACEHOLDER = re.compile(r"%|\?(\d*)|(?<![:\w]):([a-z_]\w*)")
-
-
-class _BoolAsInt(Int8Dumper):
-    """Binds True as 1: flags are small integers in the tables."""
-
-    def dump(self, obj: Any) -> bytes:
-        return b"1" if obj else b"0"
-
-
-def adapt(context: Any) -> None:
-    """Let values be bound with types that do not depend on the value, so that few statements are prepared."""
-    context.adapters.register_dumper(int, Int8Dumper)
-    context.adapters.register_dumper(bool, _BoolAsInt)
-    context.adapters.register_dumper(str, StrDumper)
-
-
-class Translated(NamedTuple):
-    """A statement with the placeholders of psycopg."""
-
-    text: str
-    is_numbered: bool
-
-
-@lru_cache(maxsize=2048)
-def translated(statement: str) -> Translated:
-    """Replace `?`, `?1` and `:name` by the placeholders of psycopg."""
-    is_numbered = False
-
-    def placeholder(match: "re.Match[str]") -> str:
-        nonlocal is_numbered
-        if match[0] == "%":
-            return "%%"
-        if match[2] is not None:
-            return f"%({match[2]})s"
-        if match[1]:
-            is_numbered = True
-            return f"%({match[1]})s"
-        return "%s"
-
-    text = _PLACEHOLDER.sub(placeholder, statement)
-    return Translated(text, is_numbered)
-
-
-class Handle:
-    """Runs the statements of the store on a connection, whatever its own row factory and adapters are."""
-
-    __slots__ = ("_is_own", "driver")
-
-    def __init__(self, driver: Driver, *, is_own: bool = True) -> None:
-        """is_own: the connection was opened by `connect`, and not by the caller."""
-        self.driver, self._is_own = driver, is_own
-
-    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        text, is_numbered = translated(statement)
-        if is_numbered and not isinstance(values, Mapping):
-            values = {str(number): value for number, value in enumerate(values, 1)}
-        cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
-        if not self._is_own:
-            adapt(cursor)
-        return cursor.execute(text, values)
-
-    def executemany(self, statement: str, many: Iterable[Sequence[Any]]) -> None:
-        """Run a statement once for each of many values."""
-        cursor = psycopg.Cursor(self.driver, row_factory=tuple_row)
-        if not self._is_own:
-            adapt(cursor)
-        cursor.executemany(translated(statement).text, many)
-
-
-class AwaitingHandle:
-    """Runs the statements of the store on an asynchronous connection of the caller.
-
-    The statements are the same. Each is awaited where the connection belongs: see `CallerConnection.wait`.
-    """
-
-    __slots__ = ("_wait", "driver")
-
-    def __init__(self, driver: AsyncDriver, wait: Wait) -> None:
-        self.driver, self._wait = driver, wait
-
-    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> "_Fetched":
-        text, is_numbered = translated(statement)
-        if is_numbered and not isinstance(values, Mapping):
-            values = {str(number): value for number, value in enumerate(values, 1)}
-        fetched: _Fetched = self._wait(self._execute(text, values))
-        return fetched
-
-    async def _execute(self, text: str, values: Sequence[Any] | Mapping[str, Any]) -> "_Fetched":
-        cursor = psycopg.AsyncCursor(self.driver, row_factory=tuple_row)
-        adapt(cursor)
-        await cursor.execute(text, values)
-        rows = await cursor.fetchall() if cursor.description is not None else []
-        return _Fetched(rows, cursor.rowcount)
-
-
-class _Fetched:
-    """The result of a statement. Implements Result."""
-
-    __slots__ = ("_rows", "rowcount")
-
-    def __init__(self, rows: list[Any], rowcount: int) -> None:
-        self._rows, self.rowcount = rows, rowcount
-
-    def fetchone(self) -> Any:
-        return self._rows.pop(0) if self._rows else None
-
-    def fetchall(self) -> list[Any]:
-        rows, self._rows = self._rows, []
-        return rows
 
 
 class Target(NamedTuple):
@@ -292,3 +175,8 @@ def abandon(driver: Driver) -> None:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(nowhere, driver.pgconn.socket, inheritable=False)
         os.close(nowhere)
+
+
+def incarnation_of(driver: Driver) -> int | None:
+    """Return the incarnation of the server when this connection was opened."""
+    return getattr(driver, "incarnation", None)

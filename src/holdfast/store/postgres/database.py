@@ -37,19 +37,14 @@ from ..transactions import (
     caller_connection,
     would_wait_for_itself,
 )
-from .advisory_locks import AdvisoryLocks
-from .commit_outcome import Commit, CommitOutcomes, incarnation_of
-from .connection import AwaitingHandle, Driver, Handle, in_transaction, rollback
-from .dialect import PostgresDialect
+from .connection import in_transaction, incarnation_of, rollback
+from .dialect import AwaitingHandle, Driver, Handle, PostgresDialect
 from .errors import connection_lost, first_line, is_lost, is_read_only, is_retryable, translate
-from .graph_locks import RowLocks
 from .listener import Listener
-from .listener_statements import ListenerStatements
+from .locks import AdvisoryLocks, RowLocks
 from .migrate import Names, PostgresMigrations
-from .pool import Pool
-from .retries import Again, run_again
-from .server_clock import ServerClock
-from .sessions import SessionOpener
+from .pool import Pool, ServerClock, SessionOpener
+from .retries import Again, Commit, CommitOutcomes, run_again
 from .transaction import (
     CompletingPostgresTransaction,
     LentDriver,
@@ -124,7 +119,7 @@ class PostgresDatabase:
 
     def _open(self) -> None:
         self.pool = Pool(lambda: self.sessions.connect(self._timeout))
-        self.listener = Listener(ListenerStatements(self), self.names.channel)
+        self.listener = Listener(self)
 
     @property
     def has_sessions(self) -> bool:

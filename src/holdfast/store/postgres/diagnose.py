@@ -7,15 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import TypeVar
 
 import msgspec
 import psycopg
 
 from ...blobs import ListableBlobStore
-from ...clock import Clock
-from ...errors import HoldfastError, StoreBusy, StoreError
+from ...errors import HoldfastError, StoreBusy
 from ...model.diagnosis import (
     Connections,
     DatabaseServer,
@@ -29,12 +27,11 @@ from ...model.diagnosis import (
 from ..diagnose import RowRepairs, RowsReader, SkippedError
 from ..statements import record
 from ..workers import present_workers
-from .advisory_locks import GRACE_SECONDS
-from .connection import Driver, Handle, rollback, target
-from .database import PostgresDatabase, PostgresOptions
-from .migrate import PostgresMigrations
-from .schema_drift import compare, restore
-from .table_blobs import TableBlobs
+from .connection import rollback
+from .database import PostgresDatabase
+from .dialect import Driver, Handle
+from .locks import GRACE_SECONDS
+from .migrate import compare, restore
 
 T = TypeVar("T")
 SAMPLES = re.findall(
@@ -43,7 +40,6 @@ SAMPLES = re.findall(
     re.MULTILINE,
 )
 SECONDS_PER_QUERY = 2.0  # unless the diagnosis is deep
-BUSY_SECONDS = 2.0
 READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -158,7 +154,7 @@ class ServerDiagnostics:
         self._db, self._blobs = db, blobs
 
     def diagnose(self, deep: bool = False) -> Diagnosis:
-        diagnosis = _new_diagnosis(self._db, deep)
+        diagnosis = new_diagnosis(self._db, deep)
         self._db.with_driver(lambda driver: ServerReader(self._db, driver, self._blobs).read(diagnosis))
         return diagnosis
 
@@ -168,51 +164,9 @@ class ServerDiagnostics:
         )
 
 
-def _new_diagnosis(db: PostgresDatabase, deep: bool) -> Diagnosis:
+def new_diagnosis(db: PostgresDatabase, deep: bool) -> Diagnosis:
     server = DatabaseServer(db.where.shown, db.names.schema)
     return Diagnosis(db.names.prefix, db.clock.now(), deep=deep, server=server)
-
-
-class UnopenedServer:
-    """A database that is read without opening it as an app does: its tables may be missing or outdated."""
-
-    def __init__(self, url: str, prefix: str, schema: str, clock: Clock | None) -> None:
-        self._url, self._clock = target(url), clock
-        self._options = PostgresOptions(
-            url=url,
-            schema=schema,
-            prefix=prefix,
-            durable_level="FULL",
-            migrate=False,
-            busy_timeout=BUSY_SECONDS,
-            worker_busy_timeout=BUSY_SECONDS,
-            blobs=None,
-            blob_bytes=None,
-            checks_schema=False,
-        )
-
-    def diagnose(self, deep: bool = False) -> Diagnosis:
-        try:
-            db = self._open()
-        except StoreError as error:
-            server = DatabaseServer(self._url.shown, self._options.schema)
-            return Diagnosis(self._options.prefix, 0, deep=deep, server=server, open_error=error)
-        try:
-            blobs = TableBlobs(db.rows, db.change_beside, db.sql, db.clock)
-            return ServerDiagnostics(db, blobs).diagnose(deep)
-        finally:
-            db.close()
-
-    def health_metrics(self, since_minute: int, queues: Sequence[str] | None = None) -> HealthMetrics:
-        db = self._open()
-        try:
-            db.with_driver(lambda driver: PostgresMigrations(driver, db.names, db.lock_class).require_current())
-            return ServerDiagnostics(db, None).health_metrics(since_minute, queues)
-        finally:
-            db.close()
-
-    def _open(self) -> PostgresDatabase:
-        return PostgresDatabase(self._options, self._clock, f"{Random().randrange(2**32):08x}")
 
 
 class ServerRepairs:

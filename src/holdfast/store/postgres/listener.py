@@ -11,17 +11,25 @@ Behind a pooler, and on a standby, there is nothing to listen to. Then the threa
 those who wait look once a second.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
 from ...errors import StoreError
-from .connection import Driver, abandon, wait_readable
+from ..statements import as_json
+from .connection import abandon, incarnation_of, wait_readable
+from .dialect import Driver, Handle
+from .locks import FIRST_WITHOUT_LOCK, HEARTBEAT_BOUND
+
+if TYPE_CHECKING:
+    from .database import PostgresDatabase
 
 NOTIFY_SECONDS = 0.01  # between two notifications of this process
 SETTLED_SECONDS = 0.1  # the same if nothing was enqueued in between: a busy worker tells nothing that is urgent
@@ -31,33 +39,44 @@ RECONNECT_SECONDS = 0.2
 MAX_SLEEP_SECONDS = 30.0
 AWAKE_SECONDS = 2.0  # after which a process in which nobody waits does not count as asleep any more
 SLEEPERS = 3  # number of the lock
+TOUCH_SECONDS = 0.2
 
 
-class Surroundings(Protocol):
-    """What the listener needs of the database."""
+class ListenerStatements:
+    """What the listener asks of the database, on its own connection or, if it has none, on one of the pool."""
 
-    lock_class: int
+    def __init__(self, db: PostgresDatabase) -> None:
+        self._db, self._sql, self.lock_class = db, db.sql, db.lock_class
 
     def connect_listener(self) -> Driver | None:
-        """Return a new connection, or None if it would be of no use."""
-        ...
+        return self._db.sessions.connect_listener()
 
     def notify(self, driver: Driver | None) -> None:
-        """Tell other processes about commits, if one of them sleeps."""
-        ...
+        values = {"class": self.lock_class, "sleepers": SLEEPERS, "channel": self._db.names.channel}
+        self._row(driver, self._sql.notify, values)
 
     def count_dead_workers(self, driver: Driver | None) -> int:
-        """Return how many workers on record hold no lock."""
-        ...
+        since = self._db.clock.now() - HEARTBEAT_BOUND
+        values = {"class": self.lock_class, "first_without_lock": FIRST_WITHOUT_LOCK, "since": since}
+        return int(self._row(driver, self._sql.count_dead_workers, values)[0])
 
     def touch_workers(self, numbers: list[int]) -> None:
-        """Record that the workers with these locks live."""
-        ...
+        def touch(driver: Driver) -> None:
+            values = {"now": self._db.clock.now(), "place": incarnation_of(driver), "slots": as_json(numbers)}
+            Handle(driver).execute(self._sql.touch_workers, values)
+
+        with self._db.hurried(TOUCH_SECONDS):  # the heartbeat comes anyway
+            self._db.with_driver(touch)
+
+    def _row(self, driver: Driver | None, statement: str, values: dict[str, Any]) -> Any:
+        if driver is None:
+            return self._db.with_driver(lambda own: Handle(own).execute(statement, values).fetchone())
+        return Handle(driver).execute(statement, values).fetchone()
 
 
 class Listener:
-    def __init__(self, surroundings: Surroundings, channel: str) -> None:
-        self._around, self._channel, self._class = surroundings, channel, surroundings.lock_class
+    def __init__(self, db: PostgresDatabase) -> None:
+        self._statements, self._channel, self._class = ListenerStatements(db), db.names.channel, db.lock_class
         self.commits = 0
         self.deaths = 0
         self.watches_deaths = False
@@ -159,7 +178,7 @@ class Listener:
         if driver is not None and not driver.closed and not driver.broken:
             return driver
         self._driver, self._says_so = None, False
-        driver = self._around.connect_listener()
+        driver = self._statements.connect_listener()
         if driver is not None:
             try:
                 driver.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
@@ -193,7 +212,7 @@ class Listener:
                     self._notify(driver)
                     if self.watches_deaths and monotonic() >= next_look:
                         next_look = monotonic() + (POLLED_DEATHS_SECONDS if driver is None else DEATHS_SECONDS)
-                        if self._around.count_dead_workers(driver):
+                        if self._statements.count_dead_workers(driver):
                             self.deaths += 1
                             self.wake()
                 self._sleep(driver, next_look)
@@ -217,7 +236,7 @@ class Listener:
     def _touch(self) -> None:
         if self._held:
             with suppress(psycopg.Error, StoreError):
-                self._around.touch_workers(sorted(self._held))
+                self._statements.touch_workers(sorted(self._held))
 
     def _lock_what_is_left(self, driver: Driver) -> None:
         for number in list(self._unlocked):
@@ -242,7 +261,7 @@ class Listener:
         if self._wants_notify and monotonic() >= self._next_notification():
             self._wants_notify = self._is_urgent = False
             self._notified_at = monotonic()
-            self._around.notify(driver)
+            self._statements.notify(driver)
 
     def _next_notification(self) -> float:
         return self._notified_at + (NOTIFY_SECONDS if self._is_urgent else SETTLED_SECONDS)

@@ -10,7 +10,8 @@ from psycopg import pq
 
 from ...errors import InvalidInput, TransactionError, UsedAfterFork
 from ..transactions import CallerConnection
-from .connection import AsyncDriver, AwaitingHandle, Driver, Handle, in_transaction
+from .connection import in_transaction
+from .dialect import AsyncDriver, AwaitingHandle, Driver, Handle
 
 T = TypeVar("T")
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -1,4 +1,6 @@
-"""Liveness of workers by advisory lock: the connection that listens holds a lock for each worker of the process.
+"""Locks: advisory ones that show which workers live, and those on the graph of jobs.
+
+The connection that listens holds a lock for each worker of the process.
 
 When the process dies, the server closes the connection and frees the lock. A lock that is gone does not prove that:
 - A connection that was cut is opened again and locks again: the process has a short grace for that.
@@ -13,14 +15,19 @@ Behind a pooler, a session does not belong to a process, so nothing is locked. T
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...clock import SECOND
 from ..processes import Slot, state_of_process
+from ..statements import as_json
 
 if TYPE_CHECKING:
     from ...model.worker import WorkerState
+    from ..database import Connection
+    from ..graph_locks import Locked
+    from ..statements import Statements
     from .database import PostgresDatabase
 
 FIRST_NUMBER = 1000  # smaller ones are other locks of Holdfast
@@ -113,3 +120,41 @@ class AdvisoryLocks:
         given = {"class": self._db.lock_class, "number": number}
         locked, heartbeat_at, incarnation = self._db.rows(self._db.sql.lock_holder, given)[0]
         return _Holder(bool(locked), heartbeat_at, int(incarnation))
+
+
+class RowLocks:
+    """Row locks, and an advisory lock. They go by id, so that they do not cross. Implements GraphLocks."""
+
+    def __init__(self, sql: Statements, lock_class: int) -> None:
+        self._sql, self._class = sql, lock_class
+
+    def lock_endings(self, connection: Connection) -> Locked:
+        """One transaction at a time resolves ends, and sees all that was committed before it got the lock.
+
+        A transaction of the caller with a snapshot of its own does not: the next claim of a worker resolves its ends.
+        """
+        (sees,) = connection.execute(self._sql.sees_commits).fetchone()
+        if not sees:
+            return "impossible"
+        connection.execute(self._sql.lock_endings, (self._class,))
+        return "locked"
+
+    def hold_chains(self, connection: Connection, chains: Collection[int]) -> None:
+        """Lock the last job of each chain, and look again, since the chain may have continued meanwhile."""
+        given = {"chains": as_json(sorted(chains))}
+        connection.execute(self._sql.mark_awaited_in_order, given)
+        before: list[int] | None = None
+        while True:
+            held = sorted(row[0] for row in connection.execute(self._sql.hold_last_jobs, given).fetchall())
+            if held == before or not held:
+                return
+            before = held
+
+    def hold_batch(self, connection: Connection, batch: int) -> None:
+        connection.execute(self._sql.hold_batch, (batch,))
+
+    def lock_batches(self, connection: Connection, batches: Collection[int]) -> set[int]:
+        given = {"batches": as_json(sorted(batches))}
+        locked = {row[0] for row in connection.execute(self._sql.lock_batches, given).fetchall()}
+        known = {row[0] for row in connection.execute(self._sql.known_batches, given).fetchall()}
+        return known - locked
