@@ -90,7 +90,7 @@ def zoo(app: Holdfast, clock: FakeClock) -> dict[str, int]:
     first, second = claim_tasks(app.store, ["mail"], ["send_mail"], 2, 10**9, "worker-1")
     succeed(app.store, first.lease)
     clock.advance(10)
-    fail(app.store, second.lease, Failure("DEPENDENCY:SMTP", "refused"))
+    fail(app.store, second.lease, Failure("DEPENDENCY:SMTP", "refused", "f1", "somewhere"))
     clock.advance(10)
     app.jobs.cancel(made["cancelled"])
     claim_tasks(app.store, ["mail"], ["thumbnail"], 1, 10**9, "worker-1")
@@ -115,6 +115,9 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"key": "other"}, ""),
     ({"error_code": "DEPENDENCY:SMTP"}, "failed"),
     ({"error_code": ("DEPENDENCY:SMTP", "TIMEOUT:LEASE")}, "failed"),
+    ({"fingerprint": "f1"}, "failed"),
+    ({"fingerprint": ["f1", "f2"], "status": "failed", "queue": "mail"}, "failed"),
+    ({"fingerprint": "f2"}, ""),
     ({"tag": "b"}, "failed cancelled"),
     ({"tag": ["a", "c"]}, "failed scheduled"),
     ({"tag": "unknown"}, ""),

@@ -41,13 +41,14 @@ INSERT = """
 WITH RECURSIVE numbers (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < {jobs}),
     made (i, queue, task, status) AS (SELECT i, {places}, {status} FROM numbers)
 INSERT INTO holdfast_jobs (id, queue, task, status, priority, created_at, run_at, finished_at, error_code, key, tags,
-    batch_id)
+    batch_id, fingerprint)
 SELECT i, queue, task, status, i % 3, {start} + i * {second}, {start} + i * {second},
     CASE WHEN status IN ('failed', 'succeeded') THEN {start} + (i + 50) * {second} END,
     CASE WHEN status = 'failed' THEN 'TEST:' || i % 2 END,
     CASE WHEN status IN ('failed', 'succeeded') THEN 'key' || i % 4 END,
     CASE WHEN i % 5 = 0 THEN '["often"]' WHEN i % 5003 = 1 THEN '["seldom"]' END,
-    CASE WHEN i % 3 = 0 THEN 1 WHEN i % 5003 = 2 THEN 2 END
+    CASE WHEN i % 3 = 0 THEN 1 WHEN i % 5003 = 2 THEN 2 END,
+    CASE WHEN status = 'failed' THEN CASE WHEN i % 4999 < 50 THEN 'rare' ELSE 'common' END END
 FROM made
 """
 BATCHES = """
@@ -120,6 +121,9 @@ CRITERIA = {
     "by code": Criteria(error_code=("TEST:1",)),
     "by code and state": Criteria(error_code=("TEST:1",), status=("failed",), queue=("a",)),
     "by code and another state": Criteria(error_code=("TEST:1",), status=("succeeded",)),
+    "by rare fingerprint": Criteria(fingerprint=("rare",), status=("failed",)),
+    "by frequent fingerprint": Criteria(fingerprint=("common",), status=("failed",), queue=("a",)),
+    "by fingerprint and another state": Criteria(fingerprint=("common",), status=("succeeded",)),
     "by tag": Criteria(tag=("often",)),
     "by rare tag": Criteria(tag=("seldom",)),
     "by tag and state": Criteria(tag=("often",), status=("failed",)),
@@ -222,6 +226,7 @@ ORDERS: dict[str, Callable[[JobIndexes], OrderedIndex]] = {
     "logged": lambda indexes: indexes.queue_task[0],
     "unlogged": lambda indexes: indexes.queue_task[1],
     "error": lambda indexes: indexes.error_code,
+    "fingerprint": lambda indexes: indexes.fingerprint,
     "tag": lambda indexes: indexes.tag,
     "batch": lambda indexes: indexes.batch,
     "external": lambda indexes: indexes.external,

@@ -192,7 +192,7 @@ def test_no_claim_or_sweep_sorts_more_than_it_takes(app: Holdfast, conn: sqlite3
 
 
 # These are there for lists. What runs for every job has an index of its own, that ended jobs are not in.
-FOR_LISTS = re.compile(r"INDEX holdfast_(jobs_logged|jobs_error)\b")
+FOR_LISTS = re.compile(r"INDEX holdfast_(jobs_logged|jobs_error|jobs_fingerprint)\b")
 
 
 def test_nothing_but_a_list_or_a_count_uses_the_indexes_for_lists(app: Holdfast, conn: sqlite3.Connection) -> None:

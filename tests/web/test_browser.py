@@ -733,16 +733,25 @@ def test_a_hidden_tab_has_no_stream(
     expect(page.locator("tbody tr").first).to_contain_text(str(full.observe.last_event()))
 
 
-def test_all_jobs_with_one_error_are_retried_after_a_dry_run(
-    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+def test_all_jobs_that_failed_at_one_place_in_the_code_are_retried_after_a_dry_run(
+    served: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
 ) -> None:
-    page = open_page(f"{serve(full)}/errors")
-    page.get_by_role("button", name="All", exact=True).click()
-    page.get_by_role("button", name="Retry all of these").first.click()
+    @served.task(max_attempts=1)
+    def divide(by: int) -> float:
+        if by < 0:
+            raise ZeroDivisionError("negative")  # the same code, elsewhere
+        return 1 / by
+
+    elsewhere, here = divide.enqueue(-1), divide.enqueue(0)
+    drain(served, raise_errors=False)
+    page = open_page(f"{serve(served)}/errors")
+    page.locator("section", has_text="division by zero").get_by_role("button", name="Retry all of these").click()
     dialog = page.locator("dialog[open]")
     expect(dialog.get_by_role("status")).to_have_text("1 failed job matches.")
     dialog.locator("[name=reason]").fill("fixed")
     dialog.get_by_role("button", name="Retry all of these").click()
     expect(page.locator(".toast")).to_contain_text("in the background")
-    (operation,) = full.operations.list()
+    eventually(lambda: here.refresh().status == "ready")
+    assert elsewhere.refresh().status == "failed"
+    (operation,) = served.operations.list()
     assert (operation.action, operation.reason) == ("retry", "fixed")

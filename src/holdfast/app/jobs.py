@@ -37,6 +37,8 @@ class Filters(TypedDict, total=False):
     task: Texts
     key: Texts
     error_code: Texts
+    fingerprint: Texts
+    """Of the place in the code where the last attempt failed, as `app.observe.failures()` and histories tell it."""
     tag: Texts
     batch: int | Sequence[int]
     queue_like: Texts
@@ -414,6 +416,7 @@ def criteria(filters: Filters) -> Criteria:
         task=validate.one_or_several(filters.get("task"), "task"),
         key=validate.one_or_several(filters.get("key"), "key"),
         error_code=validate.one_or_several(filters.get("error_code"), "error_code"),
+        fingerprint=validate.one_or_several(filters.get("fingerprint"), "fingerprint"),
         tag=validate.one_or_several(filters.get("tag"), "tag"),
         batch_id=validate.one_or_several_ids(filters.get("batch"), "batch"),
         created_from=moment("created_after"),

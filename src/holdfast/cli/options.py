@@ -315,6 +315,10 @@ def filter_options(command: F) -> F:
     @click.option("--key", multiple=True, metavar="TEXT", help="Only jobs with this key.")
     @click.option("--error-code", multiple=True, metavar="CODE", help="Only jobs that failed with this error code.")
     @click.option(
+        "--fingerprint", multiple=True, metavar="TEXT",
+        help="Only jobs that failed last at this place in the code: see holdfast failures.",
+    )  # fmt: skip
+    @click.option(
         "--batch", multiple=True, type=click.IntRange(1, 2**63 - 1), metavar="ID", help="Only members of this batch."
     )
     @click.option(
@@ -322,7 +326,7 @@ def filter_options(command: F) -> F:
     )
     @functools.wraps(command)
     def with_filters(*args: Any, since: float | None, arg: tuple[tuple[str, str], ...], **given: Any) -> Any:
-        names = ("status", "queue", "task", "tag", "key", "error_code", "batch")
+        names = ("status", "queue", "task", "tag", "key", "error_code", "fingerprint", "batch")
         found: dict[str, Any] = {name: list(values) for name in names if (values := given.pop(name))}
         for name in NAME_FIELDS:
             values = found.pop(name, [])

@@ -343,6 +343,7 @@ class Criteria(Struct, frozen=True):
     task: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     error_code: tuple[str, ...] = ()
+    fingerprint: tuple[str, ...] = ()  # of the traceback of their last failed attempt
     tag: tuple[str, ...] = ()
     batch_id: tuple[int, ...] = ()
     created_from: int | None = None

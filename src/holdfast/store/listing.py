@@ -30,7 +30,7 @@ STEP = 20_000  # jobs in one read, to find all that match
 MAX_SORTED_IN_STEPS = 200_000  # as listing_plan.MAX_SORTED, to find all that match
 MAX_PARTS = 4  # ranges of ids that are searched one after the other
 
-_FIELDS = ("queue", "task", "key", "error_code", "batch_id")
+_FIELDS = ("queue", "task", "key", "error_code", "fingerprint", "batch_id")
 _RANGES = {
     "created_from": "created_at >= :created_from",
     "created_before": "created_at < :created_before",

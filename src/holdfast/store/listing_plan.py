@@ -256,6 +256,7 @@ class JobIndexes:
         )
         """Every job is in one of them."""
         self.error_code = OrderedIndex(self._jobs("error"), "true", ("error_code = {}",))
+        self.fingerprint = OrderedIndex(self._jobs("fingerprint"), "true", ("fingerprint = {}",))
         waiting = f"external = 1 AND {_is(Status.BLOCKED)}"
         self.external = OrderedIndex(self._jobs("external"), waiting, ("external = CAST({} AS BIGINT)",))
         in_batch = ("batch_id = CAST({} AS BIGINT)", "continued = CAST({} AS BIGINT)", "status = {}")
@@ -328,7 +329,7 @@ class ListPlanner:
         """Whether a filter, such as a key or tag, usually matches few jobs."""
         wanted = self._wanted
         return wanted.ids is not None or bool(
-            wanted.key or wanted.tag or wanted.error_code or wanted.batch_id or wanted.inbox
+            wanted.key or wanted.tag or wanted.error_code or wanted.fingerprint or wanted.batch_id or wanted.inbox
         )
 
     def path(self) -> AccessPath | None:
@@ -371,6 +372,7 @@ class ListPlanner:
         found: list[AccessPath] = []
         for index, values in (
             (self._indexes.error_code, self._wanted.error_code),
+            (self._indexes.fingerprint, self._wanted.fingerprint),
             (self._indexes.tag, self._wanted.tag),
         ):
             if values:

@@ -177,6 +177,7 @@ class PendingAction(NamedTuple):
     queue: str = ""
     task: str | None = None
     error_code: str = ""
+    fingerprint: str | None = None
 
 
 def failure_name(one: FailureLine) -> tuple[str, str, str | None, str | None]:
@@ -326,7 +327,7 @@ def _failure_action(key: str, failure: FailureLine) -> PendingAction | str:
     if key == "R":
         where = f"{_task_name(info.task)} on {clean(info.queue)}"
         question = f" of {where} with {clean(info.error_code)}?"  # the main loop adds the count in front
-        return PendingAction("retry all", question, queue=info.queue, task=info.task, error_code=info.error_code)
+        return PendingAction("retry all", question, 0, info.queue, info.task, info.error_code, info.fingerprint)
     job = f"job {info.last_job_id} ({_task_name(info.task)})"
     if status is None:
         return f"J{job[1:]} was deleted."

@@ -196,6 +196,8 @@ def _filters(action: PendingAction) -> Filters:
     filters: Filters = {"status": "failed", "queue": action.queue, "error_code": action.error_code}
     if action.task is not None:
         filters["task"] = action.task
+    if action.fingerprint is not None:
+        filters["fingerprint"] = action.fingerprint
     return filters
 
 

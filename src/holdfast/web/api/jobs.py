@@ -60,6 +60,7 @@ class JobFilters(Struct, forbid_unknown_fields=True):
     task: str | None = None
     key: str | None = None
     error_code: str | None = None
+    fingerprint: str | None = None
     tag: str | None = None
     batch: int | None = None
     args: str | None = None

@@ -143,6 +143,7 @@ CREATE INDEX {n}jobs_expires   ON {p}jobs (expires_at, id)
 -- For listing. A job is either in jobs_logged or in jobs_unlogged.
 CREATE INDEX {n}jobs_logged    ON {p}jobs (queue, coalesce(task, ''), id) WHERE history = 1;
 CREATE INDEX {n}jobs_error     ON {p}jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX {n}jobs_fingerprint ON {p}jobs (fingerprint, id) WHERE fingerprint IS NOT NULL;
 CREATE INDEX {n}jobs_unlogged  ON {p}jobs (queue, coalesce(task, ''), id) WHERE history = 0;
 
 -- A key is unique among the unfinished jobs of a task, and among the unfinished messages of a queue. The root of a

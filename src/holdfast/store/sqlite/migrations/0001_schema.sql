@@ -137,6 +137,7 @@ CREATE INDEX {p}jobs_expires   ON {p}jobs (expires_at)
 -- A job is either in jobs_logged or in jobs_unlogged.
 CREATE INDEX {p}jobs_logged    ON {p}jobs (queue, task) WHERE history = 1;
 CREATE INDEX {p}jobs_error     ON {p}jobs (error_code) WHERE error_code IS NOT NULL;
+CREATE INDEX {p}jobs_fingerprint ON {p}jobs (fingerprint) WHERE fingerprint IS NOT NULL;
 CREATE INDEX {p}jobs_unlogged  ON {p}jobs (queue, task) WHERE history = 0;
 
 -- A key is unique among the unfinished jobs of a task, and among the unfinished messages of a queue. The root of a

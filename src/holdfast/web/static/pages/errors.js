@@ -26,15 +26,16 @@ const matching = (counted) => `${counted.is_complete ? "" : "At least "}${number
 function Group({ group, range, done }) {
   const tasks = [...new Set(group.members.map((one) => one.task).filter(Boolean))];
   const queues = [...new Set(group.members.map((one) => one.queue))];
-  const filters = { status: "failed", error: group.error_code, task: tasks.length === 1 ? tasks[0] : "", queue: queues.length === 1 ? queues[0] : "" };
-  const selected = { action: "retry", filters: { status: "failed", error_code: group.error_code, ...(tasks.length ? { task: tasks.join(",") } : {}), queue: queues.join(",") } };
+  const print = group.fingerprint;
+  const filters = print ? { status: "failed", fingerprint: print } : { status: "failed", error: group.error_code, task: tasks.length === 1 ? tasks[0] : "", queue: queues.length === 1 ? queues[0] : "" };
+  const selected = { action: "retry", filters: print ? { status: "failed", fingerprint: print } : { status: "failed", error_code: group.error_code, ...(tasks.length ? { task: tasks.join(",") } : {}), queue: queues.join(",") } };
   const last = (group.traceback || "").trim().split("\n").pop();
   return html`<${Panel} title=${html`<${Link} to=${jobsPath(filters)}>${group.error_code}<//>`} more=${html`<${Spark} kind="bad" values=${group.trend} label="How often in ${range}" /><b class="times">${number(group.count)} ×</b>`}>
     <p>${last ? html`<code>${last}</code>` : html`<span class="muted">No traceback: it was not raised by code, or it is hidden from viewers.</span>`}</p>
     <p class="muted small">${group.members.map((one, index) => html`${index ? ", " : ""}<${Link} to=${jobsPath({ ...filters, task: one.task || "", queue: one.queue })}>${one.task || "messages"}<//> on ${one.queue} (${number(one.count)})`)}</p>
     <p class="muted small">First <${Time} at=${group.first_seen} />, last <${Time} at=${group.last_seen} />, last job <${JobLink} id=${group.last_job_id} /></p>
     <div class="row"><button onClick=${() => go(jobsPath(filters))}>Show failed jobs</button>
-      ${may("operator") ? html`<${Action} label="Retry all of these" title="Retry the failed jobs with ${group.error_code}" explain=${`Every failed job of ${tasks.join(", ") || "these queues"} with this error code is retried, wherever in the code it failed.`} prepare=${async () => matching(await post("/operations/count", selected))} run=${({ reason }) => post("/operations", { ...selected, reason })} done=${done} said=${() => "They are retried in the background: the Jobs page shows the progress"} />` : ""}</div>
+      ${may("operator") ? html`<${Action} label="Retry all of these" title="Retry the failed jobs with ${group.error_code}" explain=${print ? "Every job that failed for good at this place in the code is retried." : `Every failed job of ${tasks.join(", ") || "these queues"} with this error code is retried.`} prepare=${async () => matching(await post("/operations/count", selected))} run=${({ reason }) => post("/operations", { ...selected, reason })} done=${done} said=${() => "They are retried in the background: the Jobs page shows the progress"} />` : ""}</div>
     ${group.traceback ? html`<details><summary class="small">Traceback</summary><div class="row"><span class="grow"></span><${Copy} text=${group.traceback} /></div><pre tabindex="0" role="region" aria-label="Traceback">${group.traceback}</pre></details>` : ""}<//>`;
 }
 

@@ -77,7 +77,7 @@ function LastError({ job, history }) {
   const traceback = useData(fingerprint ? `/tracebacks/${encodeURIComponent(fingerprint)}` : null);
   const text = traceback.data?.traceback;
   return html`<${Panel} title="Last error" wide more=${text ? html`<${Copy} text=${text} />` : ""}>
-    <p><${Link} to=${jobsPath({ status: "failed", error: job.error_code })}><b>${job.error_code}</b><//> ${job.error_detail || ""}</p>
+    <p><${Link} to=${jobsPath(fingerprint ? { fingerprint } : { status: "failed", error: job.error_code })}><b>${job.error_code}</b><//> ${job.error_detail || ""}</p>
     ${found ? html`<p class="muted small">The same error occurred <b>${number(found.count)}</b> ${found.count === 1 ? "time" : "times"}: first <${Time} at=${found.first_seen} />, last <${Time} at=${found.last_seen} />. <${Link} to="/errors">All errors<//></p>` : ""}
     ${text ? html`<pre tabindex="0" role="region" aria-label="Traceback">${text}</pre>` : ""}<//>`;
 }

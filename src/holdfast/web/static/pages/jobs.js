@@ -3,8 +3,8 @@ import { ROOT, go, html, may, post, query, session, useData, useEffect, useLayou
 import { Badge, Failed, Head, Pager, Table, Time, number } from "../ui.js";
 import { Operations } from "./operations.js";
 
-const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code", batch: "batch" };
-const EXAMPLES = { status: "failed", queue: "mail", task: "send_*", tag: "vip", error: "TIMEOUT*", key: "order-7", id: "7", since: "1h", batch: "3", "args.to": "ada@*" };
+const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code", fingerprint: "fingerprint", batch: "batch" };
+const EXAMPLES = { status: "failed", queue: "mail", task: "send_*", tag: "vip", error: "TIMEOUT*", fingerprint: "9f2c…", key: "order-7", id: "7", since: "1h", batch: "3", "args.to": "ada@*" };
 const STATES = ["ready", "running", "scheduled", "blocked", "succeeded", "failed", "cancelled"];
 const SINCE = ["15m", "1h", "24h", "7d"];
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
