@@ -9,7 +9,7 @@ from click.testing import Result
 from msgspec.structs import asdict
 
 from holdfast import Holdfast
-from holdfast.supervisor.worker_command import WorkerSettings
+from holdfast.supervisor.worker_command import WorkerSettings, _server_arguments
 
 Run = Callable[..., Result]
 
@@ -37,8 +37,12 @@ DEFAULTS = {
     "metrics_port": None,
     "metrics_host": "127.0.0.1",
     "web_port": None,
-    "web_auth": None,
     "web_host": "127.0.0.1",
+    "web_auth": None,
+    "web_allow_host": (),
+    "web_read_only": False,
+    "web_hide_args": False,
+    "web_redact": (),
 }
 
 
@@ -62,11 +66,15 @@ def test_the_defaults(run: Run, started: list[Any]) -> None:
     assert started == [("tasks:app", DEFAULTS)]
 
 
-def test_every_option_is_passed_on(run: Run, started: list[Any]) -> None:
+def test_every_option_is_passed_on(run: Run, started: list[Any], tmp_path: Path) -> None:
     options = "--queues mail=4,default --concurrency 20 --processes 4 --pool 2 --grace 1m --lease 90 --until-idle"
     options += " --reload --log json --max-jobs 1000 --max-memory 512M"
     options += " --metrics-port 9464 --metrics-host ::1"
-    options += " --web-port 8520 --web-host ::1 --web-auth users.json"
+    options += " --web-port 8520 --web-host ::1 --web-auth USERS --web-allow-host a --web-allow-host b"
+    options += " --web-read-only --web-hide-args --web-redact token"
+    users = tmp_path / "users.json"
+    users.write_text("{}")
+    options = options.replace("USERS", str(users))
     run("worker", "tasks.py", *options.split())
     assert started == [
         (
@@ -86,11 +94,36 @@ def test_every_option_is_passed_on(run: Run, started: list[Any]) -> None:
                 "metrics_port": 9464,
                 "metrics_host": "::1",
                 "web_port": 8520,
-                "web_auth": "users.json",
                 "web_host": "::1",
+                "web_auth": str(users),
+                "web_allow_host": ("a", "b"),
+                "web_read_only": True,
+                "web_hide_args": True,
+                "web_redact": ("token",),
             },
         )
     ]
+
+
+def test_the_first_process_of_several_is_given_the_options_of_its_servers(
+    run: Run, started: list[Any], tmp_path: Path
+) -> None:
+    users = tmp_path / "users.json"
+    users.write_text("{}")
+    given = WorkerSettings(
+        metrics_port=0, web_port=1, web_host="::1", web_auth=str(users), web_allow_host=("a", "b"),
+        web_redact=("token|key", "-"), web_read_only=True, web_hide_args=True,
+    )  # fmt: skip
+    run("worker", "tasks.py", *_server_arguments(given))
+    assert started == [("tasks.py", asdict(given))]
+
+
+@pytest.mark.parametrize("wrong", ["--web-redact=(", "--web-auth=missing.json", "--web-host=0.0.0.0"])
+def test_what_is_wrong_with_the_web_page_is_told_before_anything_starts(
+    run: Run, started: list[Any], wrong: str
+) -> None:
+    assert run("worker", "tasks.py", "--web-port=0", wrong).exit_code == 2
+    assert started == []
 
 
 @pytest.mark.parametrize(

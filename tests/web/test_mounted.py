@@ -138,7 +138,7 @@ def add(a: int, b: int) -> int:
 
 def test_a_worker_serves_the_page_of_its_app_until_it_stops(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
-    command = [sys.executable, "-m", "holdfast", "worker", "tasks:app", "--web-port", "0"]
+    command = [sys.executable, "-m", "holdfast", "worker", "tasks:app", "--web-port", "0", "--web-redact", "^b$"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
         try:
             assert worker.stderr is not None
@@ -148,6 +148,7 @@ def test_a_worker_serves_the_page_of_its_app_until_it_stops(tmp_path: Path) -> N
                 assert wrong.json()["code"] == "InvalidArguments", "it knows the tasks"
                 id = api.post("/jobs", json={"task": "add", "args": {"a": 1, "b": 2}}).json()["id"]
                 eventually(lambda: api.get(f"/jobs/{id}").json()["result"] == 3)
+                assert api.get(f"/jobs/{id}").json()["args"] == {"a": 1, "b": "•••"}
                 (one,) = api.get("/workers").json()["items"]
                 assert (one["pid"], one["alive"]) == (worker.pid, True)
             worker.terminate()

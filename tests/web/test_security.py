@@ -234,6 +234,21 @@ def test_reading_is_for_viewers_and_deleting_for_admins() -> None:
     assert all(one.role > Role.viewer for one in ENDPOINTS if one.method != "GET")
 
 
+def test_a_read_only_server_changes_nothing_for_anyone(connect: Connect, users: Users, served: Holdfast) -> None:
+    job = served.jobs.enqueue("add", {"a": 1, "b": 2}).id
+    served.operations.start("cancel", queue="math")
+    client = connect(auth=users, read_only=True, hide_args=True)
+    admin = bearer("admin")
+    for one in ENDPOINTS:
+        if one.method != "GET":
+            path = one.path.replace("{id:int}", str(job)).replace("{queue}", "math").replace("{name}", "x")
+            refused = client.request(one.method, path.replace("{id}", "x"), json={}, headers=admin)
+            assert (refused.status_code, refused.json()["code"]) == (403, "ReadOnly"), one.path
+    assert client.get(f"/jobs/{job}", headers=admin).json()["args"] == {"a": 1, "b": 2}, "roles stay as they are"
+    assert client.get("/me", headers=admin).json()["read_only"] is True
+    assert served.jobs.get(job).status == "ready", "bulk operations are left to other processes, too"
+
+
 def test_actions_are_logged_with_the_person(connect: Connect, users: Users, served: Holdfast) -> None:
     client = connect(auth=users)
     body = {"task": "add", "args": {"a": 1, "b": 2}, "delay": 60}

@@ -279,6 +279,28 @@ def page_options(noun: str) -> Callable[[F], F]:
     return lambda command: limit(cursor(command))
 
 
+def web_options(prefix: str = "") -> Callable[[F], F]:
+    """Add the options of a server of the web page. prefix: of their names, where they are beside others."""
+    one = functools.partial(_prefixed, prefix)
+    options = (
+        one("host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+            help=f"Address to serve the web page on. Any other than loopback needs --{prefix}auth."),
+        one("auth", type=click.Path(dir_okay=False), metavar="FILE",
+            help="Users file of the web page, made by holdfast web-user."),
+        one("allow-host", multiple=True, metavar="NAME",
+            help="Host name in the URL of the page, such as jobs.example.org. Can be repeated."),
+        one("read-only", is_flag=True, help="Refuse all changes by the page and the API, whoever asks for them."),
+        one("hide-args", is_flag=True, help="Do not show arguments, results and error messages to viewers."),
+        one("redact", multiple=True, metavar="PATTERN",
+            help="Hide the values of all names that match this regular expression. Can be repeated."),
+    )  # fmt: skip
+    return lambda command: functools.reduce(lambda found, option: option(found), reversed(options), command)
+
+
+def _prefixed(prefix: str, name: str, **more: Any) -> Callable[[F], F]:
+    return click.option(f"--{prefix}{name}", **more)
+
+
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 attempts_option = click.option(
     "--attempts", type=int, metavar="N", help="Additional attempts.  [default: as many as it had at first]"

@@ -176,6 +176,7 @@ class Holdfast(App):
         hosts: Iterable[str] | None = None,
         hide_args: bool = False,
         redact: Iterable[str | re.Pattern[str]] = (),
+        read_only: bool = False,
         max_body: int = 1024 * 1024,
     ) -> Starlette:
         """Return the web page and the HTTP API as an ASGI application, to mount in FastAPI, Starlette or Django.
@@ -184,6 +185,7 @@ class Holdfast(App):
             Without it, everyone who can connect is an admin, and only requests to a loopback name are answered.
         hosts: the host names that requests may name.
         hide_args: viewers see no arguments and results. redact: patterns of names whose values are hidden.
+        read_only: refuse all changes, whoever asks for them.
         max_body: the largest request body in bytes.
         """
         try:
@@ -197,6 +199,7 @@ class Holdfast(App):
             hosts=hosts,
             hide_args=validate.flag(hide_args, "hide_args"),
             redact=redact,
+            read_only=validate.flag(read_only, "read_only"),
             max_body=max_body,
         )
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from msgspec import Struct
 
@@ -51,8 +51,18 @@ class WorkerSettings(Struct, frozen=True):
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     web_port: int | None = None
-    web_auth: str | None = None
     web_host: str = "127.0.0.1"
+    web_auth: str | None = None
+    web_allow_host: tuple[str, ...] = ()
+    web_read_only: bool = False
+    web_hide_args: bool = False
+    web_redact: tuple[str, ...] = ()
+
+    @property
+    def web_options(self) -> dict[str, Any]:
+        """The options of the web page, by their names in `holdfast web`."""
+        names = [name for name in self.__struct_fields__ if name.startswith("web_") and name != "web_port"]
+        return {name.removeprefix("web_"): getattr(self, name) for name in names}
 
 
 class BackgroundServer(Protocol):
@@ -177,8 +187,14 @@ def _server_arguments(settings: WorkerSettings) -> list[str]:
     if settings.metrics_port is not None:
         found += [f"--metrics-port={settings.metrics_port}", f"--metrics-host={settings.metrics_host}"]
     if settings.web_port is not None:
-        found += [f"--web-port={settings.web_port}", f"--web-host={settings.web_host}"]
-        found += [] if settings.web_auth is None else [f"--web-auth={settings.web_auth}"]
+        found.append(f"--web-port={settings.web_port}")
+        for name, value in settings.web_options.items():
+            option = f"--web-{name.replace('_', '-')}"
+            if isinstance(value, bool):
+                found += [option] if value else []
+            else:
+                several = value if isinstance(value, tuple) else [value]
+                found += [f"{option}={one}" for one in several if one is not None]
     return found
 
 

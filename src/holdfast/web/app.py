@@ -37,7 +37,7 @@ from ..codec import decoder
 from ..errors import HoldfastError, InvalidInput
 from ..failure import shorten
 from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served, start_operation
-from .auth import Attempts, Authenticator, Identity, Role, RoleNeeded, Session, Sessions, Users
+from .auth import LOOPBACK_NAMES, Attempts, Authenticator, Identity, Role, RoleNeeded, Session, Sessions, Users
 from .openapi import Problem, document
 from .pages import StaticFiles
 from .stream import TOPICS, EventStream, Hub
@@ -51,7 +51,6 @@ MAX_BODIES = 64  # that are read at a time
 BODY_SECONDS = 30.0
 THREADS = 8  # that read or write the database for this server
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN = Identity("web", Role.admin)
 """Everyone, on a server without authentication. It listens on loopback only."""
 STATS_AGE_SECONDS = 5
@@ -104,6 +103,7 @@ def make_app(
     hosts: Iterable[str] | None = None,
     hide_args: bool = False,
     redact: Iterable[str | re.Pattern[str]] = (),
+    read_only: bool = False,
     max_body: int = MAX_BODY,
 ) -> Starlette:
     """Return the ASGI application, to run or to mount in another.
@@ -113,10 +113,12 @@ def make_app(
     hosts: the host names that requests may name. By default those of loopback, or all with `auth`.
     hide_args: viewers see no arguments, results and error messages.
     redact: patterns of names whose values nobody is shown.
+    read_only: refuse all changes, whoever asks for them.
     """
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)
-    server = Server(app, auth, PayloadRules(hide_args, patterns), validate.integer(max_body, "max_body", 1024, 2**31))
+    rules = PayloadRules(hide_args, patterns)
+    server = Server(app, auth, rules, read_only, validate.integer(max_body, "max_body", 1024, 2**31))
     pages = StaticFiles(lambda request: not isinstance(auth, Users) or COOKIE in request.cookies)
     routes = [Route(PREFIX + one.path, partial(server.handle, one), methods=[one.method]) for one in ENDPOINTS]
     routes += [
@@ -165,8 +167,11 @@ class Guard:
 class Server:
     """Runs the endpoints."""
 
-    def __init__(self, app: Served, auth: Authenticator | Users | None, rules: PayloadRules, max_body: int) -> None:
+    def __init__(
+        self, app: Served, auth: Authenticator | Users | None, rules: PayloadRules, is_read_only: bool, max_body: int
+    ) -> None:
         self._app, self._auth, self._rules, self._max_body = app, auth, rules, max_body
+        self._is_read_only = is_read_only
         self._sessions, self._attempts = Sessions(), Attempts()
         self._threads = CapacityLimiter(THREADS)
         self._bodies = CapacityLimiter(MAX_BODIES)
@@ -193,6 +198,8 @@ class Server:
 
     def _resume_operations(self) -> None:
         self._has_resumed = True
+        if self._is_read_only:
+            return
         if self._operating is None or self._operating.done():
             self._operating = asyncio.create_task(self._operate())
 
@@ -211,6 +218,8 @@ class Server:
 
     async def handle(self, endpoint: Endpoint, request: Request) -> Response:
         identity = await self._authorize(request, endpoint.role)
+        if self._is_read_only and request.method not in SAFE_METHODS:
+            raise Refusal(403, "ReadOnly", "this server was started with --read-only: nothing can be changed by it")
         if not self._has_resumed:
             self._resume_operations()
         if endpoint.run.__name__ == "events" and "text/event-stream" in request.headers.get("accept", ""):
@@ -334,7 +343,7 @@ class Server:
             raise Refusal(401, "WrongPassword", "the name or the password is wrong")
         self._attempts.succeeded(*subjects)
         value, session = self._sessions.open(identity)
-        response = _json(_me(identity, session))
+        response = _json(self._me(identity, session))
         secure = request.url.scheme == "https"
         path = request.scope.get("root_path") or "/"
         response.set_cookie(COOKIE, value, httponly=True, samesite="strict", secure=secure, path=path)
@@ -349,7 +358,11 @@ class Server:
 
     async def me(self, request: Request) -> Response:
         identity, session = await self._identify(request)
-        return _json(_me(identity, session))
+        return _json(self._me(identity, session))
+
+    def _me(self, identity: Identity, session: Session | None) -> dict[str, Any]:
+        csrf = None if session is None else session.csrf
+        return {"name": identity.name, "role": identity.role.name, "csrf": csrf, "read_only": self._is_read_only}
 
     # --- bodies ---
 
@@ -419,10 +432,6 @@ class Login(Struct, forbid_unknown_fields=True):
 
 
 _decode_any = decoder(Any)
-
-
-def _me(identity: Identity, session: Session | None) -> dict[str, Any]:
-    return {"name": identity.name, "role": identity.role.name, "csrf": None if session is None else session.csrf}
 
 
 def _needs(role: Role, identity: Identity) -> Refusal:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from .. import validate
 from ..errors import InvalidInput
 
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SCRYPT = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": 32}  # about 50 ms
 MIN_PASSWORD, MAX_PASSWORD = 10, 1024
 TOKEN_PREFIX = "hf_"

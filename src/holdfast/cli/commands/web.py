@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...errors import InvalidInput
-from ..options import DatabaseOption, database_options, example
+from ..options import DatabaseOption, database_options, example, web_options
 from ..output import Column, document, note, say, table
 
 if TYPE_CHECKING:
@@ -30,51 +32,22 @@ auth_option = click.option(
         "holdfast web --db app.db --host 0.0.0.0 --auth users.json --hide-args",
     )
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8520, show_default=True, metavar="PORT",
     help="Port to listen on; 0 picks a free one.",
 )  # fmt: skip
-@click.option(
-    "--auth", "auth_file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="Users file, made by holdfast web-user. Required for an address that other machines can reach.",
-)  # fmt: skip
-@click.option(
-    "--allow-host", multiple=True, metavar="NAME",
-    help="Host name in the URL of the page, such as jobs.example.org. Can be repeated.",
-)  # fmt: skip
-@click.option("--hide-args", is_flag=True, help="Do not show arguments, results and error messages to viewers.")
-@click.option(
-    "--redact", multiple=True, metavar="PATTERN",
-    help="Hide the values of all names that match this regular expression. Can be repeated.",
-)  # fmt: skip
+@web_options()
 @database_options
-def web(
-    database: DatabaseOption,
-    host: str,
-    port: int,
-    auth_file: str | None,
-    allow_host: tuple[str, ...],
-    hide_args: bool,
-    redact: tuple[str, ...],
-) -> None:
+def web(database: DatabaseOption, port: int, **options: Any) -> None:
     """Serve the web page and the HTTP API until Ctrl-C.
 
     Only this machine can connect, unless --host names another address and --auth a users file. With --app, the page
     knows the tasks and checks the arguments of jobs that are enqueued from it.
     """
     require_extra()
-    from ...web.auth import Users
-    from ...web.server import WebServer, require_authentication
-
-    users = None if auth_file is None else Users(auth_file)
-    require_authentication(host, users)
-    if users is not None:
-        users.read()  # so that a wrong file is an error now
+    check_options(**options)
     with database.open() as app:
-        hosts = (*allow_host, host, "localhost", "127.0.0.1", "[::1]") if allow_host else None
-        page = app.web(auth=users, hosts=hosts, hide_args=hide_args, redact=redact)
-        server = WebServer(page, host, port)
+        server = make_server(app, port, **options)
         say(f"Serving {server.url} (Ctrl-C stops it)")
         sys.stdout.flush()
         server.run()
@@ -82,14 +55,35 @@ def web(
 
 def serve_from_worker(app: Holdfast, settings: WorkerSettings) -> WebServer:
     """Start the server of `holdfast worker --web-port` in a thread."""
-    from ...web.auth import Users
-    from ...web.server import WebServer, require_authentication
+    return make_server(app, settings.web_port or 0, **settings.web_options).start()
 
-    users = None if settings.web_auth is None else Users(settings.web_auth)
-    require_authentication(settings.web_host, users)
+
+def check_options(host: str, auth: str | None, redact: Iterable[str], **others: Any) -> Users | None:
+    """Return the users. Raises for what is wrong before anything is served."""
+    from ...web.auth import Users
+    from ...web.server import require_authentication
+
+    del others
+    users = None if auth is None else Users(auth)
+    require_authentication(host, users)
     if users is not None:
         users.read()
-    return WebServer(app.web(auth=users), settings.web_host, settings.web_port or 0).start()
+    for pattern in redact:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidInput(f"--redact {pattern!r} is no regular expression: {error}") from None
+    return users
+
+
+def make_server(app: Holdfast, port: int, host: str, allow_host: Iterable[str], **options: Any) -> WebServer:
+    """Return a server of the page of this app, with the options of `web_options`."""
+    from ...web.auth import LOOPBACK_NAMES
+    from ...web.server import WebServer
+
+    users = check_options(host, **options)
+    hosts = (*allow_host, host, *LOOPBACK_NAMES) if allow_host else None
+    return WebServer(app.web(**options | {"auth": users, "hosts": hosts}), host, port)
 
 
 def require_extra() -> None:

@@ -19,12 +19,13 @@ from ..options import (
     example,
     read_options,
     size,
+    web_options,
 )
 from ..output import Cell, Column, age, document, note, plural, table
 
 if TYPE_CHECKING:
     from ...model.stats import WorkerHealth
-    from ...supervisor.worker_command import Serve
+    from ...supervisor.worker_command import Serve, WorkerSettings
 
 
 @click.command(
@@ -85,11 +86,7 @@ if TYPE_CHECKING:
     "--web-port", type=click.IntRange(0, 65535), metavar="PORT",
     help="Serve the web page on this port, from the first process; 0 picks a free port.",
 )  # fmt: skip
-@click.option(
-    "--web-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="Address to serve the web page on. Any other than loopback needs --web-auth.",
-)  # fmt: skip
-@click.option("--web-auth", metavar="FILE", help="Users file of the web page, made by holdfast web-user.")
+@web_options("web-")
 @click.pass_context
 def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
     """Run the tasks of an app.
@@ -99,12 +96,13 @@ def worker(ctx: click.Context, /, app: str, **options: Any) -> None:
     """
     from ...supervisor.worker_command import WorkerSettings, run_worker
 
+    settings = WorkerSettings(**options)
     servers: dict[str, Serve] = {}
-    if options["metrics_port"] is not None:
+    if settings.metrics_port is not None:
         servers["metrics"] = _metrics()
-    if options["web_port"] is not None:
-        servers["the web page"] = _web()
-    ctx.exit(run_worker(app, WorkerSettings(**options), servers))
+    if settings.web_port is not None:
+        servers["the web page"] = _web(settings)
+    ctx.exit(run_worker(app, settings, servers))
 
 
 def _metrics() -> Serve:
@@ -115,10 +113,11 @@ def _metrics() -> Serve:
     return lambda app, settings: serve(app, settings.metrics_port or 0, settings.metrics_host)
 
 
-def _web() -> Serve:
-    from .web import require_extra, serve_from_worker
+def _web(settings: WorkerSettings) -> Serve:
+    from .web import check_options, require_extra, serve_from_worker
 
     require_extra()
+    check_options(**settings.web_options)
     return serve_from_worker
 
 

@@ -209,4 +209,4 @@ export function bytes(value) {
 }
 
 export const rank = { viewer: 1, operator: 2, admin: 3 };
-export const may = (role) => rank[session.me?.role || "viewer"] >= rank[role];
+export const may = (role) => !session.me?.read_only && rank[session.me?.role || "viewer"] >= rank[role];

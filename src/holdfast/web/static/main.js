@@ -110,7 +110,7 @@ function Shell() {
       <div class="row"><${Link} to="/" class="brand"><img src="${ROOT}/static/icon.svg" alt="" />Holdfast<//>
       <button class="menu" aria-expanded=${open} onClick=${() => setOpen(!open)}>Menu</button></div>
       <nav aria-label="Pages">${GROUPS.map(([name, pages]) => html`<span class="group">${name}</span>${pages.map(([path, label]) => html`<${Link} to=${path} aria-current=${route.path === path || (path !== "/" && route.path.startsWith(`${path}/`)) ? "page" : undefined}>${label}<//>`)}`)}</nav>
-      <div class="foot"><span>${session.me.name} · ${session.me.role}</span>
+      <div class="foot"><span>${session.me.name} · ${session.me.read_only ? "read only" : session.me.role}</span>
         <span class="row"><button class="link small" onClick=${() => { theme(); again((n) => n + 1); }} title="Light, dark or as the system">Theme: ${localStorage.getItem("theme") || "system"}</button><button class="link small" onClick=${help}>Keys</button>
         ${session.me.csrf ? html`<button class="link small" onClick=${leave}>Log out</button>` : ""}</span></div>
     </header><main class="main" id="content" tabindex="-1"><${Page} route=${route} /></main></div><${Help} />`;
