@@ -31,7 +31,7 @@ ALL = (
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ())
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.MUST_BE_ON", ())
     return lambda *args: CliRunner().invoke(main, list(args))
 
 

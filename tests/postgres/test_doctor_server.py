@@ -28,9 +28,9 @@ PASSWORD = "hunter2"
 def any_age_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds up VACUUM is told at once, and that the test server does not flush is not."""
     monkeypatch.setattr("holdfast.store.postgres.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_TRANSACTIONS", -1)
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ())
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.HELD_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.HELD_TRANSACTIONS", -1)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.MUST_BE_ON", ())
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_every_part_is_read(diagnosis: Diagnosis) -> None:
 
 
 def test_a_sound_database_passes_every_check(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_SECONDS", NEVER_SECONDS)
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.HELD_TRANSACTIONS", 2**31)  # other tests hold some
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.HELD_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.HELD_TRANSACTIONS", 2**31)  # other tests hold some
     checkup = app.check()
     passed = {finding.code for finding in checkup.findings if finding.severity == "ok"}
     assert {"CONNECTED", "COMMITS", "VACUUM_FREE", "VACUUMED", "POOLER", "CONNECTIONS", "SCHEMA"} <= passed
@@ -75,7 +75,7 @@ def test_a_sound_database_passes_every_check(app: Holdfast, monkeypatch: pytest.
 
 
 def test_a_server_that_does_not_flush_is_an_error(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ("fsync", "full_page_writes"))
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.MUST_BE_ON", ("fsync", "full_page_writes"))
     one = finding_of(app, "FLUSH_OFF", "error")
     assert one.detail == {"off": ["fsync", "full_page_writes"]}
     assert one.fix is not None and "ALTER SYSTEM SET fsync = on" in one.fix
@@ -222,7 +222,7 @@ def test_dead_rows_are_told_by_their_share(diagnosis: Diagnosis) -> None:
 def test_dead_rows_are_read_and_vacuum_removes_them(
     backend: PostgresBackend, app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.DEAD_ROWS", 100)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.DEAD_ROWS", 100)
     backend.sql("ALTER TABLE holdfast_jobs SET (autovacuum_enabled = off)")
     try:
         app.queue("inbox").send_many(range(500))

@@ -16,7 +16,7 @@ import pytest
 import holdfast.store.sqlite.engine.file_users as file_users
 from holdfast import Holdfast
 from holdfast.cli.commands.doctor import check_database
-from holdfast.upkeep.doctor.checks_file import has_wal_reset_bug
+from holdfast.upkeep.doctor.checks_sqlite import has_wal_reset_bug
 from holdfast.upkeep.doctor.doctor import diagnose
 from support.child_processes import bystander, sqlite
 from support.doctor import MIB, check, diagnosis_of, files, finding, run_sql, severities
@@ -190,7 +190,7 @@ def fill_log(path: Path, size: int) -> None:
 
 
 def test_a_large_log_and_the_reader_that_keeps_it_from_shrinking(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 4 * MIB)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_sqlite.LARGE_LOG_BYTES", 4 * MIB)
     with bystander(sqlite(path, "BEGIN", "SELECT count(*) FROM holdfast_jobs")) as other:
         fill_log(path, 4 * MIB)
         one = finding(path, "WAL_LARGE", "warning")
@@ -212,7 +212,7 @@ def test_a_process_that_reads_for_a_moment_only_is_not_reported(path: Path, monk
 
 
 def test_a_long_write_transaction_and_the_log_behind_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 0)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_sqlite.LARGE_LOG_BYTES", 0)
     with Holdfast(path) as app:
         app.queue("inbox").send(1)
         with bystander(sqlite(path, "BEGIN IMMEDIATE", "DELETE FROM holdfast_jobs")) as other:
@@ -225,7 +225,7 @@ def test_a_long_write_transaction_and_the_log_behind_it(path: Path, monkeypatch:
 def test_a_large_log_without_a_transaction_is_reset_by_the_repair(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_file.LARGE_LOG_BYTES", 100_000)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_sqlite.LARGE_LOG_BYTES", 100_000)
     with bystander(sqlite(path)):
         fill_log(path, 200_000)
         one = finding(path, "WAL_LARGE", "warning")

@@ -16,7 +16,7 @@ from holdfast.store.sqlite import store as sqlite_store
 from holdfast.store.sqlite.engine import checkpoint, database_file
 from holdfast.testing import FakeClock
 from holdfast.upkeep import prune, vacuum
-from holdfast.upkeep.doctor import checks_file
+from holdfast.upkeep.doctor import checks_sqlite
 from support.finished_jobs import DAY, Ended
 from support.running_worker import RunningWorker, eventually
 
@@ -174,7 +174,7 @@ def test_the_report_names_the_bytes_that_a_reader_holds_back(
 @pytest.fixture
 def small_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "ALARM_BYTES", 200_000)
-    monkeypatch.setattr(checks_file, "LARGE_LOG_BYTES", 200_000)
+    monkeypatch.setattr(checks_sqlite, "LARGE_LOG_BYTES", 200_000)
     monkeypatch.setattr(checkpoint, "CHANGES_PER_CHECKPOINT", 200)
 
 

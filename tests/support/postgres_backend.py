@@ -85,7 +85,7 @@ class PostgresBackend(Backend):
     @classmethod
     def relax(cls, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.store.postgres.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
-        monkeypatch.setattr("holdfast.upkeep.doctor.checks_server.MUST_BE_ON", ())  # this server does not flush
+        monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.MUST_BE_ON", ())  # this server does not flush
         monkeypatch.setattr("holdfast.store.postgres.places.LOOK_SECONDS", 0)  # claims in the exact order
 
     def create_tables(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .app import App
     from .explain import Explanation
     from .options import EnqueueOptions
-    from .relations import Relations
+    from .workflows import Relations
 
 
 MAX_PAGE = 1000
@@ -295,7 +295,7 @@ class Jobs:
 
     def relations(self, id: int) -> "Relations":
         """Return the chain of the job, what it waits for, what waits for it, and its batch."""
-        from .relations import find_relations
+        from .workflows import find_relations
 
         return find_relations(self._app, self.get(id))
 

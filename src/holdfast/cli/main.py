@@ -1,4 +1,4 @@
-"""`holdfast`: the root command. It imports a command's module only when that command is run."""
+"""`holdfast`: the root command, which imports a command's module only when it runs, and `holdfast completion`."""
 
 from typing import cast
 
@@ -10,6 +10,8 @@ from ..validate import suggest
 from .errors import RootGroup
 from .options import example
 
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION_VARIABLE = "_HOLDFAST_COMPLETE"
 # The module of each command, in the order of `holdfast --help`.
 COMMANDS = {
     "worker": "commands.worker",
@@ -30,20 +32,20 @@ COMMANDS = {
     "batches": "commands.batches",
     "batch": "commands.batches",
     "cron": "commands.cron",
-    "migrate": "commands.migrate",
-    "move": "commands.move",
+    "migrate": "commands.database",
+    "move": "commands.database",
     "stats": "commands.stats",
     "top": "top.top",
     "web": "commands.web",
     "web-user": "commands.web",
     "events": "commands.events",
-    "failures": "commands.failures",
+    "failures": "commands.stats",
     "workers": "commands.worker",
     "doctor": "commands.doctor",
     "health": "commands.doctor",
     "prune": "commands.prune",
-    "vacuum": "commands.vacuum",
-    "completion": "commands.completion",
+    "vacuum": "commands.database",
+    "completion": "main",
 }
 _load, _ = lazy_imports(str(__package__), {name.replace("-", "_"): module for name, module in COMMANDS.items()})
 
@@ -77,3 +79,25 @@ def main() -> None:
 
     Most commands need a database: pass --db or --app, or set HOLDFAST_URL.
     """
+
+
+@click.command(
+    epilog=example(
+        """eval "$(holdfast completion bash)"     # in ~/.bashrc""",
+        """eval "$(holdfast completion zsh)"      # in ~/.zshrc""",
+        "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script for tab completion in bash, zsh or fish.
+
+    Names of queues, tasks and schedules and job ids are read from the database, if --db precedes them on the command
+    line or HOLDFAST_URL is set.
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ctx.find_root().command, {}, "holdfast", COMPLETION_VARIABLE).source())

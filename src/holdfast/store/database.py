@@ -1,20 +1,20 @@
-"""What the parts that both stores share need of a database: connections, transactions, and the SQL that differs."""
+"""What the shared parts of a store need of a database: connections, transactions, a dialect, locks on the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar
 
 from .statements import Statements
 
 if TYPE_CHECKING:
     from ..clock import Clock
-    from .graph_locks import GraphLocks
     from .processes import ProcessLocks
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Work = Callable[[Any], T]
+Locked = Literal["locked", "alone", "impossible"]
 MOVED = "holdfast: "  # begins the message of the triggers that refuse writes to a database that was moved
 
 
@@ -213,3 +213,51 @@ class SharedDatabase(Protocol):
     def deaths_seen(self) -> int:
         """Return a number that grows when a worker may have died."""
         ...
+
+
+class GraphLocks(Protocol):
+    """Locks on the graph of jobs: chains, jobs that wait for them, and batches. They last until the transaction ends.
+
+    A transaction that ends a job looks for jobs that wait for it. A transaction that enqueues a job looks whether its
+    blockers have ended. If both run at the same time and neither sees the other, the job waits for ever. The same
+    holds for two blockers of one job, two last members of a batch, and a member that is added while its batch ends.
+    So one of them has to wait for the other, and look afterwards.
+    """
+
+    def lock_endings(self, connection: Connection, /) -> Locked:
+        """Let no other transaction resolve ends of jobs.
+
+        Return "locked" if this may have waited for another one, so that it has to be looked again; "alone" if no
+        other can write now; "impossible" if this transaction does not see what others have committed meanwhile.
+        """
+        ...
+
+    def hold_chains(self, connection: Connection, chains: Collection[int], /) -> None:
+        """Let the ends of these chains wait. The next statement sees whether they have ended."""
+        ...
+
+    def hold_batch(self, connection: Connection, batch: int, /) -> None:
+        """Let the end of this batch wait. The next statement sees whether it has ended."""
+        ...
+
+    def lock_batches(self, connection: Connection, batches: Collection[int], /) -> set[int]:
+        """Let nobody add members to these batches. Return those that a transaction is adding some to."""
+        ...
+
+
+class OneWriter:
+    """Implements GraphLocks for a database that has one write lock: only its owner sees and changes the graph."""
+
+    def lock_endings(self, connection: Connection) -> Locked:
+        del connection
+        return "alone"
+
+    def hold_chains(self, connection: Connection, chains: Collection[int]) -> None:
+        """The write lock does that."""
+
+    def hold_batch(self, connection: Connection, batch: int) -> None:
+        """The write lock does that."""
+
+    def lock_batches(self, connection: Connection, batches: Collection[int]) -> set[int]:
+        del connection, batches
+        return set()

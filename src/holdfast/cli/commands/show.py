@@ -10,7 +10,7 @@ import click
 
 from ...app.job import Job
 from ...app.jobs import HistoryEntry
-from ...app.relations import BlockerNode, Relations
+from ...app.workflows import BlockerNode, Relations
 from ...clock import as_datetime
 from ...model.job import JobRecord
 from ...supervisor import Holdfast

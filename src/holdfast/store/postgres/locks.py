@@ -25,8 +25,7 @@ from ..statements import as_json
 
 if TYPE_CHECKING:
     from ...model.worker import WorkerState
-    from ..database import Connection
-    from ..graph_locks import Locked
+    from ..database import Connection, Locked
     from ..statements import Statements
     from .database import PostgresDatabase
 

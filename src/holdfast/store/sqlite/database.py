@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ...clock import Clock
 from ...errors import ForeignConnection, StoreClosed, TransactionError, UsedAfterFork
-from ..graph_locks import OneWriter
+from ..database import OneWriter
 from ..processes import register_forkable
 from ..statements import Statements
 from ..transactions import caller_connection

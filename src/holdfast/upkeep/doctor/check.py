@@ -1,6 +1,6 @@
 """The form of a check, and the one place that turns checks into findings.
 
-The checks themselves are tables: `CHECKS` in checks_file.py, checks_server.py, checks_schema.py, checks_rows.py and
+The checks themselves are tables: `CHECKS` in checks_sqlite.py, checks_postgres.py, checks_schema.py and
 checks_jobs.py. To add one, touch four files:
 
 1. `sql/doctor_samples.sql` of both stores: a query that returns the ids of the affected jobs. It is run by itself.
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ...model.diagnosis import Diagnosis, Sample
+from ...model.diagnosis import Diagnosis, Sample, SkippedPart
 from ...text import clean, listed, plural
 
 Severity = Literal["ok", "note", "warning", "error"]
@@ -184,6 +184,11 @@ def ids(sample: Sample) -> str:
     """Return `4`, `4, 5 and 6`, or `4, 5, 6, …`."""
     names = [str(id) for id in sample.ids]
     return listed(names) if sample.count <= len(names) else f"{', '.join(names)}, …"
+
+
+def part_names(skipped: list[SkippedPart]) -> str:
+    """Return `jobs, old rows and ends`: the names of parts that were not read."""
+    return listed([one.name.replace("_", " ") for one in skipped])
 
 
 def first_of(names: list[str], most: int) -> str:

@@ -15,18 +15,18 @@ from ...model.job import Sweep
 from ...model.pruning import CollectBlobs
 from ...store.protocol import Store
 from ...text import listed, plural, span
-from . import checks_file, checks_jobs, checks_rows, checks_schema, checks_server
+from . import checks_jobs, checks_postgres, checks_schema, checks_sqlite
 from .check import Check, Checkup, Finding, most_severe_first
 
 # The sections of docs/reference/doctor.md. check.py says how to add a check.
 SECTIONS: dict[str, tuple[Check, ...]] = {
-    "The file": checks_file.CHECKS,
-    "Settings of the file": checks_schema.FILE_CHECKS,
-    "The server": checks_server.CHECKS,
+    "The file": checks_sqlite.CHECKS,
+    "Settings of the file": checks_sqlite.SETTINGS_CHECKS,
+    "The server": checks_postgres.CHECKS,
     "Schema": checks_schema.CHECKS,
-    "Rows": checks_rows.CHECKS,
+    "Rows": checks_jobs.ROW_CHECKS,
     "Jobs, workers, queues": checks_jobs.CHECKS,
-    "Times": checks_rows.TIME_CHECKS,
+    "Times": checks_jobs.TIME_CHECKS,
 }
 OF_FILES = ("The file", "Settings of the file")
 OF_SERVERS = ("The server",)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ...app.relations import BlockerNode, Relations
+from ...app.workflows import BlockerNode, Relations
 
 NEAR = 3  # jobs of a chain on each side
 

@@ -1,4 +1,4 @@
-"""Checks of the database file: SQLite version, place, disk, permissions, and the processes that use it."""
+"""Checks of an SQLite file: place, disk, permissions, processes that use it, damage, settings, SQLite version."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from socket import gethostname
 
+from ...errors import CorruptDatabase, NotADatabase, StoreBusy, StoreError, UnsupportedSQLite
+from ...failure import shorten
 from ...model.diagnosis import Diagnosis, FileUser
-from ...text import clean, listed, size
-from .check import Case, Check, Evidence, Found, always, first_of, found, quoted
+from ...text import clean, listed, size, span
+from .check import Case, Check, Evidence, Found, always, first_of, found, part_names, quoted
 
 OTHER_USERS = 0o077  # the bits of a mode that give rights to users other than the owner
 LARGE_LOG_BYTES = 32 * 1024 * 1024  # twice the size to which SQLite truncates it
@@ -17,6 +19,11 @@ MOST_PROCESSES = 5
 FIXED_SQLITE = (3, 51, 3)
 BACKPORTS = ((3, 44, 6), (3, 50, 7))
 FIRST_AFFECTED = (3, 7, 0)
+DEFAULT_PAGE_SIZE = 1024
+INCREMENTAL = 2
+WASTED_BYTES = 64 * 1024 * 1024
+LONGEST_PROBLEM = 200
+WITH_OWN_CASE = (NotADatabase, CorruptDatabase, StoreBusy, UnsupportedSQLite)
 NOT_A_FILE = {
     "no folder": "its folder does not exist",
     "folder": "it is a folder",
@@ -142,10 +149,75 @@ def _foreign_connections(diagnosis: Diagnosis, with_holdfast: bool) -> Evidence 
     return _from_processes([] if with_holdfast and without else foreign if with_holdfast else without)
 
 
+def _cannot_open(kind: type[StoreError]) -> Callable[[Diagnosis], Found]:
+    def find(diagnosis: Diagnosis) -> Found:
+        error, users = diagnosis.open_error, diagnosis.file.users
+        if not isinstance(error, kind) or (kind is StoreError and isinstance(error, WITH_OWN_CASE)):
+            return None
+        if kind is not StoreBusy:
+            return found(message=str(error).rstrip("."))
+        return found(
+            {"pids": [user.pid for user in users]},
+            processes=processes(users) or "no process that this user can see",
+            kill_or_fuser=f"kill {users[0].pid}" if len(users) == 1 else f"fuser -v {quoted(diagnosis.file.path)}",
+        )
+
+    return find
+
+
+def _damage(diagnosis: Diagnosis) -> Evidence | None:
+    problems, damaged = diagnosis.integrity, [one for one in diagnosis.skipped if one.reason == "damaged"]
+    if isinstance(diagnosis.open_error, CorruptDatabase):
+        problem = "SQLite cannot read its list of tables"
+    elif problems:
+        lines = [line for text in problems for line in text.splitlines() if not line.startswith("***")]
+        problem = shorten(clean(lines[0]), LONGEST_PROBLEM) if lines else "SQLite does not say where"
+    elif damaged:
+        problem = f"{shorten(clean(damaged[0].detail), LONGEST_PROBLEM)}, while reading {part_names(damaged)}"
+    else:
+        return None
+    return found({"problems": problems}, problem=problem)
+
+
+def _integrity(diagnosis: Diagnosis) -> Evidence | None:
+    seconds = diagnosis.integrity_seconds
+    if "integrity" not in diagnosis.examined:
+        return None
+    pages = "every page and every index" if diagnosis.deep else "every page"
+    return found({"seconds": seconds}, pages=pages, seconds=span(round(seconds, 2)))
+
+
+def _journal_mode(diagnosis: Diagnosis) -> Evidence | None:
+    mode = diagnosis.settings.journal_mode
+    return None if mode in (None, "wal") else found({"journal_mode": mode}, mode=mode)
+
+
+def _encoding(diagnosis: Diagnosis) -> Evidence | None:
+    encoding = diagnosis.settings.encoding
+    return None if encoding == "UTF-8" else found(encoding=encoding)
+
+
+def _space_in_file(diagnosis: Diagnosis, state: str) -> Evidence | None:
+    settings = diagnosis.settings
+    free, mode = settings.free_pages * settings.page_size, settings.auto_vacuum
+    wasted = free > WASTED_BYTES and settings.free_pages * 2 > settings.pages
+    if state != ("mode" if mode != INCREMENTAL else "wasted" if wasted else "fine"):
+        return None
+    detail = {"auto_vacuum": mode, "free_bytes_in_file": free}
+    return found(detail, mode="full" if mode else "off", free=size(free))
+
+
+def _page_size(diagnosis: Diagnosis, default: bool) -> Evidence | None:
+    page_size = diagnosis.settings.page_size
+    is_default = page_size == DEFAULT_PAGE_SIZE
+    return found({"page_size": page_size}, size=f"{page_size:,}") if is_default == default else None
+
+
 def _is_file(diagnosis: Diagnosis) -> bool:
     return diagnosis.file.kind == "file"
 
 
+SETTINGS = ("settings",)
 LOG_GROWN = "The write-ahead log has grown to {size}."
 LOG_GUIDE = "guides/operating.md#the-log-grows"
 CHECKPOINTS = "A connection that is not Holdfast's own, and was not passed as conn=, runs checkpoints by itself, and"
@@ -261,6 +333,68 @@ CHECKS = (
             CHECKPOINTS + " SQLite {sqlite_version} can then lose commits.",
             "execute PRAGMA wal_autocheckpoint = 0 on each such connection of that program"),
         Case("SQLITE_VERSION", "ok", always, "SQLite {sqlite_version} does not have the WAL-reset bug."),
+    )),
+)
+
+SETTINGS_CHECKS = (
+    Check("Can SQLite read the file?", cases=(
+        Case("NOT_A_DATABASE", "error", _cannot_open(NotADatabase),
+            "{path} is not an SQLite database.",
+            "Choose another path, or move that file away.",
+            "file {file}"),
+        Case("CORRUPT", "error", _damage,
+            "The file is damaged: {problem}.",
+            "Stop all processes that write to it, keep a copy with its -wal file, and restore a backup, or "
+            "recover what can be read.",
+            "cp {file}* /a/safe/place/ && sqlite3 {file} .recover | sqlite3 recovered.db",
+            guide="guides/operating.md#a-backup-was-restored", blocks_repair=True),
+        Case("LOCKED", "error", _cannot_open(StoreBusy),
+            "The database is locked, and cannot even be read. It is open in {processes}.",
+            "Holdfast, and every other program, waits for the lock for up to busy_timeout.",
+            "{kill_or_fuser}"),
+        Case("SQLITE_UNUSABLE", "error", _cannot_open(UnsupportedSQLite), "{message}."),
+        Case("CANNOT_READ", "error", _cannot_open(StoreError),
+            "{message}.",
+            fix="ls -l {file}"),
+        Case("INTEGRITY", "ok", _integrity, "SQLite checked {pages} and found no damage ({seconds})."),
+    )),
+    Check("Is the database in WAL mode?", needs=SETTINGS, cases=(
+        Case("JOURNAL_MODE", "error", _journal_mode,
+            "The journal mode is {mode}; Holdfast needs WAL.",
+            "The mode was changed while no worker was running. Readers and writers wait for each other. Opening "
+            "the database with Holdfast sets WAL mode again.",
+            "sqlite3 {file} 'PRAGMA journal_mode = WAL'"),
+        Case("JOURNAL_MODE", "ok", always, "The journal mode is WAL."),
+    )),
+    Check("Is text stored as UTF-8?", needs=SETTINGS, cases=(
+        Case("ENCODING", "error", _encoding,
+            "Text is stored as {encoding}; Holdfast needs UTF-8.",
+            "Use another file.",
+            "holdfast migrate --create --db another.db"),
+    )),
+    Check("Does this SQLite enforce foreign keys?", needs=SETTINGS, cases=(
+        Case("FOREIGN_KEYS_OFF", "error", lambda d: not d.settings.foreign_keys,
+            "This SQLite was built without foreign keys.",
+            "Deleted jobs leave orphaned rows behind. Use another Python."),
+        Case("FOREIGN_KEYS", "ok", always, "Foreign keys are on for every connection of Holdfast."),
+    )),
+    Check("Can the file be made smaller?", needs=SETTINGS, cases=(
+        Case("AUTO_VACUUM", "note", lambda d: _space_in_file(d, "mode"),
+            "auto_vacuum is {mode}, because the file was not created by Holdfast.",
+            "The file cannot be made smaller in steps, only as a whole, while no other process writes.",
+            "holdfast vacuum --full {database}", guide="guides/retention.md#space"),
+        Case("FREE_PAGES", "note", lambda d: _space_in_file(d, "wasted"),
+            "{free} of the file are free.",
+            "New jobs will fill them, or you can return them to the system.",
+            "holdfast vacuum {database}", guide="guides/retention.md#space"),
+        Case("AUTO_VACUUM", "ok", lambda d: _space_in_file(d, "fine"), "The file can be made smaller in steps."),
+    )),
+    Check("Has the file Holdfast's page size?", needs=SETTINGS, cases=(
+        Case("PAGE_SIZE", "note", lambda d: _page_size(d, default=False),
+            "Pages have {size} bytes, because the file was not created by Holdfast.",
+            "With 1,024 a single commit is about a third faster, and a large batch about a third slower. There is "
+            "nothing to fix."),
+        Case("PAGE_SIZE", "ok", lambda d: _page_size(d, default=True), "Pages have {size} bytes."),
     )),
 )
 # fmt: on
