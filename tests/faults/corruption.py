@@ -13,18 +13,15 @@ import shutil
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
-
 from faults.checkers import FEW, PROCESSES, Checkers, Ended
+from faults.commands import commands, last_line
 from faults.report import Report
 from holdfast import Holdfast
-from holdfast.cli import main as command_line
 from holdfast.errors import HoldfastError
 from holdfast.worker import dispatcher
 
@@ -221,11 +218,11 @@ def _try_everything(path: str, found: Found) -> None:
         }
         for name, step in steps.items():
             _step(found, name, step)
-    for command in COMMANDS:
-        result = CliRunner().invoke(command_line, [*command, "--db", path], prog_name="holdfast")
-        found.count("commands")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            found.violations.append(f"holdfast {' '.join(command)}: traceback {result.exception!r}")
+    with commands(path) as holdfast:
+        for command in COMMANDS:
+            holdfast.run(command)
+            found.count("commands")
+        found.violations += holdfast.problems
 
 
 def _step(found: Found, name: str, step: Callable[[], object]) -> None:
@@ -234,8 +231,7 @@ def _step(found: Found, name: str, step: Callable[[], object]) -> None:
     except HoldfastError:
         found.count("typed errors")
     except Exception as error:  # noqa: BLE001  this is what the part looks for
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        found.violations.append(f"{name} raised {error!r:.200} at {Path(where.filename).name}:{where.lineno}")
+        found.violations.append(f"{name} raised {error!r:.200} at {last_line(error.__traceback__)}")
     else:
         found.count("right answers")
 

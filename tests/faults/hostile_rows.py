@@ -3,6 +3,9 @@
 A value that a constraint refuses is written all the same, with `PRAGMA ignore_check_constraints = ON`, as a damaged
 file or an old version could have left it. After each: every command that reads ends without a traceback, no output
 holds a control character, a worker still finishes jobs that have nothing to do with it, and its threads live.
+
+Values in different tables are tried together, about five at a time. If anything is wrong then, or a command ends
+early with an error, so that it may not have come to the other values, each of them is tried alone.
 """
 
 import logging
@@ -12,24 +15,19 @@ import shutil
 import sqlite3
 import threading
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from click.testing import CliRunner
-
 from holdfast import Fail, Holdfast, Then
-from holdfast.cli import main as command_line
-from holdfast.cli.options import DatabaseOption
 from holdfast.errors import HoldfastError
 from holdfast.store import statements
 
 from .checkers import FEW, PROCESSES, Checkers, Ended
+from .commands import commands, last_line
 from .report import Report
 
 MEGABYTE = 1024 * 1024
@@ -69,6 +67,7 @@ COMMANDS = (
 )
 """One half before a worker runs, the other half after it."""
 OF_A_JOB = ("show", "explain")
+JUDGE = {"doctor", "health"}  # their exit code tells what they found
 INNOCENT = 5
 IMPOSSIBLE = "refused and no row could take"
 REFUSED = {"holdfast_migrations"}  # a name in it that is unknown is one of a newer version
@@ -186,108 +185,101 @@ def damage(database: Path, case: Case) -> str:
     return outcome if changed else IMPOSSIBLE
 
 
-class _KeptOpen(Holdfast):
-    """Stays open when a command closes it: to open a database takes longer than most commands."""
-
-    def close(self) -> None: ...
-
-    def end(self) -> None:
-        super().close()
-
-
-@contextmanager
-def _opened_once() -> Iterator[None]:
-    """Let all commands use one app."""
-    original, opened = DatabaseOption.open, list[_KeptOpen]()
-
-    def open(option: DatabaseOption, *, migrate: bool = False, **options: Any) -> Holdfast:
-        if migrate or options:
-            return original(option, migrate=migrate, **options)
-        if not opened:
-            opened.append(_KeptOpen(option.url, migrate=False))
-        return opened[0]
-
-    with mock.patch.object(DatabaseOption, "open", open):
-        try:
-            yield
-        finally:
-            for app in opened:
-                app.end()
-
-
 @dataclass(frozen=True)
 class Trial:
-    """One case: damage a copy of the template, look at it with every command, and let a worker run."""
+    """Damage a copy of the template, look at it with every command, and let a worker run."""
 
-    number: int
-    case: Case
+    cases: dict[int, Case]
+    """By number. Each is of another table."""
     template: Path
     ids: dict[str, int]
     is_control: bool = False
 
 
-def check(trial: Trial) -> tuple[str, list[str]]:
-    """Return what constraints did, and the violations."""
+@dataclass
+class Found:
+    outcomes: list[str] = field(default_factory=list)
+    """What constraints did to each value."""
+    violations: list[tuple[str, int | None]] = field(default_factory=list)
+    """With the number of the case."""
+    alone: int = 0
+    """Cases that were tried alone."""
+
+
+def check(trial: Trial) -> Found:
+    """Try the cases together, and each alone if that does not tell enough."""
     logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # each case has much to tell
+    together = _run(trial, trial.cases)
+    outcomes = list(together.outcomes.values())
+    if len(trial.cases) == 1 or not together.is_unclear:
+        number = next(iter(trial.cases), None) if len(trial.cases) == 1 else None
+        return Found(outcomes, [(what, number) for what in together.violations])
+    alone = {number: _run(trial, {number: case}) for number, case in trial.cases.items()}
+    found = [(what, number) for number, one in alone.items() for what in one.violations]
+    if not found:  # only together
+        found = [(what, None) for what in together.violations]
+    return Found(outcomes, found, len(alone))
+
+
+def _run(trial: Trial, cases: dict[int, Case]) -> "_Running":
     folder = trial.template.with_name(f"copy-{os.getpid()}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     fitting = (lambda _, row: row) if trial.is_control else statements.fitting
     with mock.patch.object(statements, "fitting", fitting):
-        running = _Running(trial, folder / "hostile.db")
-        return running.run(), running.violations
+        running = _Running(trial, cases, folder / "hostile.db")
+        running.run()
+        return running
 
 
 class _Running:
-    def __init__(self, trial: Trial, database: Path) -> None:
-        self._trial, self._database = trial, database
+    def __init__(self, trial: Trial, cases: dict[int, Case], database: Path) -> None:
+        self._ids, self._cases, self._database = trial.ids, cases, database
         shutil.copy(trial.template, database)
         blobs = Path(f"{trial.template}-blobs")
         if blobs.exists():
             shutil.copytree(blobs, f"{database}-blobs")
+        self.outcomes: dict[int, str] = {}
         self.violations: list[str] = []
+        self.is_unclear = False
+        """Whether something is wrong, or a command came to an early end."""
 
-    def run(self) -> str:
-        outcome = damage(self._database, self._trial.case)
-        if outcome != IMPOSSIBLE:
-            self._look(self._trial.number % 2)
+    def run(self) -> None:
+        self.outcomes = {number: damage(self._database, case) for number, case in self._cases.items()}
+        if any(outcome != IMPOSSIBLE for outcome in self.outcomes.values()):
+            first = min(self._cases) % 2
+            self._look(first)
             self._work()
-            self._look(1 - self._trial.number % 2)
-        return outcome
+            self._look(1 - first)
+        self.is_unclear |= bool(self.violations)
 
     def _complain(self, what: str) -> None:
-        self.violations.append(f"{self._trial.case}: {what}")
+        self.violations.append(f"{', '.join(map(str, self._cases.values()))}: {what}")
 
     def _look(self, half: int) -> None:
-        of_jobs = [[OF_A_JOB[half], str(id)] for id in self._trial.ids.values()]
-        with _opened_once():
-            for arguments in [*COMMANDS[half], *of_jobs]:
-                self._command(arguments)
-
-    def _command(self, arguments: list[str]) -> None:
-        result = CliRunner().invoke(command_line, [*arguments, "--db", str(self._database)], prog_name="holdfast")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            last = traceback.extract_tb(result.exc_info[2])[-1] if result.exc_info else None
-            where = f"{Path(last.filename).name}:{last.lineno}" if last else ""
-            self._complain(f"{' '.join(arguments)}: {result.exception!r:.120} at {where}")
-        elif any(ord(one) < 32 and one not in "\n\t" for one in result.output) or "\u202e" in result.output:
-            self._complain(f"{' '.join(arguments)}: a control character in the output")
+        with commands(self._database) as holdfast:
+            for arguments in [*COMMANDS[half], *([OF_A_JOB[half], str(id)] for id in self._ids.values())]:
+                code = holdfast.run(arguments)
+                self.is_unclear |= code != 0 and arguments[0] not in JUDGE
+            for problem in holdfast.problems:
+                self._complain(problem)
 
     def _work(self) -> None:
         deaths: list[str] = []
         before, threading.excepthook = (
             threading.excepthook,
-            lambda args: deaths.append(f"{args.exc_value!r:.120} in {_last(args.exc_traceback)}"),
+            lambda args: deaths.append(f"{args.exc_value!r:.120} in {last_line(args.exc_traceback)}"),
         )
         try:
             with Holdfast(self._database, blob_bytes=2000, durability="normal") as app:
                 self._run_worker(app)
         except HoldfastError as error:
-            if self._trial.case.table in REFUSED:
+            if any(case.table in REFUSED for case in self._cases.values()):
+                self.is_unclear = True
                 return
             self._complain(f"the app cannot be opened, or enqueue fails: {error!r:.200}")
         except Exception as error:  # noqa: BLE001  any is a finding
-            self._complain(f"{error!r:.200} in {_last(error.__traceback__)}")
+            self._complain(f"{error!r:.200} in {last_line(error.__traceback__)}")
         finally:
             threading.excepthook = before
         for death in deaths:
@@ -321,12 +313,7 @@ class _Running:
         if thread.is_alive():
             self._complain("the worker did not stop")
         for error in errors:
-            self._complain(f"the worker ended with {error!r:.120} in {_last(error.__traceback__)}")
-
-
-def _last(trace: Any) -> str:
-    frames = traceback.extract_tb(trace)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            self._complain(f"the worker ended with {error!r:.120} in {last_line(error.__traceback__)}")
 
 
 def run(report: Report) -> None:
@@ -334,17 +321,36 @@ def run(report: Report) -> None:
     report.require("values that a constraint refused and that were written without it")
     ids, every = make_template(template), cases(template)
     numbers = random.Random(report.seed).sample(range(len(every)), report.scaled(len(every)))
-    mine = report.mine(numbers) if report.only is None else [report.only]
+    trials = [Trial(one, template, ids) for one in together({number: every[number] for number in numbers})]
+    mine = report.mine(trials) if report.only is None else [Trial({report.only: every[report.only]}, template, ids)]
     with Checkers(check, PROCESSES if len(mine) > FEW else 1) as checkers:
-        for trial, found in checkers.each(Trial(number, every[number], template, ids) for number in mine):
+        for trial, found in checkers.each(mine):
             if isinstance(found, Ended):
-                report.violation(f"{trial.case}: {found}", trial.number)
+                report.violation(f"{', '.join(map(str, trial.cases.values()))}: {found}", min(trial.cases))
                 continue
-            outcome, violations = found
-            report.count(f"values that a constraint {outcome}")
-            for what in violations:
-                report.violation(what, trial.number)
+            for outcome in found.outcomes:
+                report.count(f"values that a constraint {outcome}")
+            report.count("values tried alone, too", found.alone)
+            for what, number in found.violations:
+                report.violation(what, number)
         if report.has_controls:
             case = Case("holdfast_workers", "heartbeat_at", "text")
-            ((_, found),) = checkers.each([Trial(0, case, template, ids, is_control=True)])
-            report.control("values of rows are not made to fit", not isinstance(found, Ended) and bool(found[1]))
+            ((_, found),) = checkers.each([Trial({0: case}, template, ids, is_control=True)])
+            report.control(
+                "values of rows are not made to fit", not isinstance(found, Ended) and bool(found.violations)
+            )
+
+
+def together(cases: dict[int, Case]) -> list[dict[int, Case]]:
+    """Divide the cases into as many groups as the largest table has cases, each with at most one of a table."""
+    by_table: dict[str, list[int]] = {}
+    for number, case in cases.items():
+        by_table.setdefault(case.table, []).append(number)
+    refused = [number for table in REFUSED for number in by_table.pop(table, [])]
+    groups: list[dict[int, Case]] = [{} for _ in range(max(map(len, by_table.values()), default=0))]
+    place = 0
+    for numbers in sorted(by_table.values(), key=len, reverse=True):
+        for number in numbers:
+            groups[place % len(groups)][number] = cases[number]
+            place += 1
+    return [*groups, *({number: cases[number]} for number in refused)]

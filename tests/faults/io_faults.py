@@ -1,25 +1,28 @@
-"""Errors of the disk: one call after the other fails, in a scenario that uses everything that writes.
+"""Errors of the disk: one call after the other fails, in stages that together use everything that writes.
 
-Each step must raise a typed error or succeed, and nothing that was acknowledged may be missing afterwards.
+A stage is a step or two on a copy of a database that a killed process has left, with jobs in every state. Each call
+of the disk that the stage makes fails once, and the app is used further. Each step must raise a typed error or
+succeed, and nothing that was acknowledged may be missing afterwards.
 """
 
 import ctypes
 import errno
+import json
 import logging
 import os
 import random
 import shutil
 import sqlite3
 import threading
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from faults.checkers import PROCESSES, Checkers, Ended
+from faults.commands import last_line
 from faults.report import Report
 from holdfast import Holdfast, Retention
 from holdfast.errors import HoldfastError
@@ -30,6 +33,36 @@ from support.child_processes import compile_shim
 
 SHORT = 0.001
 REPEATED = 0.4  # of the calls: they also fail together with the three after them
+THOROUGH = 10  # one in so many cases goes through all steps after the fault
+STAGES = {
+    "create": ("open", "send"),  # in an empty folder
+    "open": ("open",),
+    "send": ("send", "send_many"),
+    "large": ("send_large",),
+    "enqueue": ("enqueue",),
+    "receive": ("receive",),
+    "work": ("work",),
+    "transaction": ("transaction",),
+    "checkpoint": ("checkpoint",),
+    "prune": ("prune",),
+    "vacuum": ("vacuum",),
+    "full vacuum": ("vacuum_fully",),
+    "close": ("close", "open"),
+}
+AFTERWARDS = ("send", "receive", "checkpoint", "close")
+ALL = (
+    "send",
+    "send_many",
+    "enqueue",
+    "send_large",
+    "receive",
+    "work",
+    "transaction",
+    "checkpoint",
+    "prune",
+    "vacuum",
+)
+TEMPLATE = "template"  # the case that makes the copy
 FAULTS = {
     "a write fails": ("w", errno.EIO, False),
     "the disk is full": ("wtom", errno.ENOSPC, False),
@@ -48,13 +81,14 @@ FAULTS = {
 class Case:
     number: int
     folder: str
+    stage: str
     fault: str
-    call: int  # 0: only count the calls
+    call: int = 0  # 0: only count the calls
     repeat: int = 0
     control: str = ""
 
     def describe(self) -> str:
-        return f"{self.fault} at call {self.call}" + (f" and {self.repeat} more" if self.repeat else "")
+        return f"{self.stage}: {self.fault} at call {self.call}" + (f" and {self.repeat} more" if self.repeat else "")
 
 
 @dataclass
@@ -65,14 +99,15 @@ class Found:
 
 
 def run(report: Report) -> None:
-    shim = compile_shim("fault_shim.c", report.folder)
+    shim, folder = compile_shim("fault_shim.c", report.folder), str(report.folder)
     report.require("faults that surfaced", "faults that were survived", *(f"fired: {fault}" for fault in FAULTS))
     processes = PROCESSES if report.effort == 1 else 1
-    with _environment(LD_PRELOAD=shim, FAULT_DIR=str(report.folder)), Checkers(check, processes) as checkers:
-        counting = [Case(0, str(report.folder), fault, 0) for fault in FAULTS]
-        calls = {case.fault: found.calls for case, found in checkers.each(counting)}
+    with _environment(LD_PRELOAD=shim, FAULT_DIR=folder), Checkers(check, processes) as checkers:
+        list(checkers.each([Case(0, folder, TEMPLATE, "a write fails")]))
+        counting = [Case(0, folder, stage, fault) for stage in STAGES for fault in FAULTS]
+        calls = {(case.stage, case.fault): found.calls for case, found in checkers.each(counting)}
         if report.has_controls:
-            for fault, number in calls.items():
+            for (_, fault), number in calls.items():
                 report.count(f"calls where {fault}", number)
         for case, found in checkers.each(_cases(report, calls)):
             report.count("faults")
@@ -86,22 +121,24 @@ def run(report: Report) -> None:
             _control(report, checkers)
 
 
-def _cases(report: Report, calls: dict[str, int]) -> list[Case]:
+def _cases(report: Report, calls: dict[tuple[str, str], int]) -> list[Case]:
     """Every call fails once; and some fail together with the three after them.
 
     How many calls there are depends a little on chance, so the number of a case is made of what it is.
     """
-    rng, every = random.Random(report.seed), list[tuple[str, int, int]]()
-    for fault in FAULTS:
-        mine = [(fault, call, 0) for call in report.mine(range(1, calls[fault] + 1))]
-        every += [*mine, *((fault, call, 3) for _, call, _ in mine if rng.random() < REPEATED)]
+    rng, every, kinds = random.Random(report.seed), list[tuple[str, str, int, int]](), list(calls)
+    for stage, fault in kinds:
+        mine = [(stage, fault, call, 0) for call in report.mine(range(1, calls[stage, fault] + 1))]
+        every += [*mine, *((stage, fault, call, 3) for *_, call, _ in mine if rng.random() < REPEATED)]
     if report.effort < 1:  # some of each, however few calls it has, and the rest from all of them
-        some = [rng.choice([one for one in every if one[0] == fault]) for fault in FAULTS]
+        some = [rng.choice([one for one in every if one[1] == fault]) for fault in FAULTS]
         every = [*some, *rng.sample(every, report.scaled(len(every)))]
     if report.only is not None:
-        call, kind = divmod(report.only, 2 * len(FAULTS))
-        every = [(list(FAULTS)[kind // 2], call, kind % 2 * 3)]
-    numbers = [(call * len(FAULTS) + list(FAULTS).index(fault)) * 2 + (repeat > 0) for fault, call, repeat in every]
+        call, kind = divmod(report.only, 2 * len(kinds))
+        every = [(*kinds[kind // 2], call, kind % 2 * 3)]
+    numbers = [
+        (call * len(kinds) + kinds.index((stage, fault))) * 2 + (more > 0) for stage, fault, call, more in every
+    ]
     return [Case(number, str(report.folder), *one) for number, one in zip(numbers, every, strict=True)]
 
 
@@ -112,7 +149,7 @@ def _control(report: Report, checkers: Checkers) -> None:
         "an error of SQLite that is not translated": ("raw", "OperationalError"),
     }
     for what, (control, expected) in controls.items():
-        cases = [Case(0, folder, "a write fails", call, 50, control) for call in (300, 600, 900, 1200)]
+        cases = [Case(0, folder, "send", "a write fails", call, 50, control) for call in (1, 2, 3)]
         results = [one for _, one in checkers.each(cases) if not isinstance(one, Ended)]
         report.control(what, caught=any(expected in text for one in results for text in one.violations))
 
@@ -132,33 +169,60 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def check(case: Case) -> Found:
-    """Run the scenario with one fault, then see what is there."""
+    """Run a stage with one fault, use the app further, then see what is there."""
     logging.disable(logging.CRITICAL)
     dispatcher.MAX_BACKOFF_SECONDS, failed_flush.RETRY_SECONDS = 0.2, 0.0
     worker_locks._files.clear()
+    if case.stage == TEMPLATE:
+        return _make_template(Path(case.folder))
     place = Path(case.folder) / f"place-{os.getpid()}"
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
     found, shim = Found(), ctypes.CDLL(None)
+    scenario = _Scenario(place, found)
     threading.excepthook = lambda args: found.violations.append(f"thread ended: {args.exc_value!r}")
     original = Writer.raise_for
+    if case.stage == "create":
+        place.mkdir()
+    else:
+        shutil.copytree(Path(case.folder) / TEMPLATE, place)
+        scenario.acknowledged = {
+            int(id): body for id, body in json.loads((place / "acknowledged").read_text()).items()
+        }
+        if case.stage != "open":
+            scenario.open()
     if case.control == "raw":
         Writer.raise_for = _raise_raw  # type: ignore[method-assign, assignment]
     kinds, number, is_short = FAULTS[case.fault]
     shim.fault_arm(kinds.encode(), case.call, number, case.repeat, int(is_short))
-    scenario = _Scenario(place, found)
     try:
-        scenario.run()
+        scenario.run(STAGES[case.stage])
+        found.calls = shim.fault_calls()
+        if case.call:
+            scenario.run((*(ALL if case.number % THOROUGH == 0 else ()), *AFTERWARDS))
     finally:
-        found.calls, fired = shim.fault_calls(), shim.fault_failures()
+        fired = shim.fault_failures()
         shim.fault_arm(b"", 0, 0, 0, 0)
         Writer.raise_for = original  # type: ignore[method-assign]
     if case.control == "forget":
         scenario.acknowledged[10_000] = "never stored"
     if fired:
         found.counters[f"fired: {case.fault}"] += 1
+        found.counters[f"fired in {case.stage}"] += 1
         found.counters["faults that surfaced" if scenario.typed else "faults that were survived"] += 1
     scenario.verify()
+    return found
+
+
+def _make_template(folder: Path) -> Found:
+    """Make the database that the stages begin with: jobs of every kind, some pruned, and a log, as after a kill."""
+    found, place = Found(), folder / "made"
+    place.mkdir()
+    scenario = _Scenario(place, found)
+    scenario.run(("open", *ALL, "vacuum_fully", "send", "send_many", "enqueue", "send_large"))
+    (place / "acknowledged").write_text(json.dumps(scenario.acknowledged))
+    shutil.copytree(place, folder / TEMPLATE, ignore=shutil.ignore_patterns("*-shm"))
+    scenario.run(("close",))
+    assert not found.violations and not scenario.typed
     return found
 
 
@@ -173,24 +237,9 @@ class _Scenario:
         self.app: Holdfast | None = None
         self.typed = 0
 
-    def run(self) -> None:
-        for _ in range(2):
-            for step in (
-                self.open,
-                self.send,
-                self.send_many,
-                self.enqueue,
-                self.send_large,
-                self.receive,
-                self.work,
-                self.transaction,
-                self.checkpoint,
-                self.prune,
-                self.vacuum,
-                self.vacuum_fully,
-                self.close,
-            ):
-                self.attempt(step.__name__, step)
+    def run(self, steps: Sequence[str]) -> None:
+        for name in steps:
+            self.attempt(name, getattr(self, name))
 
     def attempt(self, name: str, step: Callable[[], object]) -> None:
         try:
@@ -199,8 +248,7 @@ class _Scenario:
         except HoldfastError:
             self.typed += 1
         except Exception as error:  # noqa: BLE001  this is what the part looks for
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.found.violations.append(f"{name}: {error!r:.150} at {Path(where.filename).name}:{where.lineno}")
+            self.found.violations.append(f"{name}: {error!r:.150} at {last_line(error.__traceback__)}")
 
     def open(self) -> None:
         self.app = Holdfast(self.path, min_free_bytes=0)
