@@ -85,6 +85,8 @@ EQUIVALENT = {
     "ready_pairs_in: without expires_at IS NOT NULL": EXPIRES,
     "ready_pairs: without queue >= ''": QUEUE,
     "ready_pairs_in: without queue >= ''": QUEUE,
+    "events_deleted: without OLD.job_id IS NOT NULL": GUARD,
+    "events_folded: without NEW.cursor > OLD.cursor": "No event lies between a cursor and an earlier one.",
     "jobs_noted: without (NEW.chain_id IS NOT NULL OR NEW.awaited OR NEW.batch_id IS NOT NULL)": GUARD,
     "jobs_noted: without NOT NEW.continued": GUARD,
     "jobs_noted: without NEW.revision = OLD.revision": GUARD,

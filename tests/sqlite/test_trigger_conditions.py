@@ -256,3 +256,43 @@ def test_a_deletion_is_logged_and_noted(bench: Bench, root: int) -> None:
         if sum(map(bool, alone)) == 1:
             seen.update({"history awaited batch args result".split()[list(map(bool, alone)).index(True)]: 1})  # noqa: SIM905
     assert len(seen) == 5, "each alone makes the trigger run"
+
+
+# --- the index of the log by job ---
+
+
+def indexed(bench: Bench) -> set[tuple[int, int]]:
+    return {(one["job_id"], one["event_id"]) for one in rows(bench, "SELECT * FROM holdfast_job_events")}
+
+
+def fold_up_to(bench: Bench, cursor: int) -> None:
+    bench.connection.execute("UPDATE holdfast_fold SET cursor = ?", (cursor,))
+
+
+def insert_events(bench: Bench, *jobs: Any) -> None:
+    bench.insert("events", [{"id": id, "job_id": job, "at": NOW, "event": "x"} for id, job in enumerate(jobs, 1)])
+
+
+def test_the_events_that_a_fold_passes_are_indexed_and_no_others(bench: Bench) -> None:
+    insert_events(bench, 7, 8, None, 7, 7, 8)
+    fold_up_to(bench, 4)
+    assert indexed(bench) == {(7, 1), (8, 2), (7, 4)}
+    bench.connection.execute("DELETE FROM holdfast_job_events WHERE event_id = 1")
+    fold_up_to(bench, 5)
+    assert indexed(bench) == {(8, 2), (7, 4), (7, 5)}, "those before the cursor are not indexed again"
+
+
+def test_an_event_of_a_job_that_has_no_number_does_not_keep_the_fold_from_moving(bench: Bench) -> None:
+    bench.connection.execute("PRAGMA ignore_check_constraints = ON")
+    insert_events(bench, "seven", 7)
+    bench.connection.execute("PRAGMA ignore_check_constraints = OFF")
+    fold_up_to(bench, 2)
+    assert indexed(bench) == {(7, 2)}
+
+
+def test_with_an_event_its_entry_in_the_index_is_deleted_and_no_other(bench: Bench) -> None:
+    insert_events(bench, 7, 7, 8)
+    fold_up_to(bench, 3)
+    bench.insert("job_events", [{"job_id": 9, "event_id": 1}])  # of no event
+    bench.connection.execute("DELETE FROM holdfast_events WHERE id = 1")
+    assert indexed(bench) == {(7, 2), (8, 3), (9, 1)}
