@@ -14,17 +14,6 @@ from support.postgres_backend import PostgresBackend
 
 BACKENDS: list[type[Backend]] = [SqliteBackend, PostgresBackend]
 
-# What PostgreSQL cannot do yet: files of this folder, or tests by their names.
-NOT_YET_ON_POSTGRES: dict[str, str] = {
-    "test_operations_are_listed_in_pages_and_the_oldest_are_forgotten": "ids go on after a DELETE",
-    "test_a_clock_out_of_its_mind_stops_nothing_for_good": "a constraint refuses such dates",
-    "test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered": "not at once: tests/postgres/test_server.py",
-    "test_a_cancelled_block_is_undone": "transactions do not wait for each other",
-    "test_max_bytes_deletes_the_oldest_jobs_first_whatever_the_other_rules_say": "tables shrink only by a VACUUM",
-    "test_deleting_jobs_leaves_at_most_the_events_of_one_job": "on PostgreSQL none are left: ids are not reused",
-}
-
-
 # What runs on PostgreSQL in each `make test`. `make test-postgres` runs everything.
 ALWAYS_ON_POSTGRES = {
     *("test_guarantees.py", "test_messages.py", "test_keys.py", "test_plain_sql.py", "test_transactions.py"),
@@ -33,7 +22,7 @@ ALWAYS_ON_POSTGRES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what PostgreSQL cannot do yet, and what takes too long for each run."""
+    """Leave out what takes too long for each run."""
     items[:] = [item for item in items if not _is_left_out(item)]
 
 
@@ -41,9 +30,7 @@ def _is_left_out(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if parameters.get("backend") is not PostgresBackend:
         return False
-    if os.environ.get("HOLDFAST_POSTGRES") != "all" and item.path.name not in ALWAYS_ON_POSTGRES:
-        return True
-    return item.path.name in NOT_YET_ON_POSTGRES or getattr(item, "originalname", "") in NOT_YET_ON_POSTGRES
+    return os.environ.get("HOLDFAST_POSTGRES") != "all" and item.path.name not in ALWAYS_ON_POSTGRES
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda kind: kind.name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -117,15 +118,15 @@ def test_a_limit_of_zero_deletes_all_finished_jobs(app: Holdfast, ended: Ended) 
 
 
 def test_max_bytes_deletes_the_oldest_jobs_first_whatever_the_other_rules_say(
-    app: Holdfast, clock: FakeClock, ended: Ended, backend: Backend
+    app: Holdfast, clock: FakeClock, ended: Ended
 ) -> None:
-    jobs = []
+    random, jobs = Random(1), []
     for number in range(400):
-        jobs.append(ended.job(("succeeded", "failed", "cancelled")[number % 3], payload="x" * 2000))
+        jobs.append(ended.job(("succeeded", "failed", "cancelled")[number % 3], payload=random.randbytes(1000).hex()))
         clock.advance(1)
-    most = backend.used_bytes(app) // 2
+    most = app.store.file.used_bytes() // 2
     app.prune(retention=Retention(succeeded=None, failed=None, cancelled=None, max_bytes=most))
-    assert backend.used_bytes(app) <= most
+    assert app.store.file.used_bytes() <= most
     remaining = left(app)
     assert 0 < len(remaining) < 300
     assert remaining == jobs[-len(remaining) :]

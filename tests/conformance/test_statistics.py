@@ -631,8 +631,8 @@ def test_a_rare_failure_is_listed_when_it_becomes_frequent(app: Holdfast, claim:
 
 
 def test_deleting_jobs_leaves_at_most_the_events_of_one_job(app: Holdfast, sql: Sql, clock: FakeClock) -> None:
-    """Only the job with the newest event keeps its events, whether Holdfast or plain SQL deletes the jobs."""
-    inbox = app.queue("inbox")
+    """The job with the newest event may keep its events, whether Holdfast or plain SQL deletes the jobs."""
+    inbox, seen = app.queue("inbox"), 0
     for _ in range(20):
         inbox.send_many(range(3))
         for message in inbox.receive_many(3):
@@ -640,13 +640,13 @@ def test_deleting_jobs_leaves_at_most_the_events_of_one_job(app: Holdfast, sql: 
         clock.advance(60)
         assert app.prune(retention=Retention(succeeded=0)).succeeded == 3
         inbox.send(1)
+        ((newest,),) = sql("SELECT max(id) FROM holdfast_events")
+        assert newest > seen, "no id is reused"
+        seen = newest
         sql("DELETE FROM holdfast_jobs")
         fold_all(app)
-    ((last,),) = sql("SELECT max(id) FROM holdfast_events")
-    left = sql("SELECT id, event FROM holdfast_events WHERE event <> 'pruned' ORDER BY id")
-    assert left == [(last - 1, "enqueued"), (last, "removed")]
-    inbox.send(1)
-    assert sql("SELECT max(id) FROM holdfast_events") == [(last + 1,)], "no id is reused"
+    left = sql("SELECT event FROM holdfast_events WHERE event <> 'pruned' ORDER BY id")
+    assert left in ([], [("enqueued",), ("removed",)])
 
 
 # --- jobs without history -------------------------------------------------------------------------

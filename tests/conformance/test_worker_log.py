@@ -15,6 +15,7 @@ from holdfast.model.job import Settlement
 from holdfast.worker import job_log
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.job_log import JsonLines, TextLines
+from support.backend import Backend
 from support.child_processes import bystander, worker
 from support.running_worker import RunningWorker, drain, eventually
 from support.transitions import claim_tasks, recover_lost
@@ -100,11 +101,12 @@ def test_lines_of_the_context_logger_name_the_job(app: Holdfast, records: pytest
 
 @pytest.mark.parametrize(("held", "jobs"), [(1, "1 job"), (2, "2 jobs")])
 def test_the_log_says_how_many_jobs_of_a_dead_worker_were_recovered(
-    app: Holdfast, url: str, records: pytest.LogCaptureFixture, held: int, jobs: str
+    app: Holdfast, backend: Backend, records: pytest.LogCaptureFixture, held: int, jobs: str
 ) -> None:
     app.task(name="known")(lambda: None).enqueue_many([{}] * held)
-    with bystander(worker(url, claims=held)):
+    with bystander(worker(backend.url, claims=held)):
         pass
+    backend.bury_workers()
     assert recover_lost(app.store) == held
     assert f"worker {'w' * 16} died; recovered {jobs}" in [record.getMessage() for record in ours(records)]
 

@@ -111,6 +111,10 @@ class Backend(ABC):
         """Take a lock, on a connection of somebody else, for which every write waits and no read does."""
 
     @abstractmethod
+    def hold_transactions(self, app: Holdfast) -> "WriteLock":
+        """Take what every transaction of this Holdfast waits for before it begins."""
+
+    @abstractmethod
     def make_read_only(self, app: Holdfast) -> None:
         """Let every write of this Holdfast fail as it does on a read-only disk."""
 
@@ -127,10 +131,6 @@ class Backend(ABC):
         """Let the process of each block that makes a batch look as if it had ended inside."""
 
     # --- what it takes up ---
-
-    @abstractmethod
-    def used_bytes(self, app: Holdfast) -> int:
-        """Return how much the database has in use, as `Retention(max_bytes=…)` counts it."""
 
     @abstractmethod
     def blob_names(self) -> list[str]:
@@ -202,6 +202,9 @@ class SqliteBackend(Backend):
 
         return WriteLock(release, connection.close)
 
+    def hold_transactions(self, app: Holdfast) -> WriteLock:
+        return self.hold_write_lock()
+
     def make_read_only(self, app: Holdfast) -> None:
         set_pragma(app, "query_only = ON")
 
@@ -213,9 +216,6 @@ class SqliteBackend(Backend):
 
     def bury_creators(self) -> None:
         self.sql("UPDATE holdfast_batches SET slot = -1 WHERE sealed_at IS NULL")
-
-    def used_bytes(self, app: Holdfast) -> int:
-        return app.store.file.pages().used_bytes
 
     def blob_names(self) -> list[str]:
         return sorted(path.name for path in Path(f"{self.path}-blobs").rglob("*") if path.is_file())

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from psycopg import sql
 
 from holdfast import Holdfast
+from holdfast.store.postgres.pool import MAX_CONNECTIONS
 
 from .backend import NEVER_SECONDS, Backend, Values, WriteLock
 from .postgres_server import start_server, stop_server
@@ -21,7 +23,7 @@ EMPTY = "; ".join(
         "SET session_replication_role = replica",  # without triggers
         *(f"DELETE FROM holdfast_{table}" for table in TABLES.split()),  # noqa: S608
         "UPDATE holdfast_fold SET cursor = 0, folded_at = 0, rolled = 0",
-        "SELECT setval('holdfast_jobs_id_seq', 1, false), setval('holdfast_batches_id_seq', 1, false)",
+        *(f"SELECT setval('holdfast_{table}_id_seq', 1, false)" for table in ("jobs", "batches", "operations")),
     ]
 )
 OWN_THINGS = """SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
@@ -121,6 +123,13 @@ class PostgresBackend(Backend):
         connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
         return WriteLock(connection.rollback, connection.close)
 
+    def hold_transactions(self, app: Holdfast) -> WriteLock:
+        """Take all connections of the pool."""
+        pool, lent = app.store.database.pool, ExitStack()  # type: ignore[attr-defined]
+        for _ in range(MAX_CONNECTIONS):
+            lent.enter_context(pool.lend(0))
+        return WriteLock(lent.close, lent.close)
+
     def make_read_only(self, app: Holdfast) -> None:
         database = app.store.database  # type: ignore[attr-defined]
         for driver in database.pool._free:
@@ -136,9 +145,6 @@ class PostgresBackend(Backend):
 
     def bury_creators(self) -> None:
         self.sql("UPDATE holdfast_batches SET slot = -1 WHERE sealed_at IS NULL")
-
-    def used_bytes(self, app: Holdfast) -> int:
-        return app.store.statistics.size().database_bytes
 
     def blob_names(self) -> list[str]:
         return [row[0] for row in self.sql("SELECT name FROM holdfast_blobs ORDER BY name")]

@@ -89,6 +89,10 @@ class StoreFile(Protocol):
 
     # --- space ---
 
+    def used_bytes(self) -> int:
+        """Return how much of the database is in use: what `Retention(max_bytes=…)` bounds."""
+        ...
+
     def checkpoint(self) -> tuple[int, int]:
         """Copy the write-ahead log into the database. Returns the pages of the log, and how many were copied."""
         ...

@@ -343,7 +343,7 @@ class PruneRun:
             yield Candidates(left, expire_all(after), by_size=True)
 
     def _used_bytes(self) -> int:
-        return self._store.file.pages().used_bytes - self._target.hidden_bytes
+        return self._store.file.used_bytes() - self._target.hidden_bytes
 
     def _finished_jobs(self) -> int:
         counts = [one.count or 0 for one in self._store.statistics.counts().items if one.status in FINISHED]

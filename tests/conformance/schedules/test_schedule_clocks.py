@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from holdfast import Holdfast, Task
 from holdfast.clock import SECOND
+from holdfast.errors import DamagedRow
 from holdfast.testing import FakeClock
 from holdfast.worker.scheduler import Scheduler
 from support.running_worker import PATIENCE_SECONDS
@@ -126,7 +129,8 @@ def test_a_clock_out_of_its_mind_stops_nothing_for_good(
     add_all(app, work)
     offset = clock_at // SECOND - int(NOON.timestamp())
     clock.step(offset)
-    scheduler.fire_due()
+    with suppress(DamagedRow):  # where the database takes no such dates
+        scheduler.fire_due()
     clock.step(-offset)
     before = len(app.jobs.list())
     scheduler.fire_due()
@@ -229,9 +233,6 @@ def test_workers_that_start_at_once_store_a_declaration_once(
     apps = [open_app(clock=clock) for _ in range(4)]
     for app in apps:
         app.cron("@daily", name="tidy")(lambda: None)
-    threads = [threading.Thread(target=scheduler_of, args=(app, clock)) for app in apps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda app: scheduler_of(app, clock), apps))
     assert [one.name for one in apps[0].schedules.list()] == ["tidy"]

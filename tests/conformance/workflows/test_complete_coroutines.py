@@ -1,7 +1,6 @@
 """Completing in coroutines: a block must not await, and acomplete does the work in a thread."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost, TransactionError
 from holdfast.worker.event_loop import EventLoop
+from support.backend import Backend
 from support.flow import Flow, Sql
 from support.plain import filled
-from support.running_worker import PATIENCE_SECONDS, drain, outcomes
+from support.running_worker import drain, outcomes
 
 
 @pytest.fixture(autouse=True)
@@ -241,30 +241,22 @@ def test_many_coroutines_complete_at_once_with_few_threads(app: Holdfast, sql: S
     assert ledger(sql) == [(n, 0) for n in range(20)]
 
 
-def test_a_cancelled_block_is_undone(app: Holdfast, sql: Sql) -> None:
-    """Cancelled while it waits for the write lock: the transaction that it then gets is rolled back."""
-    release, held = threading.Event(), threading.Event()
+def test_a_cancelled_block_is_undone(app: Holdfast, backend: Backend, sql: Sql) -> None:
+    """Cancelled while it waits to begin: the transaction that it then gets is rolled back."""
 
     @app.task
     async def job(ctx: Context) -> None:
         async with ctx.acomplete() as tx:
             write(ctx, tx)
 
-    def hold() -> None:
-        with app.transaction():
-            held.set()
-            release.wait(PATIENCE_SECONDS)
-
     async def main() -> None:
-        holding = asyncio.ensure_future(asyncio.to_thread(hold))
-        await asyncio.to_thread(held.wait, PATIENCE_SECONDS)
-        completing = asyncio.ensure_future(job())
-        await asyncio.sleep(0.05)
-        completing.cancel()
-        asyncio.get_running_loop().call_later(0.05, release.set)
-        with pytest.raises(asyncio.CancelledError):
-            await completing
-        await holding
+        with backend.hold_transactions(app) as held:
+            completing = asyncio.ensure_future(job())
+            await asyncio.sleep(0.05)
+            completing.cancel()
+            asyncio.get_running_loop().call_later(0.05, held.release)
+            with pytest.raises(asyncio.CancelledError):
+                await completing
         app.queue("inbox").send("the lock is free")
 
     asyncio.run(main())

@@ -39,7 +39,7 @@ from ..transactions import (
 )
 from .connection import in_transaction, incarnation_of, rollback
 from .dialect import AwaitingHandle, Driver, Handle, PostgresDialect
-from .errors import connection_lost, first_line, is_lost, is_read_only, is_retryable, translate
+from .errors import connection_lost, first_line, is_lost, is_overtaken, is_read_only, is_retryable, translate
 from .listener import Listener
 from .locks import AdvisoryLocks, RowLocks
 from .migrate import Names, PostgresMigrations
@@ -187,7 +187,8 @@ class PostgresDatabase:
         if is_read_only(error) and self.where.hosts > 1:  # the server is no longer the primary
             driver.close()
             return Again(translated, is_outage=True)
-        return Again(translated, is_outage=False) if is_retryable(error) else translated
+        is_conflict = is_retryable(error) or is_overtaken(error, self.names.prefix)
+        return Again(translated, is_outage=False) if is_conflict else translated
 
     # --- writing ---
 

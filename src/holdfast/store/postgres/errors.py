@@ -29,6 +29,11 @@ def is_retryable(error: psycopg.Error) -> bool:
     return error.sqlstate in SERIALIZATION or error.sqlstate in _PASSING
 
 
+def is_overtaken(error: psycopg.Error, prefix: str) -> bool:
+    """Return whether another transaction has inserted a row that this one looked for and did not see."""
+    return error.sqlstate == "23505" and (error.diag.table_name or "").startswith(prefix)
+
+
 def is_read_only(error: psycopg.Error) -> bool:
     """Return whether the server takes no writes, as a standby."""
     return error.sqlstate in _READ_ONLY

@@ -143,6 +143,9 @@ class File:
 
         return self._db.read(work)
 
+    def used_bytes(self) -> int:
+        return self.pages().used_bytes
+
     def pages(self) -> Pages:
         (counts,) = self._db.rows(self._sql.page_counts)
         return Pages(*(*counts, file_size(self._db.options.path)))

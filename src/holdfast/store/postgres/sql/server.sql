@@ -56,6 +56,15 @@ SELECT coalesce(sum(pg_total_relation_size(class.oid)), 0)::bigint, current_sett
 FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
 WHERE space.nspname = :schema AND class.relkind IN ('r', 'p') AND starts_with(class.relname, :prefix)
 
+-- name: used_bytes
+-- of the table and its indexes: in proportion to the rows in a sample of about a thousand pages of the table
+WITH size AS (
+    SELECT pg_table_size('{table}') AS bytes, pg_total_relation_size('{table}') AS total,
+           least(1.0, 1000.0 * current_setting('block_size')::int / greatest(pg_relation_size('{table}'), 1)) AS share)
+SELECT CASE WHEN bytes = 0 THEN 0 ELSE (total * least(1.0, live / share / bytes))::bigint END
+FROM size, LATERAL (SELECT coalesce(sum(pg_column_size(sampled.*) + 4), 0) AS live
+                    FROM {table} AS sampled TABLESAMPLE SYSTEM (share * 100)) AS rows
+
 -- name: own_tables
 SELECT format('%I.%I', space.nspname, class.relname)
 FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
