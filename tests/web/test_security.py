@@ -1,6 +1,7 @@
 """Who may do what over HTTP: logins, tokens, roles, other sites, other hosts, and what is hidden."""
 
 import re
+import socket
 import stat
 from collections.abc import Callable
 from importlib.metadata import requires
@@ -17,7 +18,7 @@ from holdfast.testing import drain
 from holdfast.web import Identity, Role, Users, auth, identity, trusted_header
 from holdfast.web.api import ENDPOINTS
 from holdfast.web.app import CSRF_HEADER
-from holdfast.web.server import is_loopback, require_authentication
+from holdfast.web.server import WebServer, is_loopback, require_authentication
 from support.web_users import PASSWORD
 
 Connect = Callable[..., TestClient]
@@ -60,6 +61,22 @@ def test_changes_from_other_sites_are_refused(api: TestClient, headers: dict[str
     response = api.post("/queues/q/messages", json={"body": 1}, headers=headers)
     assert (response.status_code, response.json()["code"]) == (403, "WrongOrigin")
     assert api.get("/jobs").json()["items"] == []
+
+
+def test_a_refusal_is_read_by_a_client_that_still_sends(served: Holdfast) -> None:
+    """If the server closed the connection at once, the rest of the body would reset it, and the answer be lost."""
+    server = WebServer(served.web(), port=0).start()
+    try:
+        with socket.create_connection((server.host, server.port)) as client:
+            head = (
+                f"POST /api/v1/queues/q/messages HTTP/1.1\r\nHost: {server.host}\r\nOrigin: http://evil.example\r\n"
+            )
+            client.sendall(f"{head}Content-Length: 2000000\r\nConnection: close\r\n\r\n".encode())
+            client.sendall(b" " * 2_000_000)
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 403") and answer.endswith(b'"code":"WrongOrigin"}')
+    finally:
+        server.close()
 
 
 def test_changes_from_our_own_page_are_accepted(api: TestClient) -> None:
@@ -136,7 +153,7 @@ def test_a_page_asks_for_its_data_at_once_unless_a_login_is_needed(connect: Conn
 def test_a_session_reads_and_changes_only_with_its_csrf_token(connect: Connect, users: Users) -> None:
     client = connect(auth=users)
     csrf = log_in(client, "operator").json()["csrf"]
-    assert client.get("/me").json() == {"name": "operator", "role": "operator", "csrf": csrf}
+    assert client.get("/me").json() == {"name": "operator", "role": "operator", "csrf": csrf, "read_only": False}
     assert client.get("/jobs").status_code == 200
     for headers in ({}, {CSRF_HEADER: ""}, {CSRF_HEADER: csrf + "x"}):
         refused = client.post("/queues/q/messages", json={"body": 1}, headers=headers)
@@ -298,7 +315,7 @@ def test_error_messages_are_hidden_with_the_payloads(connect: Connect, users: Us
 
     job = mail.enqueue("ada@example.org").id
     served.external("approve", {"by": "ada@example.org"})
-    served.operations.start("retry", args={"to": "ada@example.org"})
+    served.operations.start("cancel", args={"to": "ada@example.org"})  # changes nothing: the job will have failed
     drain(served, raise_errors=False)
     (failure,) = served.observe.failures()
     assert "ada@example.org" in (failure.traceback or "")

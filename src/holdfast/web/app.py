@@ -47,6 +47,9 @@ PREFIX = "/api/v1"
 COOKIE = "holdfast_session"
 CSRF_HEADER = "x-holdfast-csrf"
 MAX_BODY = 1024 * 1024
+MAX_DROPPED = 16 * 1024 * 1024  # bytes of a body that is refused
+DROP_SECONDS = 2.0
+BODY_WAS_READ = "holdfast.body_was_read"  # in the scope of a request
 MAX_BODIES = 64  # that are read at a time
 BODY_SECONDS = 30.0
 THREADS = 8  # that read or write the database for this server
@@ -379,16 +382,25 @@ class Server:
             raise Refusal(400, "InvalidInput", f"the body is wrong: {shorten(str(error))}") from None
 
     async def _read(self, request: Request) -> bytes:
-        """Read the body. Few are read at a time, and none for long, so that slow clients do not fill the memory."""
-        found = bytearray()
+        """Read the body. Few are read at a time, and none for long, so that slow clients do not fill the memory.
+
+        Of a body that is too large, some more is read and dropped: a client or proxy that is cut off while it sends
+        often does not read the response.
+        """
+        request.scope[BODY_WAS_READ] = True
+        found, size = bytearray(), 0
         try:
             with anyio.fail_after(BODY_SECONDS):
                 async with self._bodies:
                     async for chunk in request.stream():
-                        found += chunk
-                        if len(found) > self._max_body:
-                            detail = f"the body must have at most {self._max_body} bytes"
-                            raise Refusal(413, "PayloadTooLarge", detail, {"connection": "close"})
+                        size += len(chunk)
+                        if size <= self._max_body:
+                            found += chunk
+                        elif size > self._max_body + MAX_DROPPED:
+                            break
+            if size > self._max_body:
+                detail = f"the body must have at most {self._max_body} bytes"
+                raise Refusal(413, "PayloadTooLarge", detail, {"connection": "close"})
         except ClientDisconnect:
             raise Refusal(400, "ClientDisconnected", "the body is incomplete") from None
         except TimeoutError:
@@ -507,9 +519,20 @@ async def _no_endpoint(request: Request) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, Refusal)
+    if request.method not in SAFE_METHODS and BODY_WAS_READ not in request.scope:
+        await _drop_body(request)
     return _problem(error.status, error.code, error.detail, error.headers)
+
+
+async def _drop_body(request: Request) -> None:
+    """Read the body of a refused request and drop it. A sender that is cut off may not see the response."""
+    size = 0
+    with contextlib.suppress(ClientDisconnect), anyio.move_on_after(DROP_SECONDS):
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_DROPPED:
+                return
 
 
 async def _broken(request: Request, error: Exception) -> Response:
