@@ -11,6 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.errors import ConnectionLost, OutcomeUnknown, StoreError
 from holdfast.store.postgres import retries
+from holdfast.store.postgres.pool import ServerClock
 from holdfast.store.postgres.retries import Commit
 from support.postgres_backend import ADVISORY_LOCKS, PostgresBackend
 from support.postgres_proxy import Cut, Proxy, proxied
@@ -47,14 +48,22 @@ ENQUEUES: dict[str, Callable[[Holdfast], Any]] = {
 }
 
 
-@pytest.mark.parametrize("enqueue", ENQUEUES.values(), ids=ENQUEUES)
-@pytest.mark.parametrize("text", ["COMMIT", "INSERT"])
+@pytest.mark.parametrize(
+    ("enqueue", "text"),
+    [
+        ("send", "INSERT"),  # one statement, without a COMMIT
+        ("send with a key", "INSERT"),
+        ("send with a key", "COMMIT"),
+        ("send_many", "INSERT"),
+        ("send_many", "COMMIT"),
+    ],
+)
 @pytest.mark.parametrize("how", ["before", "after"])
 def test_an_enqueue_whose_connection_is_cut_returns_the_one_job_that_there_is(
-    backend: PostgresBackend, far: Holdfast, proxy: Proxy, enqueue: Callable[[Holdfast], Any], text: str, how: Cut
+    backend: PostgresBackend, far: Holdfast, proxy: Proxy, enqueue: str, text: str, how: Cut
 ) -> None:
     proxy.cut_once(text, how)
-    id = enqueue(far)
+    id = ENQUEUES[enqueue](far)
     assert proxy.cuts == 1
     assert backend.sql("SELECT id FROM holdfast_jobs") == [(id,)]
 
@@ -66,8 +75,59 @@ def test_without_asking_a_lost_commit_would_be_repeated_or_forgotten(
     """Negative control: the answer decides."""
     monkeypatch.setattr(retries.CommitOutcomes, "took_place", lambda *_: how == "before")
     proxy.cut_once("COMMIT", how)
+    far.queue("inbox").send_many([1])
+    assert jobs(backend) == (0 if how == "before" else 2)
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_without_its_event_an_enqueue_would_be_repeated_or_forgotten(
+    backend: PostgresBackend, far: Holdfast, proxy: Proxy, how: Cut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: the event decides."""
+    monkeypatch.setattr(retries.CommitOutcomes, "find_enqueued", lambda *_: 1 if how == "before" else None)
+    proxy.cut_once("INSERT", how)
     far.queue("inbox").send(1)
     assert jobs(backend) == (0 if how == "before" else 2)
+
+
+def test_an_enqueue_is_one_message_and_one_answer(far: Holdfast, proxy: Proxy) -> None:
+    """Its commit is that of the statement."""
+    inbox, sent = far.queue("inbox"), list[bytes]()
+    inbox.send(1)
+    proxy.cut = sent.append  # type: ignore[assignment]
+    inbox.send(2)
+    assert len([message for message in sent if b"INSERT" in message]) == 1
+    assert not [message for message in sent if b"BEGIN" in message or b"COMMIT" in message]
+
+
+def test_the_session_of_an_enqueue_without_an_answer_is_ended_before_its_event_is_looked_for(
+    backend: PostgresBackend, app: Holdfast
+) -> None:
+    """What was sent may still be under way on a connection that this end believes to be lost."""
+    database = app.store.database  # type: ignore[attr-defined]
+    driver = database.sessions.connect(1.0)
+    sent = retries.Sent(driver.pid, driver.begun, driver.event_bound, app.clock.now(), database.actor)
+    assert database._outcomes.find_enqueued(sent, 5) is None
+    with pytest.raises(psycopg.OperationalError):
+        driver.execute("SELECT 1")
+
+
+def test_an_enqueue_whose_session_is_still_at_work_is_unknown(backend: PostgresBackend, app: Holdfast) -> None:
+    database = app.store.database  # type: ignore[attr-defined]
+    driver = database.sessions.connect(1.0)
+    driver.execute("BEGIN")
+    sent = retries.Sent(driver.pid, driver.begun, driver.event_bound, app.clock.now(), database.actor)
+    with pytest.raises(OutcomeUnknown, match="still at work"):
+        database._outcomes.find_enqueued(sent, 0)
+    driver.execute("ROLLBACK")
+    driver.close()
+
+
+def test_no_two_enqueues_of_a_process_have_the_same_time() -> None:
+    clock = ServerClock()
+    times = [clock.now() for _ in range(10_000)]
+    assert len({*times}) == len(times)
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("how", ["before", "after"])

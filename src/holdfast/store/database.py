@@ -48,6 +48,24 @@ class Combinable(Generic[T]):  # not an ABC: isinstance() is called for each mem
         raise NotImplementedError
 
 
+class Traceable(Generic[T]):
+    """Work that is one statement, and writes one event by which it is known whether it was stored."""
+
+    leaves_event: bool
+    """Whether it writes that event."""
+
+    def __call__(self, connection: Any, /) -> T:
+        raise NotImplementedError
+
+    def event_time(self) -> int:
+        """Return the time of the event of the last call."""
+        raise NotImplementedError
+
+    def result(self, id: int) -> T:
+        """Return what the last call would have returned, if its answer had not been lost. id: of its job."""
+        raise NotImplementedError
+
+
 class Dialect(Protocol):
     """The SQL that differs between the databases, in statements that are put together from filters and columns."""
 

@@ -16,7 +16,7 @@ from ..clock import as_datetime
 from ..errors import BlobCollected
 from ..model.job import FailedJob, Inserted, NewJob, UnreportedFailures
 from .blobs import Blobs
-from .database import Combinable, Connection, SharedDatabase
+from .database import Combinable, Connection, SharedDatabase, Traceable
 from .read import get_record
 from .statements import NEW_JOB_ROW, as_json, insert_statement, new_job_values
 from .workflow import Workflows
@@ -30,6 +30,9 @@ class Enqueue:
     def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
         self._insert, self._insert_many = insert_statement(db.sql.insert), insert_statement(db.sql.insert_many)
+
+    def now(self) -> int:
+        return self._clock.now()
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         """Insert one job, or return the one that holds its key."""
@@ -167,16 +170,25 @@ class _Chunk(Struct):
     blobs: dict[int, str]
 
 
-class _Insertion(Combinable[Inserted]):
+class _Insertion(Combinable[Inserted], Traceable[Inserted]):
     """One enqueue. Those of several threads are combined into one statement."""
 
     max_combined = 16  # each number of rows is another statement to prepare and cache
 
     def __init__(self, enqueue: Enqueue, workflows: Workflows, job: NewJob) -> None:
         self._enqueue, self._workflows, self._job = enqueue, workflows, job
+        self.leaves_event = job.history and job.actor is None  # with another actor, others may write the same
+        self._now = 0
 
     def __call__(self, connection: Connection) -> Inserted:
-        return self._workflows.insert_new(connection, self._job)
+        self._now = self._enqueue.now()
+        return self._workflows.insert_new(connection, self._job, self._now)
+
+    def event_time(self) -> int:
+        return self._now
+
+    def result(self, id: int) -> Inserted:
+        return Inserted(id, self._now)
 
     def run_combined(self, connection: Connection, works: "list[_Insertion]") -> list[Inserted]:
         return self._enqueue.insert_combined(connection, [work._job for work in works])

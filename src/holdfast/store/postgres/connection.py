@@ -92,6 +92,10 @@ class ServerSession(NamedTuple):
     is_flushed: bool
     """Whether a commit is flushed before it returns, by the settings of the role, the database or the server."""
     is_standby: bool
+    begun: int
+    """When the session began, by which it differs from others with its process id."""
+    event_bound: int
+    """The first id that an event can have that the session writes."""
 
 
 def connect(where: Target, kind: type[Driver] = psycopg.Connection) -> Driver:

@@ -28,6 +28,7 @@ from ...errors import (
     TransactionError,
     UsedAfterFork,
 )
+from ..database import Traceable
 from ..processes import leak, register_forkable
 from ..statements import Statements
 from ..transactions import (
@@ -44,7 +45,7 @@ from .listener import Listener
 from .locks import AdvisoryLocks, RowLocks
 from .migrate import Names, PostgresMigrations
 from .pool import Pool, ServerClock, SessionOpener
-from .retries import Again, Commit, CommitOutcomes, run_again
+from .retries import Again, Commit, CommitOutcomes, Sent, run_again
 from .transaction import (
     CompletingPostgresTransaction,
     LentDriver,
@@ -165,7 +166,7 @@ class PostgresDatabase:
         return self.options.busy_timeout if own is None else min(own, self.options.busy_timeout)
 
     @contextmanager
-    def _lent(self) -> Iterator[Driver]:
+    def _lent(self) -> Iterator[LentDriver]:
         """Lend a connection. Raises Again if the server is away."""
         with ExitStack() as stack:
             try:
@@ -196,9 +197,10 @@ class PostgresDatabase:
         # Every commit is flushed, except an enqueue with durability="normal". A lost claim would be worse than a lost
         # enqueue: workers outlive a crash of the server, and the same attempt would be given out twice.
         relaxed = durable and self.options.durable_level == "NORMAL"
-        # What must not be lost is a transaction of several messages: only then its outcome can be asked.
+        # What must not be lost can be asked for afterwards: by its event, or as a transaction of several messages.
+        atomic = atomic and (not durable or (not relaxed and isinstance(work, Traceable) and work.leaves_event))
         self._forbid_nested_write()
-        result = run_again(lambda: self._run_once(work, atomic and not durable, relaxed), self._outage_seconds())
+        result = run_again(lambda: self._run_once(work, atomic, relaxed), self._outage_seconds())
         if wakes:
             self.listener.committed(urgent=durable)
         self._fold_now_and_then()
@@ -223,6 +225,8 @@ class PostgresDatabase:
             is_single = atomic and thread.timeout is None and not self.sessions.is_pooled
             try:
                 transaction = "" if is_single else self._begin_writing(driver, relaxed)
+                if is_single and isinstance(work, Traceable):
+                    self.sessions.move_event_bound(driver)
                 result = work(handle)
                 if not is_single:
                     commit = Commit(transaction, incarnation_of(driver), self.clock.now(), self.actor)
@@ -234,8 +238,19 @@ class PostgresDatabase:
                 lost = error
             finally:
                 thread.handle, thread.writes = None, False
+        if is_single and isinstance(work, Traceable):
+            stored: T = self._require_event(work, driver, lost)
+            return stored
         self._require_commit(commit, lost)
         return result
+
+    def _require_event(self, work: Traceable[T], driver: LentDriver, lost: psycopg.Error) -> T:
+        """Return the result of an enqueue that was stored. Otherwise raises Again, or OutcomeUnknown."""
+        sent = Sent(driver.pid, driver.begun, driver.event_bound, work.event_time(), self.actor)
+        id = self._outcomes.find_enqueued(sent, self._outage_seconds())
+        if id is None:
+            raise Again(connection_lost(lost, self.where.shown), is_outage=True) from lost
+        return work.result(id)
 
     def _begin_writing(self, driver: Driver, relaxed: bool = False) -> str:
         seconds = self._this_thread.timeout
@@ -464,7 +479,6 @@ class PostgresDatabase:
         """Begin a transaction for the caller on a connection, which is given back with the stack. Return both."""
         with ExitStack() as own:
             driver = own.enter_context(self._lent())
-            assert isinstance(driver, LentDriver)
             try:
                 transaction = self._begin_writing(driver)
             except psycopg.Error as error:

@@ -118,6 +118,8 @@ class Listener:
         """Wake all that wait, also in other processes. urgent: jobs may have been enqueued."""
         self.wake()
         self._start()
+        if self._wants_notify and self._is_urgent >= urgent:
+            return  # the thread knows, and waits until it may notify again
         self._is_urgent = self._is_urgent or urgent
         self._wants_notify = True
         self._poke()

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ..statements import Statements
 
 MAX_CONNECTIONS = 3  # and one of the listener
+BOUND_SECONDS = 60.0
 CLOCK_LOOKS = 3  # of which the fastest counts: the first one in a session is slow
+LARGEST_SLIP = 100_000  # microseconds; if the clock goes back by more, it was set
 OWN_SETTINGS = {"holdfast.notify": "off", "jit": "off"}
 
 
@@ -37,9 +39,12 @@ class ServerClock:
     All processes on one database then agree about the time, whatever the clocks of their machines say. Leases are
     times of this clock, too: machines have no other one in common. A step of the server's clock is noticed when the
     process connects again.
+
+    No two answers of `now` are the same, so an enqueue of this process is known by its time.
     """
 
     def __init__(self) -> None:
+        self._last, self._lock = 0, threading.Lock()
         self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
         self._error: int | None = None  # how wrong the offset may be, in microseconds; None: not told yet
 
@@ -53,10 +58,15 @@ class ServerClock:
             self._offset, self._error = offset, error
 
     def now(self) -> int:
-        return self._offset + time.monotonic_ns() // 1000
+        with self._lock:
+            now = self.boot_now()
+            if 0 <= self._last - now < LARGEST_SLIP:
+                now = self._last + 1
+            self._last = now
+        return now
 
     def boot_now(self) -> int:
-        return self.now()
+        return self._offset + time.monotonic_ns() // 1000
 
     def boot_id(self) -> str:
         return "server"
@@ -99,6 +109,8 @@ class SessionOpener:
             self._clock.set(*min((self._ask_clock(driver) for _ in range(CLOCK_LOOKS)), key=_round_trip))
             if isinstance(driver, LentDriver):
                 driver.incarnation = session.incarnation
+                driver.pid, driver.begun = driver.info.backend_pid, session.begun
+                driver.event_bound, driver.bound_at = session.event_bound, monotonic()
             prepare_session(driver, session, settings)
         except psycopg.Error as error:
             driver.close()
@@ -135,6 +147,12 @@ class SessionOpener:
         (transaction,) = cursor.fetchone() or ("",)
         return str(transaction)
 
+    def move_event_bound(self, driver: LentDriver) -> None:
+        """Ask now and then from which id on the events of a connection are, so that one is found soon."""
+        if monotonic() - driver.bound_at > BOUND_SECONDS:
+            (driver.event_bound,) = Handle(driver).execute(self._sql.event_bound).fetchone()
+            driver.bound_at = monotonic()
+
     def is_outage(self, error: CannotOpen) -> bool:
         """Return whether a connection that could not be opened may be opened later."""
         return self.was_reached and not isinstance(error, ReadOnlyDatabase)
@@ -152,17 +170,17 @@ def _milliseconds(seconds: float) -> str:
 class Pool:
     """Lends each connection to one thread at a time. Broken ones are replaced when they are needed next."""
 
-    def __init__(self, connect: Callable[[], Driver], size: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, connect: Callable[[], LentDriver], size: int = MAX_CONNECTIONS) -> None:
         self._connect, self._size = connect, size
-        self._free: list[Driver] = []
-        self._all: set[Driver] = set()
+        self._free: list[LentDriver] = []
+        self._all: set[LentDriver] = set()
         self._pid = os.getpid()
         self._open = 0
         self._changed = threading.Condition()
         self._closed = False
 
     @contextmanager
-    def lend(self, timeout: float) -> Iterator[Driver]:
+    def lend(self, timeout: float) -> Iterator[LentDriver]:
         """Lend a connection. At the end of the block it is in no transaction."""
         driver = self._take(timeout)
         try:
@@ -170,7 +188,7 @@ class Pool:
         finally:
             self._give_back(driver)
 
-    def _take(self, timeout: float) -> Driver:
+    def _take(self, timeout: float) -> LentDriver:
         deadline = monotonic() + timeout
         with self._changed:
             while True:
@@ -201,7 +219,7 @@ class Pool:
         self._all.add(driver)
         return driver
 
-    def _give_back(self, driver: Driver) -> None:
+    def _give_back(self, driver: LentDriver) -> None:
         if os.getpid() != self._pid:  # it was lent when the process forked, and belongs to the parent
             return
         rollback(driver)

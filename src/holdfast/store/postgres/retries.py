@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
 
@@ -66,15 +66,57 @@ class Commit(NamedTuple):
     """Of the events that the transaction wrote: this process."""
 
 
+class Sent(NamedTuple):
+    """An enqueue by a single statement, of which no answer came."""
+
+    pid: int
+    begun: int
+    """When its session began."""
+    event_bound: int
+    """The first id that its event can have."""
+    at: int
+    """The time of its event, which no other event of this process has."""
+    actor: str
+    """Of its event: this process."""
+
+
 class CommitOutcomes:
     def __init__(
         self,
         sql: Statements,
-        ask: Callable[[Callable[[Driver], tuple[str | None, bool]]], tuple[str | None, bool]],
+        ask: Callable[[Callable[[Driver], Any]], Any],
         shown: str,
     ) -> None:
         """ask: runs a function with a connection. shown: the database, for messages."""
         self._sql, self._ask, self._shown = sql, ask, shown
+
+    def find_enqueued(self, sent: Sent, seconds: float) -> int | None:
+        """Return the id of the job if it was stored: its event tells it, also after a crash or a failover.
+
+        Raises OutcomeUnknown if the server does not answer, or its session is still at work, after so many seconds.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                is_over, id = self._ask(lambda driver: self._find(driver, sent))
+            except StoreError as error:
+                if time.monotonic() >= deadline:
+                    raise self._unknown("it cannot be asked") from error
+            else:
+                if is_over:
+                    return None if id is None else int(id)
+                if time.monotonic() >= deadline:
+                    raise self._unknown("the session is still at work")
+            time.sleep(PAUSE_SECONDS)
+
+    def _find(self, driver: Driver, sent: Sent) -> tuple[bool, int | None]:
+        """Return whether the session is gone, and which job it has stored."""
+        handle = Handle(driver)
+        if handle.execute(self._sql.end_session, {"pid": sent.pid, "begun": sent.begun}).fetchone() is not None:
+            return False, None
+        found = {"bound": sent.event_bound, "at": sent.at, "actor": sent.actor}
+        row = handle.execute(self._sql.find_enqueued, found).fetchone()
+        return True, None if row is None else row[0]
 
     def took_place(self, commit: Commit, seconds: float) -> bool:
         """Return whether the commit took place. Raises OutcomeUnknown if that is not known after so many seconds."""

@@ -32,6 +32,8 @@ class LentDriver(psycopg.Connection[Any]):
     is_lent = False  # a block of the caller is open
     refused: str | None = None  # the call that was to undo the transaction
     incarnation: int | None = None  # of the server, when the connection was opened
+    pid, begun = 0, 0  # the process of its session, and when it began
+    event_bound, bound_at = 0, 0.0  # the first id of an event that it writes, and when that was asked
 
     def commit(self) -> None:
         if self.is_lent:

@@ -6,11 +6,18 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 -- name: session
 -- the process of the session, the incarnation of the server, whether commits are flushed, whether it is a
 -- standby. The incarnation is made of the start of the server, the last crash (it resets the statistics), and the
--- timeline (a promotion begins a new one).
+-- timeline (a promotion begins a new one). Then when the session began, and the first id that an event written later
+-- can have.
 SELECT pg_backend_pid(), hashtextextended(concat_ws('/', extract(epoch FROM pg_postmaster_start_time()),
            (SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter),
            CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END), 0),
-       current_setting('synchronous_commit') IN ('on', 'remote_apply'), pg_is_in_recovery()
+       current_setting('synchronous_commit') IN ('on', 'remote_apply'), pg_is_in_recovery(),
+       (SELECT extract(epoch FROM backend_start) * 1000000 FROM pg_stat_get_activity(pg_backend_pid()))::bigint,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint << 20
+
+-- name: event_bound
+-- the first id that an event written later can have
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint << 20
 
 -- name: lock_holder
 -- whether a session holds this advisory lock, the last heartbeat of the worker that it is of, and the incarnation
@@ -44,6 +51,16 @@ SELECT pg_xact_status(CAST(CAST(:transaction AS text) AS xid8))
 -- do not count: a settlement that is stored after a crash has the time at which the attempt ended, before it.
 SELECT EXISTS (SELECT 1 FROM {p}events WHERE id >= :first AND id < :end AND at <= :until
                AND event = 'enqueued' AND actor = :actor)
+
+-- name: end_session
+-- Whether a session is still there that may run what was sent to it. One that waits for a statement is ended, since what
+-- was sent may still be under way.
+SELECT CASE WHEN state = 'idle' THEN pg_terminate_backend(pid) END FROM pg_stat_activity
+WHERE pid = :pid AND (extract(epoch FROM backend_start) * 1000000)::bigint = :begun
+
+-- name: find_enqueued
+-- the job that this process has enqueued at a time, by its event
+SELECT job_id FROM {p}events WHERE id >= :bound AND event = 'enqueued' AND at = :at AND actor = :actor
 
 -- name: notify
 -- but not if nobody sleeps: those who do hold a shared lock
