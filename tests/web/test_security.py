@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from starlette.testclient import TestClient
 
-from holdfast import Holdfast
+from holdfast import Cancel, Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.testing import drain
 from holdfast.web import Identity, Role, Users, auth, identity, trusted_header
@@ -313,21 +313,30 @@ def test_error_messages_are_hidden_with_the_payloads(connect: Connect, users: Us
     def mail(to: str) -> str:
         raise ValueError(f"cannot send to {to}")
 
+    @served.task(max_attempts=2)
+    def call(to: str, wanted: str) -> Any:
+        if wanted == "cancel":
+            return Cancel(f"{to} is gone")
+        raise ValueError(to)
+
     job = mail.enqueue("ada@example.org").id
+    others = [call.enqueue("ada@example.org", one).id for one in ("cancel", "retry")]
     served.external("approve", {"by": "ada@example.org"})
     served.operations.start("cancel", args={"to": "ada@example.org"})  # changes nothing: the job will have failed
     drain(served, raise_errors=False)
-    (failure,) = served.observe.failures()
+    failure = next(one for one in served.observe.failures() if one.task == "mail")
     assert "ada@example.org" in (failure.traceback or "")
     client = connect(auth=users, hide_args=True)
-    paths = [one.path.replace("{id:int}", str(job)) for one in ENDPOINTS if one.method == "GET"]
+    gets = [one.path for one in ENDPOINTS if one.method == "GET"]
+    paths = dict.fromkeys(path.replace("{id:int}", str(id)) for id in (job, *others) for path in gets)
     shown = []
     for path in paths:
         path = path.replace("{fingerprint}", str(failure.fingerprint)).replace("{queue}", "default")
         assert "ada@example.org" not in client.get(path, headers=bearer("viewer")).text, path
         if "ada@example.org" in client.get(path, headers=bearer("operator")).text:
             shown.append(path)
-    assert {f"/jobs/{job}", f"/jobs/{job}/history", "/failures", "/stats", "/inbox", "/operations"} <= set(shown)
+    assert {f"/jobs/{id}{part}" for id in (job, others[0]) for part in ("", "/explain")} <= set(shown)
+    assert {f"/jobs/{job}/history", "/failures", "/stats", "/inbox", "/operations"} <= set(shown)
 
 
 def test_values_of_matching_names_are_redacted_for_everyone(connect: Connect, served: Holdfast) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import validate
 from ..clock import SECOND
@@ -261,6 +262,7 @@ def release(job_id: int, holding: Sequence[Blocker], behind: Sequence[Blocker]) 
 MAX_NAMED = 5
 
 # Codes with which a sweep fails a job whose worker is gone.
+HIDDEN_MESSAGE = "(hidden)"
 _BY_SWEEP = ("INTERNAL:WORKER_LOST", "TIMEOUT:LEASE", "TIMEOUT:VISIBILITY")
 
 
@@ -278,10 +280,21 @@ class Explanation(Struct, frozen=True):
         return f"{self.reason} {self.advice}"
 
 
-def explain(app: App, id: int) -> Explanation:
+def _without_messages(details: JobDetails) -> JobDetails:
+    """Hide what was written by tasks and operators. Holdfast's own messages name jobs and times only."""
+    job = details.record
+    is_own = job.error_code == "DEPENDENCY:BLOCKER" or job.error_code in _BY_SWEEP
+    detail = job.error_detail if is_own or not job.error_detail else HIDDEN_MESSAGE
+    record = replace(job, error_detail=detail, progress_text=None)
+    return replace(details, record=record, reason=HIDDEN_MESSAGE if details.reason else None)
+
+
+def explain(app: App, id: int, hide_messages: bool = False) -> Explanation:
     details = app.store.workflows.job_details(validate.job_id(id))
     if details is None:
         raise JobNotFound(f"there is no job {id}: it never existed, or it was deleted")
+    if hide_messages:
+        details = _without_messages(details)
     job = _JobExplainer(app.store, details, app.clock.now())
     status = details.record.status
     by_status: dict[str, Callable[[], ReasonAndAdvice]] = {

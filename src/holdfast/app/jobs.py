@@ -282,11 +282,14 @@ class Jobs:
             )
         return self._app.chains.delete(id, cascade=cascade, actor=actor, reason=reason)
 
-    def explain(self, id: int) -> "Explanation":
-        """Explain in one sentence why the job is in its state, and what would change that."""
+    def explain(self, id: int, *, hide_messages: bool = False) -> "Explanation":
+        """Explain in one sentence why the job is in its state, and what would change that.
+
+        hide_messages: leave out error messages and progress texts, which often have arguments in them.
+        """
         from .explain import explain
 
-        return explain(self._app, id)
+        return explain(self._app, id, validate.flag(hide_messages, "hide_messages"))
 
     def inbox(self, *, limit: int = 50, cursor: str | None = None) -> Page[Job[Any]]:
         """Return a page of external jobs that wait for `complete` or `fail`, newest first."""

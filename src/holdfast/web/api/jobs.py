@@ -218,7 +218,7 @@ def history(call: Call) -> Any:
 @endpoint("GET", "/jobs/{id:int}/explain", Role.viewer, Explanation)
 def explain(call: Call) -> Any:
     """Explain why a job is in its state, and what would change that."""
-    return to_data(call.app.jobs.explain(call.path["id"]))
+    return to_data(call.app.jobs.explain(call.path["id"], hide_messages=call.hides_payloads))
 
 
 @endpoint("GET", "/jobs/{id:int}/graph", Role.viewer, Graph)
