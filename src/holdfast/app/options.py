@@ -312,7 +312,7 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, A
 
 def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
     """Return the options of a new task."""
-    if not callable(function) or not hasattr(function, "__name__"):
+    if not callable(function) or isinstance(function, type) or not hasattr(function, "__name__"):
         raise InvalidTask(f"task must be a function, got {validate.shown(function)}")
     _refuse_method(function)
     named = dict(given)

@@ -17,6 +17,8 @@ from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, InvalidPayload, InvalidTask, UndefinedAnnotation
 from ..failure import shorten
 from ..model.outcome import Outcome
+from ..validate import suggest
+from .options import EnqueueOptions
 
 _EMPTY = inspect.Parameter.empty
 _NO_RESULT = (None, types.NoneType, typing.NoReturn, typing.Never)
@@ -74,8 +76,7 @@ class Signature:
         except InvalidPayload as error:
             raise type(error)(f"{self._task}: {error}") from error.__cause__
         except ValueError as error:  # msgspec's ValidationError is one
-            problem = shorten(str(error))
-            raise InvalidArguments(f"{self._task}: an argument has the wrong type: {problem}") from None
+            raise InvalidArguments(f"{self._task}: {_wrong_type(str(error))}") from None
         return data.decode()
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -118,6 +119,12 @@ class Signature:
 
     def _explain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError) -> str:
         """Say what is wrong with a call, in the words of `inspect`."""
+        names = [one.name for one in self._parameters]
+        unknown = next((name for name in kwargs if isinstance(name, str) and name not in names), None)
+        if unknown in EnqueueOptions.__annotations__:
+            return f"unknown argument {unknown!r}: pass options with {self._task}.using({unknown}=…).enqueue(…)"
+        if unknown is not None and names:  # first, since a misspelled one is missing as well
+            return str(suggest(unknown, names, "argument"))
         try:
             inspect.Signature(self._parameters).bind(*args, **kwargs)
         except TypeError as found:
@@ -147,6 +154,14 @@ class Signature:
                 f"{self._task} has an annotation that cannot be decoded from JSON: {error}. "
                 "Use types that msgspec supports, or leave the annotation out"
             ) from None
+
+
+def _wrong_type(problem: str) -> str:
+    """Name the argument: msgspec ends its message with the path, as in "Expected `str`, got `int` - at `$.to`"."""
+    what, _, path = problem.rpartition(" - at `$.")
+    if not what:
+        return f"an argument has the wrong type: {shorten(problem)}"
+    return f"argument {shorten(path.rstrip('`'), 100)!r} has the wrong type: {shorten(what[0].lower() + what[1:])}"
 
 
 def _hints(function: Callable[..., Any], task: str) -> dict[str, Any]:

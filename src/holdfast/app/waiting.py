@@ -94,7 +94,7 @@ class WaitForEnd:
 
     def _require(self, ended: bool) -> None:
         if not ended:
-            raise WaitTimeout(f"{self._describe()} after {self._timeout} seconds")
+            raise WaitTimeout(f"after {self._timeout} seconds, {self._describe()}")
 
 
 async def finish_in_thread(

@@ -380,7 +380,7 @@ def test_a_bad_schedule_is_refused_and_nothing_is_stored(app: Holdfast, work: Ta
             add("x", "@daily", work.using(**options))
     with told(InvalidArguments, "wrong type"):
         add("x", "@daily", work, {"n": "five"})
-    with told(InvalidArguments, "unexpected", "'m'"):
+    with told(InvalidArguments, "unknown argument 'm'"):
         add("x", "@daily", work, {"m": 5})
     with told(InvalidArguments, "args must be a mapping"):
         add("x", "@daily", work, [5])
