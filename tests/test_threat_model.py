@@ -51,6 +51,17 @@ def test_no_module_runs_code_from_data() -> None:
                     assert place in IMPORTS_BY_NAME, f"{place} imports by name"
 
 
+def test_no_module_opens_connections_to_where_a_payload_says() -> None:
+    clients = {"urllib.request", "http.client", "httpx", "requests", "aiohttp", "ftplib", "smtplib", "xmlrpc.client"}
+    for file in PACKAGE.rglob("*.py"):
+        place = file.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{one.name}" for one in node.names)]
+            assert not clients & set(names), place
+
+
 @pytest.mark.parametrize(
     "name", ["this", "this:zen", "os.system", "__main__.main", "holdfast.demo:app", "../this.py"]
 )

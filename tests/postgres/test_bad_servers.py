@@ -1,10 +1,14 @@
 """Servers, roles and URLs that do not fit: a typed error that says what to do, and shows no password."""
 
+import shutil
 import socket
+import ssl
 import struct
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +153,65 @@ def server_of_version(version: str) -> Iterator[int]:
 def test_an_old_server_is_a_typed_error() -> None:
     with server_of_version("13.14") as port, pytest.raises(CannotOpen, match="is PostgreSQL 13, Holdfast needs 14"):
         Holdfast(f"postgresql://ada@127.0.0.1:{port}/app?sslmode=disable&gssencmode=disable")
+
+
+# --- encryption ---
+
+SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+ENCRYPTED = "gssencmode=disable&sslmode"
+
+
+@contextmanager
+def server_that_answers(greet: Callable[[socket.socket], object]) -> Iterator[tuple[int, list[bytes]]]:
+    """Something that takes a request for encryption. Yields its port, and what it can read of all that follows."""
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with client:
+            assert client.recv(8) == SSL_REQUEST
+            try:
+                greet(client)
+                heard.append(client.recv(4096))
+            except OSError:  # the client gave up
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield listener.getsockname()[1], heard
+        serving.join()
+
+
+def test_nothing_is_told_to_a_server_that_does_not_encrypt_as_the_url_demands() -> None:
+    with server_that_answers(lambda client: client.sendall(b"N")) as (port, heard):
+        with pytest.raises(CannotOpen, match="does not support SSL") as caught:
+            Holdfast(f"postgresql://ada:{PASSWORD}@127.0.0.1:{port}/app?{ENCRYPTED}=require")
+        assert PASSWORD not in str(caught.value)
+    assert heard == [b""]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificates")
+def test_nothing_is_told_to_a_server_whose_certificate_another_authority_has_signed(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+        files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.pem")]
+        subprocess.run([*made, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "theirs.pem", tmp_path / "theirs.key")
+
+    def encrypt(client: socket.socket) -> None:
+        client.sendall(b"S")
+        with context.wrap_socket(client, server_side=True) as encrypted:
+            heard.append(encrypted.recv(4096))
+
+    heard: list[bytes] = []
+    with server_that_answers(encrypt) as (port, _):
+        trusted = f"{ENCRYPTED}=verify-full&sslrootcert={tmp_path / 'ours.pem'}"
+        with pytest.raises(CannotOpen, match="certificate verify failed") as caught:
+            Holdfast(f"postgresql://ada:{PASSWORD}@localhost:{port}/app?{trusted}")
+        assert PASSWORD not in str(caught.value)
+    assert heard in ([], [b""])
 
 
 def test_several_hosts_are_shown_with_their_ports() -> None:

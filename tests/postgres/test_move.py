@@ -11,8 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
 from holdfast import Context, Fail, Holdfast, Retry
+from holdfast.cli import main as command_line
 from holdfast.errors import CannotMove, DatabaseMoved
 from holdfast.store.move import NOT_MOVED, TABLES
 from holdfast.testing import FakeClock
@@ -314,3 +316,26 @@ def test_no_table_is_forgotten(tmp_path: Path) -> None:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'holdfast_%'")
         tables = {name.removeprefix("holdfast_") for (name,) in names.fetchall()}
     assert tables == apart | {table.name for table in TABLES}
+
+
+def test_a_move_shows_and_stores_no_password(tmp_path: Path, template: Callable[..., str]) -> None:
+    places = Places(
+        ("sqlite", "postgres"), tmp_path, template(PostgresBackend).replace("password=", "password=hunter2")
+    )
+    try:
+        source = places.open(0)
+        source.queue("inbox").send(1)
+        destination = places.arguments(1)["url"]
+        assert "hunter2" in destination
+        given = ["move", places.arguments(0)["url"], destination, "--schema", "place1"]
+        said = [CliRunner().invoke(command_line, given).output for _ in range(2)]  # the second is refused
+        with closing(sqlite3.connect(tmp_path / "0.db")) as connection:
+            said += connection.iterdump()
+        with psycopg.connect(destination) as there:
+            said += [str(row) for row in there.execute("SELECT * FROM place1.holdfast_meta").fetchall()]
+        with pytest.raises(DatabaseMoved) as caught:
+            source.queue("inbox").send(2)
+        said += [str(caught.value), str(source.check())]
+        assert "was moved to postgresql://" in said[1] and "hunter2" not in "\n".join(said)
+    finally:
+        places.close()

@@ -281,3 +281,25 @@ def test_payloads_in_another_blob_store_are_checked_only_with_the_app(path: Path
 def test_a_new_file_passes_the_checks_of_files(path: Path) -> None:
     passed = {one.code for one in check(path).findings if one.severity == "ok"}
     assert {"WRITABLE", "WAL_SIZE", "FOREIGN_KEYS"} <= passed
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "postgresql://ada:hunter2@db.example.org/app",
+        "--db=postgresql://ada:hun@ter2@db/app",
+        "host=db password=hunter2 dbname=app",
+        "postgresql://db/app?user=ada&password=hunter2",
+    ],
+)
+def test_the_command_of_a_process_is_shown_without_passwords(told: str) -> None:
+    """`holdfast move app.db postgresql://…` has the file open, and the doctor names it."""
+    waiting = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", told]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # its command line is there
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode()
+        shown = file_users.SECRET.sub("", words.replace("\0", " "))
+        short = file_users.command_of(process.pid)
+    assert "hunter2" not in shown and "ter2" not in shown and "ter2" not in short
+    assert "db" in shown and "app" in shown

@@ -4,6 +4,7 @@ Everything is read from /proc, so on systems other than Linux no process is foun
 """
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ WRITE_LOCK = 120
 READ_LOCKS = range(123, 128)
 OPEN_LOCK = 128  # shared by all connections
 COMMAND_LENGTH = 60
+SECRET = re.compile(r"(?<=://)\S*@|(?<=password=)[^\s&]+", re.IGNORECASE)  # role and password, in a URL or a DSN
 OBSERVATION_SECONDS, PAUSE_SECONDS = 0.3, 0.005
 
 
@@ -130,8 +132,9 @@ def _list(folder: str) -> list[str]:
 
 
 def command_of(pid: int) -> str:
+    """Return the command line of a process, shortened, without roles and passwords of URLs."""
     words = _or(b"", Path(f"/proc/{pid}/cmdline").read_bytes).split(b"\0")
-    text = b" ".join(word for word in words if word).decode(errors="replace")
+    text = SECRET.sub("", b" ".join(word for word in words if word).decode(errors="replace"))
     return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
 
 
