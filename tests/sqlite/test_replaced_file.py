@@ -171,3 +171,11 @@ def test_a_look_at_a_file_gives_what_stat_gives(
     assert database_file.file_facts(str(file)) == (found.st_ino, found.st_dev, 12345)
     assert database_file.file_size(file) == 12345
     assert database_file.file_facts(file / "below") is None
+    files = database_file.OpenFiles(file)
+    assert files.check()
+    file.rename(tmp_path / "moved")
+    assert not files.check()
+    (tmp_path / "moved").rename(file)
+    assert files.check()
+    Path(f"{file}-wal").touch()
+    assert not files.check()

@@ -48,7 +48,8 @@ _AT_FDCWD = -100
 _INODE_AND_SIZE = 0x100 | 0x200  # STATX_INO | STATX_SIZE
 _STRUCT_BYTES = 256
 _INODE_AND_SIZE_AT = struct.Struct("=32xQQ")
-_DEVICE_AT = struct.Struct("=136xII")
+_MAJOR_AND_MINOR_AT = struct.Struct("=136xII")
+_INODE_AT, _DEVICE_AT = slice(32, 40), slice(136, 144)
 
 
 def database_path(url: str) -> Path:
@@ -204,7 +205,7 @@ def file_facts(file: str | os.PathLike[str]) -> tuple[int, int, int] | None:
         buffer = ctypes.create_string_buffer(_STRUCT_BYTES)
         if statx(_AT_FDCWD, os.fsencode(file), 0, _INODE_AND_SIZE, buffer) == 0:
             inode, size = _INODE_AND_SIZE_AT.unpack_from(buffer)
-            return inode, os.makedev(*_DEVICE_AT.unpack_from(buffer)), size
+            return inode, os.makedev(*_MAJOR_AND_MINOR_AT.unpack_from(buffer)), size
     try:  # there is no such file, no such function, or the system refuses it
         found = os.stat(file)  # noqa: PTH116  pathlib is slower
     except (FileNotFoundError, NotADirectoryError):
@@ -222,11 +223,9 @@ def file_size(file: str | os.PathLike[str]) -> int:
 def _statx() -> Any:
     """Return the function of the C library, None if it has none."""
     try:
-        function = ctypes.CDLL(None).statx
+        return ctypes.CDLL(None).statx
     except (AttributeError, OSError, TypeError):
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
-    return function
 
 
 class OpenFiles:
@@ -236,13 +235,20 @@ class OpenFiles:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database, self._log = os.fspath(path), f"{path}-wal"
-        self._first = self._look()
+        self._names = os.fspath(path), f"{path}-wal"
+        # Made once: this is asked after each flushed commit. Threads may share the buffers, since all read the same.
+        self._arguments: list[tuple[Any, ...]] = [
+            (_AT_FDCWD, os.fsencode(name), 0, _INODE_AND_SIZE, ctypes.create_string_buffer(_STRUCT_BYTES))
+            for name in self._names
+        ]
+        self._first, self._first_answers = self._look(), self._answers()
         self._checked_until = 0.0
 
     def check(self) -> bool:
         """Return whether both still have their names."""
         self._checked_until = time.monotonic() + FILE_CHECK_SECONDS
+        if self._first_answers is not None and self._answers() == self._first_answers:
+            return True
         try:
             return self._look() == self._first
         except OSError:  # unknown: the disk, or the permissions of a folder
@@ -252,9 +258,19 @@ class OpenFiles:
         """As `check`, but looks only after a while: for what happens often."""
         return time.monotonic() < self._checked_until or self.check()
 
-    def _look(self) -> tuple[tuple[int, int] | None, ...]:
-        found = file_facts(self._database), file_facts(self._log)
-        return tuple(facts and facts[:2] for facts in found)
+    def _look(self) -> list[tuple[int, int] | None]:
+        return [facts and facts[:2] for facts in map(file_facts, self._names)]
+
+    def _answers(self) -> list[bytes] | None:
+        """Return inodes and devices as statx(2) gives them. None: it does not give both."""
+        if (statx := _statx()) is None:
+            return None
+        found: list[bytes] = []
+        for arguments in self._arguments:
+            if statx(*arguments) != 0:
+                return None
+            found += arguments[-1][_INODE_AT], arguments[-1][_DEVICE_AT]
+        return found
 
 
 class FreeSpace:
