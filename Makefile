@@ -73,7 +73,7 @@ bench: .venv/peers  ## Run the benchmarks, also of other queues (about 20 minute
 	$(BIN)/python -m benchmarks
 
 # Starts a server of its own. For a part: .venv/bin/python -m benchmarks.postgres --only drains
-bench-postgres: .venv/peers  ## Run the benchmarks of the PostgreSQL store, also of other queues
+bench-postgres: .venv/peers  ## Run the benchmarks of the PostgreSQL store, also of other queues (about 12 minutes)
 	$(BIN)/python -m benchmarks.postgres
 
 docs: .venv/docs  ## Build the documentation site into site/

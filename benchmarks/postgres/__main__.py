@@ -1,8 +1,10 @@
-"""`python -m benchmarks.postgres`: measure the PostgreSQL store, print the figures, write results-postgres.md."""
+"""`python -m benchmarks.postgres`: measure the PostgreSQL store, print the figures, write results.md."""
 
 import argparse
 import os
 import platform
+import sys
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,7 +19,7 @@ from .server import Server, running_server
 
 WHOLE = Effort(rounds=5, part=1.0, rows=1_000_000)
 QUICK = Effort(rounds=1, part=0.05, rows=20_000)
-RESULTS = Path(__file__).parent.parent / "results-postgres.md"
+RESULTS = Path(__file__).parent / "results.md"
 NOTES = """\
 ## How it was measured
 
@@ -46,26 +48,34 @@ BENCHMARKS: dict[str, PostgresBenchmark] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smoke run; writes no results-postgres.md")
+    parser.add_argument("--quick", action="store_true", help="a smoke run; writes no results.md")
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="this one; writes no results")
     options = parser.parse_args()
     effort = QUICK if options.quick else WHOLE
     begin = perf_counter()
     found: list[Figure] = []
+    failed: list[str] = []
     with running_server() as server:
         where = _machine(server)
         for name in options.only or BENCHMARKS:
-            for one in BENCHMARKS[name].figures(server, effort):
-                print("  ".join(cell for cell in figure_row(one) if cell), flush=True)
-                found.append(one)
+            started = perf_counter()
+            try:
+                for one in BENCHMARKS[name].figures(server, effort):
+                    print("  ".join(cell for cell in figure_row(one) if cell), flush=True)
+                    found.append(one)
+            except Exception:  # noqa: BLE001  the others are measured all the same
+                failed.append(name)
+                traceback.print_exc()
+            print(f"{name}: {perf_counter() - started:.0f} s", flush=True)
     rows = [figure_row(one) for one in found]
     print(f"\n{where}\n\n{as_text(HEAD, rows)}\n\n{summary(found)}; {perf_counter() - begin:.0f} s")
     if not options.quick and not options.only:
         notes = NOTES + "".join(one.NOTES for one in BENCHMARKS.values())
         head = f"# Speed on PostgreSQL\n\nWritten by `make bench-postgres`. {where}."
-        RESULTS.write_text(
-            "\n\n".join([head, as_markdown(HEAD, rows), f"{summary(found)}.", notes]), encoding="utf-8"
-        )
+        told = f"{summary(found)}." + (f" Not measured, because of an error: {', '.join(failed)}." if failed else "")
+        RESULTS.write_text("\n\n".join([head, as_markdown(HEAD, rows), told, notes]), encoding="utf-8")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def _machine(server: Server) -> str:

@@ -11,18 +11,19 @@ import psycopg
 
 from holdfast import Holdfast
 
-from ..measure import Effort, Figure, Target, at_most, rate, take_turns
+from ..measure import Effort, Figure, Rates, Target, at_most, seconds, take_turns
 from ..workload import noop
 from .drains import drain
 from .server import ROOT, Server
 
-ENQUEUES, MESSAGES, JOBS = 500, 4_000, 20_000
+ENQUEUES, MESSAGES, JOBS = 1_000, 4_000, 20_000
+SLICES = 10
 SAMPLE_SECONDS = 0.002
 NOTES = """\
-- **Open transaction:** single enqueues, while another connection is in a transaction that has enqueued a job of the
-  same task, and without. **Consumers:** processes that receive and acknowledge one message at a time. **Locks:**
-  every 2 ms, which of the sessions of four draining worker processes wait for a lock. **NOTIFY:** what arrives at a
-  connection that listens during that drain.
+- **Open transaction:** 1,000 single enqueues while another connection is in a transaction that has enqueued a job of
+  the same task, and 1,000 without, in one database, by turns of 100. **Consumers:** processes that receive and
+  acknowledge one message at a time. **Locks:** every 2 ms, which of the sessions of four draining worker processes
+  wait for a lock. **NOTIFY:** what arrives at a connection that listens during that drain.
 """
 CONSUMER = """
 import sys
@@ -39,25 +40,34 @@ with Holdfast(sys.argv[1]) as app:
 def figures(server: Server, effort: Effort) -> Iterator[Figure]:
     enqueues, messages = effort.of(ENQUEUES, least=100), effort.of(MESSAGES, least=400)
     turns = {
-        "beside": lambda: _enqueues(server, enqueues, beside=True),
-        "alone": lambda: _enqueues(server, enqueues, beside=False),
         "four": lambda: _consume(server, messages, 4),
         "one": lambda: _consume(server, messages, 1),
     }
+    with server.database() as url:
+        sides = Rates({"beside": [], "alone": []}, "/s")
+        for _ in range(effort.rounds):
+            _enqueue_by_turns(url, enqueues, sides)
+        yield sides.ratio("enqueue beside an open transaction ÷ without", "beside", "alone", Target(0.9))
     rates = take_turns(effort.rounds, "/s", turns)
-    yield rates.ratio("enqueue beside an open transaction ÷ without", "beside", "alone", Target(0.9))
     yield rates.ratio("four consumers of one queue ÷ one", "four", "one", Target(2))
     yield from _drain_watched(server, effort.of(JOBS, least=2_000))
 
 
-def _enqueues(server: Server, count: int, *, beside: bool) -> float:
-    with server.database() as url, Holdfast(url) as app:
+def _enqueue_by_turns(url: str, count: int, rates: Rates) -> None:
+    """Enqueue a slice beside an open transaction, then one without it, and so on."""
+    took = {"beside": 0.0, "alone": 0.0}
+    with Holdfast(url) as app, psycopg.connect(url) as other:
         task = app.task(noop)
-        task.enqueue()
-        with psycopg.connect(url) as other:
-            if beside:
-                task.using(conn=other).enqueue()
-            return rate(lambda: task.enqueue(), count)
+        for _ in range(10):
+            task.enqueue()
+        for number in range(SLICES):
+            for side in ("beside", "alone") if number % 2 else ("alone", "beside"):
+                if side == "beside":
+                    task.using(conn=other).enqueue()
+                took[side] += seconds(lambda: task.enqueue(), count // SLICES)
+                other.rollback()
+    for side, total in took.items():
+        rates.of[side].append(count / total)
 
 
 def _consume(server: Server, messages: int, consumers: int) -> float:

@@ -14,13 +14,13 @@ from .floor import bare_drain
 from .peers import pgqueuer_drain, procrastinate_drain
 from .server import Server, wait_until_done, worker
 
-JOBS, PEER_JOBS, WARM_UP = 20_000, 2_000, 1_000
+JOBS, PEER_JOBS, WARM_UP = 20_000, 1_000, 1_000
 NOTES = """\
 - **Drain:** a new `holdfast worker` with full history. It runs 1,000 jobs that are not measured; then the
   paused queue is filled with 20,000 jobs and resumed. **Floor:** a psycopg loop that settles 100 jobs and
   claims the next 100 in one transaction, and writes the same rows to the same tables and indexes, without
-  triggers. **procrastinate:** its worker with concurrency 10, on 2,000 jobs. **pgqueuer:** its worker in drain
-  mode with batches of 100, on 2,000 jobs. Both peers are measured from their first job to their last, so that
+  triggers. **procrastinate:** its worker with concurrency 10, on 1,000 jobs. **pgqueuer:** its worker in drain
+  mode with batches of 100, on 1,000 jobs. Both peers are measured from their first job to their last, so that
   the start and the end of a worker do not count.
 """
 
