@@ -2,9 +2,9 @@
 
 from .assertions import assert_enqueued, enqueued, refute_enqueued
 from .crash import CrashPoint, crash_at_every_point, crash_point
+from .database import on_connection, on_temporary_database
 from .drain import Drained, FakeClock, Ran, drain
 from .inline import inline
-from .temporary import on_connection, on_temporary_database
 
 __all__ = [
     "FakeClock",

@@ -19,8 +19,8 @@ from .. import validate
 from ..app import App
 from ..errors import InvalidInput
 from ..store.protocol import StatementKind
+from .database import on_database
 from .drain import FakeClock, drain
-from .temporary import on_database
 
 DATABASE_FILES = ("", "-wal", "-shm", "-workers")
 STANDARD_LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120

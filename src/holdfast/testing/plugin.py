@@ -46,7 +46,7 @@ def holdfast_app(
     """The app that the setting `holdfast_app` names, or a new one, on the database of this test."""
     from ..supervisor import Holdfast
     from ..supervisor.load import load_app
-    from .temporary import on_connection, on_temporary_database
+    from .database import on_connection, on_temporary_database
 
     named = request.config.getini("holdfast_app")
     if isinstance(holdfast_database, (str, Path)):

@@ -11,8 +11,8 @@ from ...errors import BlobMissing, StoreError
 from ...model.diagnosis import DatabaseServer, Diagnosis, HealthMetrics
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs
+from ..composition import Parts
 from ..move import Side
-from ..parts import Parts
 from ..protocol import Pages
 from ..statements import Statements, as_json
 from ..transactions import Owner

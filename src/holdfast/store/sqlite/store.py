@@ -15,9 +15,9 @@ from ...clock import Clock
 from ...model.stats import Storage
 from ..blobs import CheckedBlobs, FileBlobs
 from ..claim import ReadyPairScanner
+from ..composition import Parts
 from ..diagnose import TABLES_OF_JOBS
 from ..move import Side
-from ..parts import Parts
 from ..protocol import Pages, StatementObserver
 from ..statements import as_json
 from ..transactions import Owner
