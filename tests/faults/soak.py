@@ -2,6 +2,9 @@
 
 Memory, open files, the size of the database and of its log, and the latency must be flat: see `growth`. Each backup
 must open and be consistent in itself.
+
+Of memory, there is what a process holds (objects of Python, bytes from malloc) and what the system has given it. The
+second grows longer: malloc keeps freed memory, and the peaks of several threads fall together only now and then.
 """
 
 import json
@@ -49,6 +52,10 @@ class Tolerance:
 TOLERANCES = {
     "worker_bytes": Tolerance(1.10, 4e6),
     "program_bytes": Tolerance(1.10, 4e6),
+    "worker_blocks": Tolerance(1.05, 5000),
+    "worker_malloc_bytes": Tolerance(1.05, 5e5),
+    "program_blocks": Tolerance(1.05, 5000),
+    "program_malloc_bytes": Tolerance(1.05, 5e5),
     "worker_files": Tolerance(1.1, 2),
     "program_files": Tolerance(1.1, 2),
     "database_bytes": Tolerance(1.15, 1e6),
@@ -122,7 +129,7 @@ class Soak:
 
         soak_load.create_tables()
         with soak_load.app as app:
-            elder = self._start("work")  # never killed, so that its memory can be followed
+            elder = self._start("work_watched")  # never killed, so that its memory can be followed
             for role, count in ROLES.items():
                 for _ in range(count):
                     self._processes.append((role, self._start(role)))
@@ -133,7 +140,7 @@ class Soak:
                     thread.start()
                 while time.monotonic() - began < self._seconds and not self.report.problems:
                     self._stop.wait(SAMPLE_SECONDS)
-                    self._sample(app, elder)
+                    self._sample(app, elder, soak_load)
                     self._look_for_tracebacks()
                 if elder.poll() is not None:
                     self.report.problems.append(f"the worker that is never killed ended with {elder.returncode}")
@@ -220,9 +227,13 @@ class Soak:
 
     # --- measuring ---
 
-    def _sample(self, app: Holdfast, elder: "subprocess.Popen[bytes]") -> None:
+    def _sample(self, app: Holdfast, elder: "subprocess.Popen[bytes]", load: Any) -> None:
         latencies, self._latencies = self._latencies, []
+        if not load.memory_file().exists():
+            return  # the worker is starting
+        in_use = {"worker": json.loads(load.memory_file().read_text()), "program": load.memory_in_use()}
         sample = {
+            **{f"{who}_{what}": number for who, one in in_use.items() for what, number in one.items()},
             "worker_bytes": float(resident_bytes(elder.pid)),
             "program_bytes": float(resident_bytes(os.getpid())),
             "worker_files": float(open_files(elder.pid)),

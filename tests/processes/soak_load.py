@@ -1,12 +1,18 @@
 """The load of the soak: an app with tasks of every kind, and the processes that use it.
 
 SOAK_DATABASE names the database. `work`, `produce` and `consume` are the processes, which run until they are killed.
+`work_watched` is a worker that also writes down how much memory it has in use.
 """
 
 import asyncio
+import ctypes
+import json
 import os
 import random
+import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, JobError, Retention, Snooze, Then, fixed
@@ -117,6 +123,43 @@ def consume() -> None:
     while True:
         for message in inbox.receive_many(10, wait=5):
             message.ack()
+
+
+class _MallocInfo(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()  # noqa: SIM905
+    ]
+
+
+def memory_in_use() -> dict[str, float]:
+    """Return what this process holds: objects of Python, and bytes from malloc, which SQLite uses, too.
+
+    What malloc keeps of freed memory is not in it. That is nothing that a program could leak.
+    """
+    try:
+        ask = ctypes.CDLL(None).mallinfo2
+    except AttributeError:  # another library than glibc
+        return {"blocks": float(sys.getallocatedblocks()), "malloc_bytes": 0.0}
+    ask.restype = _MallocInfo
+    info = ask()
+    return {"blocks": float(sys.getallocatedblocks()), "malloc_bytes": float(info.uordblks + info.hblkhd)}
+
+
+def memory_file() -> Path:
+    return Path(f"{os.environ['SOAK_DATABASE']}.memory")
+
+
+def work_watched() -> None:
+    def write_down() -> None:
+        part = memory_file().with_suffix(".part")
+        while True:
+            part.write_text(json.dumps(memory_in_use()))
+            part.rename(memory_file())
+            time.sleep(1)
+
+    threading.Thread(target=write_down, daemon=True).start()
+    work()
 
 
 def work() -> None:
