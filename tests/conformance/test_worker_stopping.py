@@ -16,6 +16,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.errors import InvalidInput, StoreClosed, WorkerNotFound
 from holdfast.model.job import SettledAndClaimed
+from holdfast.worker import event_loop
 from support.running_worker import PATIENCE_SECONDS, RunningWorker, comes_true, drain, eventually, left, outcomes
 
 
@@ -105,6 +106,31 @@ def test_an_interrupted_coroutine_can_clean_up(live: Holdfast) -> None:
         comes_true(started)
         running.stop_now()
     comes_true(cleaned_up, "the loop ended before the cleanup")
+
+
+def test_a_coroutine_whose_cleanup_does_not_end_is_told_once_and_its_job_is_given_back(
+    live: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is destroyed with its event loop. asyncio has a message of its own for that, which names no cause."""
+    monkeypatch.setattr(event_loop, "MAX_CLEANUP_SECONDS", 0.0)
+    started = threading.Event()
+
+    @live.task
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
+        finally:
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
+
+    job = work.enqueue()
+    with RunningWorker(live) as running:
+        comes_true(started)
+        running.stop_now()
+    del running
+    gc.collect()
+    assert (job.refresh().status, left(live, job.id)) == ("ready", 5)
+    assert "1 cancelled coroutine did not end" in caplog.text and "destroyed" not in caplog.text
 
 
 def test_jobs_that_were_claimed_but_not_started_are_given_back_uncounted(live: Holdfast) -> None:

@@ -1,6 +1,7 @@
 """The event loop for `async def` tasks, in its own thread."""
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from functools import partial
 from .attempt import Attempt
 from .dispatcher import Dispatcher
 from .executor import Executor
+
+log = logging.getLogger("holdfast.worker")
 
 MAX_UNSETTLED_SECONDS = 0.005
 MAX_CLEANUP_SECONDS = 1.0  # for the cleanup of cancelled coroutines
@@ -95,8 +98,20 @@ class EventLoop:
         try:
             loop.run_forever()
             loop.run_until_complete(loop.shutdown_asyncgens())
+            self._tell_abandoned(loop)
         finally:
             loop.close()
+
+    def _tell_abandoned(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Log which coroutines are left, in place of asyncio's 'Task was destroyed but it is pending' for each."""
+        if self._tasks:
+            log.warning(
+                "%d cancelled %s did not end within %g s and will not: the jobs run again",
+                len(self._tasks),
+                "coroutine" if len(self._tasks) == 1 else "coroutines",
+                MAX_CLEANUP_SECONDS,
+            )
+            loop.set_exception_handler(lambda *_: None)
 
     def _schedule_start(self) -> None:
         assert self._loop is not None
