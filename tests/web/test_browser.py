@@ -392,6 +392,7 @@ def test_pictures_for_the_guide(shop: Shop, open_page: Callable[..., Page], them
 
 def test_the_graph_links_to_the_neighbours_of_a_job(shop: Shop, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{shop.url}/jobs/{shop.blocked.id}")
+    expect(page.locator(".note").get_by_role("link", name=f"job {shop.approval.id}")).not_to_have_count(0)
     graph = page.locator(".graph svg")
     expect(graph.locator(".node")).to_have_count(5)
     expect(graph.locator(".edge")).to_have_count(4)
@@ -603,6 +604,10 @@ def test_suggestions_complete_a_search(
     expect(page.get_by_role("option")).to_have_text(["queue:mail ", "queue:math "])
     field.press("Escape")
     expect(page.get_by_role("option")).to_have_count(0)
+    field.fill("tag:")
+    expect(page.get_by_role("option")).to_have_text(["tag:vip "])
+    field.fill("key:")
+    expect(page.get_by_role("option")).to_have_text(["key:k "])
     field.fill("task:ad* args.a:3 tag:vip")
     field.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)

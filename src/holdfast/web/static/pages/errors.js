@@ -21,7 +21,7 @@ function grouped(items) {
   return [...groups.values()].sort((a, b) => b.count - a.count);
 }
 
-const matching = (counted) => `${counted.is_complete ? "" : "At least "}${number(counted.count)} failed ${counted.count === 1 ? "job matches" : "jobs match"}.`;
+const matching = (counted) => counted.count === 0 && counted.is_complete ? "No job failed with it for good: its jobs were retried, or are deleted." : `${counted.is_complete ? "" : "At least "}${number(counted.count)} failed ${counted.count === 1 ? "job matches" : "jobs match"}.`;
 
 function Group({ group, range, done }) {
   const tasks = [...new Set(group.members.map((one) => one.task).filter(Boolean))];

@@ -18,7 +18,7 @@ export default function Job({ id }) {
   const open = UNFINISHED.includes(one.status);
   return html`<${Head} title="Job ${id}" lead=${html`<${Badge} state=${one.status} />`}><${Actions} job=${one} open=${open} again=${again} /><//>
     <${Failed} error=${job.error} />
-    ${explain.data ? html`<div class="note ${one.status === "failed" ? "error" : ""}"><b>${explain.data.reason}</b>${explain.data.advice ? html`<br /><span class="muted">${explain.data.advice}</span>` : ""}</div>` : ""}
+    ${explain.data ? html`<div class="note ${one.status === "failed" ? "error" : ""}"><b>${linked(explain.data.reason, id)}</b>${explain.data.advice ? html`<br /><span class="muted">${linked(explain.data.advice, id)}</span>` : ""}</div>` : ""}
     ${one.progress !== null ? html`<div class="note"><div class="row"><b>${Math.round(one.progress * 100)} %</b><span class="muted">${one.progress_text || ""}</span></div><progress value=${one.progress} max="1" aria-label="Progress"></progress></div>` : ""}
     <div class="grid">
       <${Facts} job=${one} graph=${graph.data} />
@@ -31,6 +31,9 @@ export default function Job({ id }) {
       <${Panel} title="Timeline" wide><${Failed} error=${history.error} />${history.data ? html`<${Timeline} entries=${history.data.items} />` : html`<p class="loading">Loading…</p>`}<//>
     </div>`;
 }
+
+// Text with links to the jobs that it names.
+const linked = (text, here) => text.split(/\b(job \d{1,18})\b/i).map((part, index) => (index % 2 && Number(part.slice(4)) !== here ? html`<${Link} to="/jobs/${part.slice(4)}">${part}<//>` : part));
 
 function left(graph) {
   const parts = [];

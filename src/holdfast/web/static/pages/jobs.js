@@ -49,13 +49,14 @@ const quoted = (value) => (/[\s"]/.test(value) ? `"${value.replaceAll('"', "")}"
 function suggest(text, known) {
   const word = text.match(/\S*$/)[0];
   const [name, value] = word.includes(":") ? [word.slice(0, word.indexOf(":")), word.slice(word.indexOf(":") + 1)] : [word, null];
-  const values = { status: STATES, since: SINCE, queue: known.queues, task: known.tasks, error: known.errors };
+  const values = { status: STATES, since: SINCE, queue: known.queues, task: known.tasks, error: known.errors, tag: known.tags, key: known.keys };
   const all = value === null ? Object.keys(EXAMPLES).filter((one) => one.startsWith(name)).map((one) => [`${one}:`, EXAMPLES[one]])
     : (Object.hasOwn(values, name) ? values[name] : []).filter((one) => one.startsWith(value) && one !== value).map((one) => [`${name}:${quoted(one)} `, ""]);
   return all.slice(0, MOST_SUGGESTED).map(([add, example]) => ({ text: text.slice(0, text.length - word.length) + add, label: add.trim(), example }));
 }
 
-function Search({ text, search, field }) {
+// rows: what is shown. Tags and keys are suggested from them: there can be millions of others.
+function Search({ text, search, field, rows }) {
   const [draft, setDraft] = useState(text);
   const [open, setOpen] = useState(false);
   const [active, setActive] = useState(-1);
@@ -65,7 +66,7 @@ function Search({ text, search, field }) {
   const before = useRef(text);
   useLayoutEffect(() => { if (before.current !== text) { before.current = text; setDraft(text); } }, [text]);
   const names = (name) => [...new Set((counts.data?.items || []).map((one) => one[name]).filter(Boolean))];
-  const known = { queues: names("queue"), tasks: names("task"), errors: [...new Set((failures.data?.items || []).map((one) => one.error_code))] };
+  const known = { queues: names("queue"), tasks: names("task"), errors: [...new Set((failures.data?.items || []).map((one) => one.error_code))], tags: [...new Set(rows.flatMap((row) => row.tags))], keys: rows.map((row) => row.key).filter(Boolean) };
   const found = open ? suggest(draft, known) : [];
   const take = (one) => { setDraft(one.text); setActive(-1); field.current.focus(); };
   const pressed = (event) => {
@@ -132,7 +133,7 @@ export default function Jobs({ parameters }) {
   const selection = chosen.size ? { ids: [...chosen] } : text && path ? { filters: wanted } : null;
   const what = chosen.size ? `${number(chosen.size)} chosen` : "all that match";
   const done = ({ id }) => { setChosen(new Set()); setStarted((now) => [...now, id]); reload(); };
-  return html`<${Head} title="Jobs" /><${Search} text=${text} search=${search} field=${field} />
+  return html`<${Head} title="Jobs" /><${Search} text=${text} search=${search} field=${field} rows=${rows} />
     <div class="row chips">
       ${chipsOf(text).map((chip, index) => html`<span class="chip" key=${`${chip} ${index}`}>${chip}<button aria-label="Remove ${chip}" onClick=${() => search(chipsOf(text).filter((one) => one !== chip).join(" "))}>×</button></span>`)}
       ${text ? "" : STATES.map((state) => html`<button class="link small" onClick=${() => search(`status:${state}`)}>${state}</button>`)}
