@@ -106,7 +106,7 @@ HOT: dict[str, tuple[Any, int]] = {
     "promote": ({"now": NOW, "actor": "a", "limit": 100}, 100),
     "recover": ({**TIMES, "actor": "a", "limit": 100}, 100),
     "recover_spent": ({**TIMES, "actor": "a", "limit": 100}, 100),
-    "next_due": ((), 0),
+    "next_due": ({"since": NOW - 1, "until": NOW}, 0),
     "awaited": ({"queues": '["q1"]', "most": 10, "jobs": json.dumps(IDS), "chains": "[]", "batches": "[]"}, MANY),
     "find_live_key": ({"task": "t", "key": "k", "queue": "q"}, 0),
     "find_finished_key": ({"task": "t", "key": "k", "queue": "q", "since": 0}, 0),

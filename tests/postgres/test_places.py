@@ -88,6 +88,46 @@ def test_what_commits_late_is_found_by_the_next_look(
     assert pool.ids() == [early.id, *ids[15:19]]
 
 
+@pytest.fixture
+def resting(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Holdfast:
+    """Looks take long, and are rare."""
+    for name, value in (("COSTLY_SECONDS", -1.0), ("MANY_CLAIMS", 0), ("REST_FACTOR", NEVER)):
+        monkeypatch.setattr(places, name, value)
+    monkeypatch.setattr(places, "MAX_REST_SECONDS", NEVER)
+    return app
+
+
+def test_after_a_look_that_took_long_what_comes_back_is_found_when_its_rest_is_over(resting: Holdfast) -> None:
+    ids, pool = enqueue(resting, 12), Pool(resting, 5)
+    assert pool.ids() + pool.ids() == ids[:10]
+    give_back(resting, ids[0])
+    assert pool.ids() == ids[10:], "there is no look, although this is the end of what it knows"
+    (backlog,) = resting.store.parts.planner._backlogs.values()  # type: ignore[attr-defined]
+    backlog.rests_until = 1.0
+    assert pool.ids() == [ids[0]]
+
+
+def test_while_looks_are_rare_new_jobs_of_known_places_are_found_at_once(resting: Holdfast) -> None:
+    ids, pool = enqueue(resting, 12), Pool(resting, 5)
+    assert pool.ids() + pool.ids() + pool.ids() == ids
+    assert pool.ids() == []
+    for _ in range(3):
+        more = enqueue(resting, 3)
+        assert pool.ids() == more
+        assert pool.ids() == []
+
+
+def test_while_looks_are_rare_a_queue_that_is_resumed_is_served_at_once(resting: Holdfast) -> None:
+    ids, pool = enqueue(resting, 30), Pool(resting, 5)
+    assert pool.ids() + pool.ids() == ids[:10]
+    resting.queue("default").pause()
+    (backlog,) = resting.store.parts.planner._backlogs.values()  # type: ignore[attr-defined]
+    backlog.rests_until = 1.0
+    assert pool.ids() == [], "this is a look, and the queue is paused"
+    resting.queue("default").resume()
+    assert pool.ids() == ids[10:15]
+
+
 def test_a_higher_priority_that_is_known_comes_first_at_once(app: Holdfast) -> None:
     low, high, pool = enqueue(app, 30), enqueue(app, 12, priority=9), Pool(app, 5)
     assert pool.ids() + pool.ids() == high[:10]

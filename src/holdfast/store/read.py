@@ -14,6 +14,7 @@ from .statements import as_json, decoded, record
 from .wake_up import Awaited, Happened
 
 MAX_WAIT_SECONDS = 1.0
+LATELY = 2 * SECOND  # ended leases that are waited for; older ones are found by the next look
 EVENT_COLUMNS = (
     "id, job_id, at, event, attempt, actor, queue, task, old_status, new_status, run_at, error_code, reason, detail"
 )
@@ -140,9 +141,9 @@ class ReadJobs:
         return Happened([((kind, what if kind == "queue" else int(what)), n) for kind, what, n in ended], seconds)
 
     def _seconds_until_due(self) -> float:
-        run_at, expires_at, lease = self._db.read(
-            lambda connection: connection.execute(self._sql.next_due).fetchone()
-        )
+        boot_now = self._clock.boot_now()
+        window = {"since": boot_now - LATELY, "until": boot_now + int(MAX_WAIT_SECONDS * SECOND)}
+        ((run_at, expires_at, lease),) = self._db.rows(self._sql.next_due, window)
         seconds = [math.inf]
         seconds += [(moment - self._clock.now()) / SECOND for moment in (run_at, expires_at) if moment is not None]
         if lease is not None:

@@ -203,12 +203,14 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, convert_to(args, 'U
           error_detail, run_at, convert_to(trace, 'UTF8'), args_blob
 
 -- name: next_due
--- when the next scheduled job is due and the next waiting job expires (wall clock), and when the next lease expires
--- (boot clock)
+-- When the next scheduled job is due and the next waiting job expires (wall clock), and when the next lease expires (boot
+-- clock). Of leases only those that end before :until: nobody waits longer. Those that ended before :since were
+-- recovered, or are found by the next look of a worker, and their dead entries are not passed again each time.
 SELECT (SELECT min(run_at) FROM {p}jobs WHERE status = 'scheduled'),
        (SELECT min(expires_at) FROM {p}jobs
         WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')),
-       (SELECT min(coalesce(lease, 0)) FROM {p}jobs WHERE status = 'running')
+       (SELECT min(coalesce(lease, 0)) FROM {p}jobs
+        WHERE status = 'running' AND coalesce(lease, 0) > :since AND coalesce(lease, 0) <= :until)
 
 -- name: awaited
 -- What waiting threads and coroutines wait for: the queues with ready messages, at most :most of each, and the jobs,
