@@ -56,13 +56,14 @@ soak: .venv/installed  ## Run mixed load with kills, pruning, vacuum and backups
 # The test suite tries only a part of this. MINUTES is how long each of the two storms lasts.
 storm: .venv/installed  ## Run the long crash tests: make storm MINUTES=10
 	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=1000 \
-		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/processes tests/test_state_machine.py \
+		$(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 -k "not postgres" tests/processes tests/test_state_machine.py \
 		tests/sqlite/test_listing_paths.py tests/sqlite/test_disk_errors.py tests/conformance/workflows/test_dry_run.py
 
 # The test suite runs a short form of a few seconds each. MINUTES is how long each of the four storms lasts.
 storm-postgres: .venv/installed  ## Run the long crash tests of a PostgreSQL server: make storm-postgres MINUTES=2
-	STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -q -s tests/postgres/test_storms.py \
-		tests/postgres/test_restarts.py tests/postgres/test_network.py
+	STORM_SECONDS=$$(( $(MINUTES) * 60 )) HOLDFAST_EXAMPLES=200 $(BIN)/python -m pytest -q -s -k postgres \
+		-o faulthandler_timeout=0 tests/postgres/test_storms.py tests/postgres/test_restarts.py \
+		tests/postgres/test_network.py tests/postgres/test_follower.py tests/test_state_machine.py
 
 # The test suite runs a short form. PARTS: some of tests/faults/; SEED: replays a run. See docs/internals/faults.md.
 faults: .venv/installed  ## Run the fault laboratory: make faults PARTS="power_cut corruption" SEED=1

@@ -4,12 +4,14 @@ HOLDFAST_EXAMPLES=5000 pytest tests/test_state_machine.py looks further, at othe
 """
 
 import os
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from support.backend import SqliteBackend
+from support.postgres_backend import PostgresBackend
 from support.queue_machine import QueueMachine
 
 MATTERS = """dead letter, failed task, fenced, fenced by a newer attempt, settled, recovered, rebooted, rolled back,
@@ -34,30 +36,42 @@ def thorough(examples: int) -> settings:
     )
 
 
-def test_random_operations_do_what_a_plain_model_does(migrated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And reach the states that matter: in one round, or in another."""
-    monkeypatch.setattr(QueueMachine, "migrated", migrated)
+@pytest.fixture(params=[SqliteBackend, PostgresBackend], ids=lambda kind: kind.name)
+def machine(
+    request: pytest.FixtureRequest, template: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[type[QueueMachine]]:
+    """The machine on each store."""
+    request.param.relax(monkeypatch)
+    monkeypatch.setattr(QueueMachine, "kind", request.param, raising=False)
+    monkeypatch.setattr(QueueMachine, "template", template(request.param), raising=False)
     monkeypatch.setattr(QueueMachine, "_hypothesis_internal_use_seed", None, raising=False)
     QueueMachine.reached.clear()
+    yield QueueMachine
+
+
+def test_random_operations_do_what_a_plain_model_does(machine: type[QueueMachine]) -> None:
+    """And reach the states that matter: in one round, or in another."""
+    is_slow = machine.kind is PostgresBackend  # a step takes four times as long
     missing = matters = set(MATTERS.replace("\n", " ").split(", "))
+    if not machine.kind.ends_leases_at_boot:
+        matters.discard("rebooted")
     for number in range(MOST_ROUNDS):
-        how = thorough(75)
-        machine = seed(number)(QueueMachine) if how.derandomize else QueueMachine
-        run_state_machine_as_test(machine, settings=how)
-        missing = {what for what in matters if not QueueMachine.reached[what]}
+        how = thorough(25 if is_slow else 75)
+        run_state_machine_as_test(seed(number)(machine) if how.derandomize else machine, settings=how)
+        missing = {what for what in matters if not machine.reached[what]}
         if not missing:
             break
-    print(dict(QueueMachine.reached))
+    print(dict(machine.reached))
     assert missing == set(), "no run came to these"
 
 
-def test_an_enqueue_with_a_key_window_prefers_the_live_job_to_one_that_ended() -> None:
-    machine = QueueMachine()
+def test_an_enqueue_with_a_key_window_prefers_the_live_job_to_one_that_ended(machine: type[QueueMachine]) -> None:
+    one = machine()
     for window, replace in ((None, False), (100, True), (100, False)):
-        machine.enqueue("mend", 0, 0, "k1", False, None, 2)
-        machine.operate_on_one(0, True, "cancel", 0)
-        machine.enqueue("mend", 30, 0, "k1", False, None, 2)
-        machine.enqueue("mend", 5, 0, "k1", replace, window, 2)
-        machine.both_agree()
-        machine.operate_on_one(0, True, "cancel", 0)
-    machine.teardown()
+        one.enqueue("mend", 0, 0, "k1", False, None, 2)
+        one.operate_on_one(0, True, "cancel", 0)
+        one.enqueue("mend", 30, 0, "k1", False, None, 2)
+        one.enqueue("mend", 5, 0, "k1", replace, window, 2)
+        one.both_agree()
+        one.operate_on_one(0, True, "cancel", 0)
+    one.teardown()

@@ -71,6 +71,10 @@ class ContextBackend(Protocol):
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
+    def run_on(self, conn: Any) -> Callable[[Callable[[Any], T]], Awaitable[T]]:
+        """Return what runs functions in a thread, with a connection of an asynchronous driver that they can use."""
+        ...
+
 
 Complete = Callable[[Any, Any], AbstractContextManager[Completion]]
 
@@ -205,7 +209,7 @@ class Context:
         must not await. For long statements, `await ctx.acomplete(work)` runs all of it in a thread: `work` is a plain
         function of the transaction, whose value is returned.
 
-        conn: an AsyncSession or AsyncConnection of SQLAlchemy, for `async with`. The block may then await.
+        conn: an AsyncSession or AsyncConnection of SQLAlchemy or psycopg, for `async with`. The block may then await.
         """
         if conn is not NOT_GIVEN:
             return self._acomplete_on(connection(conn), result)
@@ -215,26 +219,23 @@ class Context:
 
     @asynccontextmanager
     async def _acomplete_on(self, conn: Any, result: Any) -> AsyncIterator[Completion]:
-        if not hasattr(conn, "run_sync"):
-            raise InvalidInput(
-                "acomplete takes an AsyncSession or AsyncConnection of SQLAlchemy as conn, got "
-                f"{type(conn).__qualname__}: use ctx.complete(conn=…) for others"
-            )
+        run = conn.run_sync if hasattr(conn, "run_sync") else self._require_backend().run_on(conn)
         block: list[AbstractContextManager[Completion]] = []
 
         def enter(sync: Any) -> Completion:
-            block.append(self.complete(result, conn=sync))
-            return block[0].__enter__()
+            opened = self.complete(result, conn=sync)
+            transaction = opened.__enter__()
+            block.append(opened)
+            return transaction
 
-        transaction = await conn.run_sync(enter)
         try:
-            yield transaction
+            yield await run(enter)
         except BaseException as error:
             raised, trace = error, error.__traceback__
-            if not await conn.run_sync(lambda _: block[0].__exit__(type(raised), raised, trace)):
+            if not block or not await run(lambda _: block[0].__exit__(type(raised), raised, trace)):
                 raise
         else:
-            await conn.run_sync(lambda _: block[0].__exit__(None, None, None))
+            await run(lambda _: block[0].__exit__(None, None, None))
 
     async def _run_completion(self, work: Callable[[Completion], T], result: Any) -> T:
         def run() -> T:

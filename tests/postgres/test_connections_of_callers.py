@@ -157,6 +157,72 @@ def test_a_job_completes_on_an_async_session(app: Holdfast, backend: PostgresBac
     assert app.jobs.count(task="work", status="succeeded") == 1
 
 
+@pytest.fixture
+def order(app: Holdfast, backend: PostgresBackend) -> Any:
+    """A task that completes on an AsyncConnection of psycopg, and does in the block what its argument says."""
+    backend.sql("CREATE TABLE orders (id int)")
+
+    @app.task(max_attempts=1)
+    async def order(ctx: Context, then: str) -> None:
+        async with await psycopg.AsyncConnection.connect(backend.url) as connection:
+            await connection.execute("INSERT INTO orders VALUES (1)")
+            if then == "lose":
+                app.jobs.cancel(ctx.job_id or 0)
+            async with ctx.acomplete(conn=connection, result="done") as tx:
+                await connection.execute("INSERT INTO orders VALUES (2)")
+                await tx.execute("INSERT INTO orders VALUES (3)")
+                await app.tasks["work"].using(conn=connection).aenqueue(1)
+                if then == "raise":
+                    raise ValueError(then)
+                if then == "wait":
+                    await asyncio.Event().wait()
+
+    return order
+
+
+def test_a_job_completes_on_an_async_connection_of_psycopg(
+    app: Holdfast, backend: PostgresBackend, order: Any
+) -> None:
+    job = order.enqueue("complete")
+    app.worker(until_idle=True).run()
+    assert (job.refresh().status, job.result) == ("succeeded", "done")
+    assert backend.sql("SELECT id FROM orders ORDER BY 1") == [(1,), (2,), (3,)]
+    assert app.jobs.count(task="work", status="succeeded") == 1
+
+
+@pytest.mark.parametrize(("then", "status"), [("raise", "failed"), ("lose", "cancelled")])
+def test_a_block_on_an_async_connection_is_undone(
+    app: Holdfast, backend: PostgresBackend, order: Any, then: str, status: str
+) -> None:
+    job = order.enqueue(then)
+    app.worker(until_idle=True).run()
+    assert job.refresh().status == status
+    assert backend.sql("SELECT count(*) FROM orders") == [(0,)]
+    assert app.jobs.count(task="work") == 0
+
+
+def test_a_cancelled_block_on_an_async_connection_is_undone(backend: PostgresBackend, order: Any) -> None:
+    async def run() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(order("wait"), 0.5)
+
+    asyncio.run(run())
+    assert backend.sql("SELECT count(*) FROM orders") == [(0,)]
+
+
+def test_a_connection_that_is_not_asynchronous_is_refused_by_acomplete(
+    app: Holdfast, backend: PostgresBackend
+) -> None:
+    @app.task
+    async def job(ctx: Context) -> None:
+        with closing(backend.connect()) as connection:
+            async with ctx.acomplete(conn=connection):
+                pass
+
+    with pytest.raises(InvalidInput, match=r"or of psycopg, as conn, got Connection: use ctx.complete"):
+        asyncio.run(job())
+
+
 # --- what is refused ---
 
 
@@ -189,6 +255,12 @@ class OfPsycopg2:
     def rollback(self) -> None: ...
 
 
+class OfAsyncpg:
+    """Looks like a connection of asyncpg, which is not installed: it has no rollback()."""
+
+    __module__ = "asyncpg.connection"
+
+
 @pytest.mark.parametrize(
     ("make", "error", "advice"),
     [
@@ -196,6 +268,7 @@ class OfPsycopg2:
         (of_another_database, ForeignConnection, "pass a connection to the same database"),
         (aborted, TransactionError, "roll it back first"),
         (lambda _: OfPsycopg2(), InvalidInput, "psycopg 3.*got a connection of psycopg2"),
+        (lambda _: OfAsyncpg(), InvalidInput, r"psycopg.Connection \(psycopg 3\).*got a connection of asyncpg"),
         (ended, InvalidInput, "is closed: pass an open one"),
     ],
 )

@@ -34,6 +34,8 @@ class Backend(ABC):
     """The driver's base class of what a database refuses."""
     IntegrityError: ClassVar[type[Exception]]
     """The driver's error for a broken constraint."""
+    ends_leases_at_boot: ClassVar[bool]
+    """Whether leases are on the clock of this machine, and end when it starts again."""
 
     url: str
     """Where the database is. It has no tables before the first `open`."""
@@ -157,6 +159,7 @@ class SqliteBackend(Backend):
     name = "sqlite"
     DatabaseError = sqlite3.DatabaseError
     IntegrityError = sqlite3.IntegrityError
+    ends_leases_at_boot = True
 
     def __init__(self, folder: Path, template: str) -> None:
         super().__init__(folder, template)

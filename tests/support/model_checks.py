@@ -1,27 +1,30 @@
 """What must hold after every step: the database and the model say the same, and the database is sound."""
 
-import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import Holdfast, Queue
 from holdfast.clock import SECOND
 from support.model_queue import Model
 
+Rows = Callable[..., list[Any]]
+"""Runs a statement on a connection of its own, and returns its rows."""
+
 TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 
 
-def jobs_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
-    rows = raw.execute(
+def jobs_are_as_in_the_model(rows: Rows, model: Model) -> None:
+    found = rows(
         "SELECT id, queue, task, status, attempt, max_attempts, priority, run_at, created_at, finished_at, lease,"
         " key, history, result FROM holdfast_jobs"
-    ).fetchall()
-    assert {id: tuple(row) for id, *row in rows} == {one.id: one.row for one in model.entries.values()}
-    for id, _, _, status, attempt, max_attempts, _, _, _, finished_at, lease, *_ in rows:
+    )
+    assert {id: tuple(row) for id, *row in found} == {one.id: one.row for one in model.entries.values()}
+    for id, _, _, status, attempt, max_attempts, _, _, _, finished_at, lease, *_ in found:
         assert attempt <= max_attempts, id
         assert (finished_at is not None) == (status in TERMINAL), id
         assert (lease is not None) == (status == "running"), id
-    silent = raw.execute("SELECT id FROM holdfast_jobs WHERE status = 'failed' AND error_code IS NULL").fetchall()
+    silent = rows("SELECT id FROM holdfast_jobs WHERE status = 'failed' AND error_code IS NULL")
     assert silent == [], "a failed job must say why"
 
 
@@ -38,24 +41,22 @@ def stats_are_as_in_the_model(queue: Queue[Any], model: Model) -> None:
     assert dead == [one.id for one in reversed(model.messages(queue.name, "failed"))]
 
 
-def a_follower_sees_every_event_once(raw: sqlite3.Connection, model: Model, cursor: int) -> int:
+def a_follower_sees_every_event_once(rows: Rows, model: Model, cursor: int) -> int:
     """Read the log from where the last step left it; returns the new end."""
-    rows = raw.execute(
-        "SELECT job_id, event, attempt FROM holdfast_events WHERE id > ? AND event <> 'removed'", (cursor,)
-    ).fetchall()
-    assert Counter(rows) == model.fresh
+    found = rows("SELECT job_id, event, attempt FROM holdfast_events WHERE id > ? AND event <> 'removed'", (cursor,))
+    assert Counter(found) == model.fresh
     model.fresh.clear()
-    end: int = raw.execute("SELECT coalesce(max(id), 0) FROM holdfast_events").fetchall()[0][0]
+    end: int = rows("SELECT coalesce(max(id), 0) FROM holdfast_events")[0][0]
     assert end >= cursor, "the log's end went back, so a follower would miss what comes next"
     return end
 
 
-def the_log_replays_to_the_current_status(raw: sqlite3.Connection, model: Model) -> None:
+def the_log_replays_to_the_current_status(rows: Rows, model: Model) -> None:
     logs: dict[int, list[Any]] = {}
-    for id, *row in raw.execute(
+    for id, *row in rows(
         "SELECT job_id, event, attempt, old_status, new_status FROM holdfast_events "
         "WHERE job_id IS NOT NULL ORDER BY id"
-    ).fetchall():
+    ):
         logs.setdefault(id, []).append(row)
     with_history = {one.id: one for one in model.entries.values() if one.history}
     assert logs.keys() == with_history.keys()
@@ -78,11 +79,11 @@ def counts_are_as_in_the_model(app: Holdfast, model: Model) -> None:
     assert counts == Counter((one.queue, one.task, one.status) for one in model.entries.values())
 
 
-def attempts_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
+def attempts_are_as_in_the_model(rows: Rows, model: Model) -> None:
     found: dict[int, dict[int, str | None]] = {}
-    for id, attempt, outcome, finished_at in raw.execute(
+    for id, attempt, outcome, finished_at in rows(
         "SELECT job_id, attempt, nullif(outcome, 'running'), finished_at FROM holdfast_attempts"
-    ).fetchall():
+    ):
         found.setdefault(id, {})[attempt] = outcome
         assert (outcome is None) == (finished_at is None)
     assert found == {one.id: one.outcomes for one in model.entries.values() if one.outcomes}
@@ -91,7 +92,3 @@ def attempts_are_as_in_the_model(raw: sqlite3.Connection, model: Model) -> None:
         assert sorted(outcomes) == list(range(1, one.attempt + 1))
         running = [attempt for attempt, outcome in outcomes.items() if outcome is None]
         assert running == ([one.attempt] if one.status == "running" else [])
-
-
-def no_row_is_an_orphan(raw: sqlite3.Connection) -> None:
-    assert raw.execute("PRAGMA foreign_key_check").fetchall() == []

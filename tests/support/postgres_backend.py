@@ -74,6 +74,7 @@ class PostgresBackend(Backend):
     name = "postgres"
     DatabaseError = psycopg.DatabaseError
     IntegrityError = psycopg.IntegrityError
+    ends_leases_at_boot = False
 
     def __init__(self, folder: Path, template: str) -> None:
         super().__init__(folder, template)

@@ -2,10 +2,9 @@
 
 import json
 import shutil
-import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -14,7 +13,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast import Holdfast, Message, Queue
+from holdfast import Message, Queue
 from holdfast.clock import SECOND
 from holdfast.errors import JobNotFound
 from holdfast.failure import Failure
@@ -22,6 +21,7 @@ from holdfast.model.job import Lease
 from holdfast.store import statistics
 from holdfast.testing import FakeClock
 from support import model_checks
+from support.backend import Backend
 from support.model_queue import LIVE, RETRIABLE, Entry, Model
 from support.operations import (
     QUEUES,
@@ -45,18 +45,17 @@ FITTING = {"retry": RETRIABLE, "cancel": LIVE, "run_now": {"scheduled"}}
 
 class QueueMachine(RuleBasedStateMachine):
     reached: ClassVar[Counter[str]] = Counter()  # in all runs together
-    migrated: ClassVar[Path | None] = None  # to copy this is faster than to make a database for each run
+    kind: ClassVar[type[Backend]]
+    template: ClassVar[str]
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.mkdtemp(prefix="holdfast-model-")
-        self.path = Path(self.folder) / "app.db"
+        self.backend = self.kind(Path(self.folder), self.template)
         self.clock, self.boots, self.count, self.cursor = FakeClock(), 1, 0, 0
         self.model = Model(self.clock)
         self.ids: list[int] = []  # every id there ever was
         self.leases: list[tuple[Entry, int, Message[Any] | None]] = []  # every claim there ever was
-        if QueueMachine.migrated is not None:
-            shutil.copy(QueueMachine.migrated, self.path)
         self.open()
         for name in QUEUES:
             self.send_many(name, 3, 0, 0, True)
@@ -64,16 +63,20 @@ class QueueMachine(RuleBasedStateMachine):
             self.enqueue_many(task, 2, 0)
 
     def open(self) -> None:
-        self.app = Holdfast(self.path, durability="normal", clock=self.clock)
-        self.raw = sqlite3.connect(self.path, isolation_level=None)
-        self.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        self.app = self.backend.open(durability="normal", clock=self.clock)
+        self.reader = self.backend.connect()
         self.tasks: dict[str, Any] = {}
         for name, (queue, max_attempts) in TASKS.items():
             self.tasks[name] = self.app.task(name=name, queue=queue, max_attempts=max_attempts)(lambda n: n)
 
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        found = self.backend.execute(self.reader, statement, values)
+        self.reader.commit()
+        return found
+
     def teardown(self) -> None:
-        self.raw.close()
-        self.app.close()
+        self.reader.close()
+        self.backend.close()
         shutil.rmtree(self.folder)
         QueueMachine.reached += self.model.reached
 
@@ -297,12 +300,12 @@ class QueueMachine(RuleBasedStateMachine):
     @operation(1, reboot=st.booleans(), clean=st.booleans())
     def restart(self, reboot: bool, clean: bool) -> None:
         """Close and open again, perhaps after a reboot; the log of an unclean stop is still there."""
-        stay = sqlite3.connect(self.path) if not clean else None
+        stay = self.backend.connect() if not clean else None
         if stay is not None:
-            stay.execute("SELECT count(*) FROM holdfast_jobs").fetchall()
-        self.raw.close()
+            self.backend.execute(stay, "SELECT count(*) FROM holdfast_jobs")
+        self.reader.close()
         self.app.close()
-        if reboot:
+        if reboot and self.backend.ends_leases_at_boot:
             self.boots += 1
             self.clock.reboot(f"boot-{self.boots}")
             self.model.reboot()
@@ -390,11 +393,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_agree(self) -> None:
-        model_checks.jobs_are_as_in_the_model(self.raw, self.model)
+        model_checks.jobs_are_as_in_the_model(self.rows, self.model)
         for name in QUEUES:
             model_checks.stats_are_as_in_the_model(self.queue(name), self.model)
-        self.cursor = model_checks.a_follower_sees_every_event_once(self.raw, self.model, self.cursor)
-        model_checks.the_log_replays_to_the_current_status(self.raw, self.model)
-        model_checks.attempts_are_as_in_the_model(self.raw, self.model)
+        self.cursor = model_checks.a_follower_sees_every_event_once(self.rows, self.model, self.cursor)
+        model_checks.the_log_replays_to_the_current_status(self.rows, self.model)
+        model_checks.attempts_are_as_in_the_model(self.rows, self.model)
         model_checks.counts_are_as_in_the_model(self.app, self.model)
-        model_checks.no_row_is_an_orphan(self.raw)
+        self.backend.check_consistency()

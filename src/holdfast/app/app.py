@@ -25,6 +25,7 @@ from ..retention import Retention
 from ..retry_policies import RetryPolicy
 from ..store.open import open_store
 from ..store.protocol import Store
+from ..store.transactions import ConnectionOfLoop, is_asynchronous
 from ..validate import NOT_GIVEN
 from .hooks import Hooks
 from .job import Job
@@ -89,6 +90,15 @@ class AppContextBackend:
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         self._app.store.require_no_transaction()
         return finish_in_thread(call)
+
+    def run_on(self, conn: Any) -> Callable[[Callable[[Any], T]], Awaitable[T]]:
+        if not is_asynchronous(conn):
+            raise InvalidInput(
+                "acomplete takes an AsyncSession or AsyncConnection of SQLAlchemy, or of psycopg, as conn, got "
+                f"{type(conn).__qualname__}: use ctx.complete(conn=…) for others"
+            )
+        bound = ConnectionOfLoop.here(conn)
+        return lambda function: finish_in_thread(lambda: function(bound))
 
     def _result(self, last_id: int | None) -> Any:
         record = None if last_id is None else self._app.store.jobs.get(last_id)

@@ -318,9 +318,7 @@ class BoundTask(Generic[P, R]):
             self._task._app.store.require_no_transaction()
             return self
         if is_asynchronous(self.conn):
-            from asyncio import get_running_loop
-
-            return self.using(conn=ConnectionOfLoop(self.conn, get_running_loop()))
+            return self.using(conn=ConnectionOfLoop.here(self.conn))
         raise InvalidInput(
             f"a{name} takes an AsyncSession or AsyncConnection of SQLAlchemy, or of psycopg, as conn, "
             f"since it runs in another thread, got {type(self.conn).__qualname__}: call {name} instead"

@@ -100,6 +100,23 @@ class ConnectionOfLoop(CallerConnection):
         super().__init__(given)
         self._loop = loop
 
+    @classmethod
+    def here(cls, given: Any) -> "ConnectionOfLoop":
+        """Return it for the event loop that runs now."""
+        from asyncio import get_running_loop
+
+        return cls(given, get_running_loop())
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        wait = self.wait()
+        try:
+            yield
+            wait(self._given.commit())
+        except BaseException:
+            wait(self._given.rollback())
+            raise
+
     def wait(self) -> Callable[[Coroutine[Any, Any, Any]], Any]:
         from asyncio import run_coroutine_threadsafe
 
@@ -176,9 +193,16 @@ def caller_connection(given: Any) -> CallerConnection:
 
 def not_a_connection(given: Any) -> InvalidInput:
     return InvalidInput(
-        "conn= must be a sqlite3.Connection, a session or connection of SQLAlchemy or Django, or a transaction of "
-        f"app.transaction(), got {type(given).__qualname__}"
+        "conn= must be a sqlite3.Connection, or for PostgreSQL a psycopg.Connection (psycopg 3), a session or "
+        f"connection of SQLAlchemy or Django on it, or a transaction of app.transaction(), got {origin(given)}"
     )
+
+
+def origin(given: Any) -> str:
+    """Return what a value is, and for a connection of another package, which."""
+    module, name = type(given).__module__.partition(".")[0], type(given).__qualname__
+    is_known = module in ("psycopg2", "asyncpg") or (module, name) == ("sqlite3", "Connection")
+    return f"a connection of {module}" if is_known else name
 
 
 class Owner:

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import pq
 
 from ...errors import InvalidInput, TransactionError, UsedAfterFork
-from ..transactions import CallerConnection
+from ..transactions import CallerConnection, origin
 from .connection import in_transaction
 from .dialect import AsyncDriver, AwaitingHandle, Driver, Handle
 
@@ -132,11 +132,9 @@ def require_handle(caller: CallerConnection) -> Handle | AwaitingHandle:
         return Handle(given, is_own=False)
     if isinstance(given, psycopg.AsyncConnection) and (wait := caller.wait()) is not None:
         return AwaitingHandle(given, wait)
-    module = type(given).__module__.partition(".")[0]
-    told = f"a connection of {module}" if module in ("psycopg2", "asyncpg", "sqlite3") else type(given).__qualname__
     raise InvalidInput(
         "conn= must be a psycopg.Connection (psycopg 3), for aenqueue also an AsyncConnection, a session or "
-        f"connection of SQLAlchemy or Django on it, or a transaction of app.transaction(), got {told}"
+        f"connection of SQLAlchemy or Django on it, or a transaction of app.transaction(), got {origin(given)}"
     )
 
 
