@@ -148,6 +148,10 @@ def test_a_schedule_whose_name_is_no_text_keeps_no_worker_busy(live: Holdfast, u
         ("UPDATE holdfast_upkeep SET last_at = 'soon'", "stats"),
         ("UPDATE holdfast_minutes SET bucket = 9223372036854775807", "stats"),
         ("INSERT INTO holdfast_migrations (name, applied_at) VALUES (x'ff', 1)", "doctor"),
+        ("UPDATE holdfast_failures SET n = 'many'", "failures"),
+        ("UPDATE holdfast_failures SET last_seen = 'soon'", "stats"),
+        ("UPDATE holdfast_failures SET task = 7", "failures --json"),
+        ("UPDATE holdfast_failure_minutes SET n = 'many'", "failures --since 1d"),
     ],
 )
 def test_what_no_constraint_keeps_out_is_shown_without_a_traceback(
@@ -156,6 +160,9 @@ def test_what_no_constraint_keeps_out_is_shown_without_a_traceback(
     """Each of these was found by trying every value in every column."""
     work = live.task(name="work")(lambda: None)
     work.enqueue()
+    drain(live)
+    failing = live.task(name="failing", max_attempts=1)(lambda: 1 / 0)
+    failing.enqueue()
     drain(live)
     live.store.statistics.fold()
     live.prune()

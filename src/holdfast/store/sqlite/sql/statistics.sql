@@ -212,13 +212,17 @@ FROM {p}totals
 SELECT CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(n AS INTEGER) FROM {p}error_totals
 
 -- name: folded_failures
-SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
+SELECT CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(fingerprint AS TEXT),
+       CAST(first_seen AS INTEGER), CAST(last_seen AS INTEGER), CAST(last_job_id AS INTEGER), CAST(n AS INTEGER)
+FROM {p}failures
 WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
 ORDER BY n DESC, last_seen DESC LIMIT :limit
 
 -- name: folded_failures_since
 -- counts since a minute; first_seen may be earlier
-SELECT failure.error_code, failure.queue, failure.task, failure.fingerprint, first_seen, last_seen, last_job_id, recent.n
+SELECT CAST(failure.error_code AS TEXT), CAST(failure.queue AS TEXT), CAST(failure.task AS TEXT),
+       CAST(failure.fingerprint AS TEXT), CAST(first_seen AS INTEGER), CAST(last_seen AS INTEGER),
+       CAST(last_job_id AS INTEGER), CAST(recent.n AS INTEGER)
 FROM (SELECT error_code, queue, task, fingerprint, sum(n) AS n FROM {p}failure_minutes
       WHERE minute >= :since AND (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
       GROUP BY 1, 2, 3, 4) AS recent
@@ -228,20 +232,25 @@ ORDER BY recent.n DESC, last_seen DESC LIMIT :limit
 
 -- name: failures_by_key
 -- for rows of error_code, queue, task and fingerprint
-SELECT error_code, queue, task, fingerprint, first_seen, last_seen, last_job_id, n FROM {p}failures
+SELECT CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(fingerprint AS TEXT),
+       CAST(first_seen AS INTEGER), CAST(last_seen AS INTEGER), CAST(last_job_id AS INTEGER), CAST(n AS INTEGER)
+FROM {p}failures
 WHERE (error_code, queue, task, fingerprint) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
     FROM json_each(:keys))
 
 -- name: failure_minutes_by_key
-SELECT error_code, queue, task, fingerprint, sum(n) FROM {p}failure_minutes
+SELECT CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(fingerprint AS TEXT), CAST(sum(n) AS INTEGER)
+FROM {p}failure_minutes
 WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
     FROM json_each(:keys))
 GROUP BY 1, 2, 3, 4
 
 -- name: failure_steps_by_key
-SELECT CAST(minute AS INTEGER) / :step * :step, error_code, queue, task, fingerprint, sum(n) FROM {p}failure_minutes
+SELECT CAST(minute AS INTEGER) / :step * :step, CAST(error_code AS TEXT), CAST(queue AS TEXT), CAST(task AS TEXT), CAST(fingerprint AS TEXT),
+       CAST(sum(n) AS INTEGER)
+FROM {p}failure_minutes
 WHERE minute >= :since AND (error_code, queue, task, fingerprint) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]')
     FROM json_each(:keys))
