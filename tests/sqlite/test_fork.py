@@ -8,14 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreClosed, UsedAfterFork
-from holdfast.store.sqlite.engine import self_wait
 from support.forking import (  # noqa: F401  two of them are fixtures
     WATCHDOG_SECONDS,
     Child,
@@ -349,27 +347,3 @@ def test_connections_to_other_databases_survive_the_fork(app: Holdfast, tmp_path
     Child(lambda: send(app, 1)).result()
     other.execute("CREATE TABLE t (x)")
     other.close()
-
-
-def test_no_process_is_forked_while_all_objects_of_the_program_are_listed(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The list keeps the statement of a cursor open, and so the connection that a fork has to close."""
-    order, listing, go_on = list[str](), threading.Event(), threading.Event()
-
-    def get_objects() -> list[object]:
-        listing.set()
-        assert go_on.wait(WATCHDOG_SECONDS)
-        order.append("listed")
-        return []
-
-    monkeypatch.setattr("holdfast.store.sqlite.engine.self_wait.gc", SimpleNamespace(get_objects=get_objects))
-    search = threading.Thread(target=self_wait._search.in_transaction)
-    search.start()
-    assert listing.wait(WATCHDOG_SECONDS)
-    release = threading.Timer(0.1, go_on.set)
-    release.start()
-    child = Child(lambda: "forked")
-    order.append(child.result())
-    search.join(WATCHDOG_SECONDS)
-    assert order == ["listed", "forked"]

@@ -1,14 +1,14 @@
 """14.13: a call without `conn=` inside the caller's own transaction raises at once, where that can be known."""
 
-import contextlib
-import gc
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from holdfast import Context, Holdfast
 from holdfast.errors import StoreBusy, TransactionError
-from holdfast.store.sqlite.engine.self_wait import _search, is_held_by_this_process
+from holdfast.store.sqlite.engine.self_wait import is_held_by_this_process, open_transactions
 from support.backend import NEVER_SECONDS
 from support.running_worker import PATIENCE_SECONDS, drain, eventually, outcomes
 
@@ -31,15 +31,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the sy
 def app(open_app: Callable[..., Holdfast]) -> Holdfast:
     """Waits so long for a lock that a test which does wait never ends."""
     return open_app(busy_timeout=NEVER_SECONDS)
-
-
-@pytest.fixture(autouse=True)
-def no_other_transaction() -> None:
-    """End what an earlier test left open in this process: it would hide who holds a lock."""
-    gc.collect()
-    for one in _search.in_transaction():
-        with contextlib.suppress(sqlite3.Error, TransactionError):
-            one.rollback()
 
 
 @pytest.fixture(autouse=True)
@@ -139,6 +130,38 @@ def test_a_thread_that_waits_in_line_behind_another(
         connection.commit()
         assert first.result(PATIENCE_SECONDS)
     assert app.queue("inbox").stats().ready == 1
+
+
+class Repository:
+    def __init__(self, *connections: sqlite3.Connection) -> None:
+        self.connections = {"main": list(connections)}
+
+
+repository: Repository | None = None
+variable: ContextVar[sqlite3.Connection] = ContextVar("variable")
+
+
+@pytest.mark.parametrize("where", ["an attribute of a local variable", "a global variable", "a context variable"])
+def test_a_connection_that_is_no_local_variable(
+    app: Holdfast, url: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin() -> Repository | None:
+        connection = sqlite3.connect(url)
+        connection.execute("INSERT INTO orders VALUES (1)")
+        if where == "an attribute of a local variable":
+            return Repository(connection)
+        if where == "a global variable":
+            monkeypatch.setattr(sys.modules[__name__], "repository", Repository(connection))
+        else:
+            variable.set(connection)
+        return None
+
+    def call() -> None:
+        local = begin()  # noqa: F841
+        with pytest.raises(TransactionError, match=TOLD):
+            app.queue("inbox").send("x")
+
+    copy_context().run(call)
 
 
 @pytest.mark.parametrize("together", ["by one statement", "in one transaction"])
@@ -344,3 +367,32 @@ def test_a_thread_that_waits_never_uses_the_connection_of_another_thread(app: Ho
     assert waits_until(theirs.commit, lambda: app.queue("inbox").send("x"))
     assert used == ["COMMIT"]
     theirs.close()
+
+
+def test_a_search_for_transactions_does_not_disturb_other_threads(connection: sqlite3.Connection) -> None:
+    """CPython raises SystemError if anything refers to a tuple that is being made from a generator."""
+    connection.execute("BEGIN")
+    stop, errors, made = threading.Event(), list[BaseException](), deque[int](maxlen=1)
+
+    def make_tuples() -> None:
+        try:
+            while not stop.is_set():
+                made.append(len(tuple(number for number in range(1000))))
+        except SystemError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make_tuples) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        eventually(lambda: bool(made))
+        for _ in range(50):
+            assert open_transactions() == [connection]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+        sys.setswitchinterval(interval)
+    assert not errors

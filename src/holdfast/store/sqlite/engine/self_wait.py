@@ -9,8 +9,9 @@ A connection that another thread may be using is never used here. That thread ma
 for the interpreter, in an authorizer or a function written in Python, while this one holds the interpreter and waits
 for the mutex: neither would ever go on.
 
-To find the connections, all objects of the program are listed. While the list exists, no object in it is finalised:
-neither the statement of a cursor nor, because of it, a connection that is being closed. So no process is forked then.
+Connections are searched from the variables of the functions that this thread runs. A list of all objects of the
+program (`gc.get_objects`) is never made: it would refer to each tuple that another thread is making from a generator.
+CPython then raises SystemError in that thread, because it resizes only tuples to which nothing else refers.
 """
 
 import gc
@@ -19,23 +20,28 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
+from contextvars import copy_context
 from pathlib import Path
-from types import FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any
 
 from ....errors import TransactionError
-from ...processes import register_forkable
 from .connection import OwnConnection
 from .file_users import WRITE_LOCK, locks_on
 from .transaction import is_same_file, main_file
+
+MAX_STEPS = 4  # as to a connection in a list in an attribute of a local variable
+MAX_SEARCHED = 20_000  # objects
+MAX_REFERENTS = 1_000  # of each object
+_NOT_SEARCHED = (type, str, bytes, int, float, FunctionType, BuiltinFunctionType, CodeType, FrameType)
 
 
 def self_wait(path: Path) -> TransactionError | None:
     """Return an error if this thread would wait for itself."""
     if not is_held_by_this_process(path):
         return None
-    if not any(_holds_the_lock(connection, path) for connection in _search.in_transaction()):
+    if not any(_holds_the_lock(connection, path) for connection in open_transactions()):
         return None
     return TransactionError(
         f"this thread has a transaction open on another connection to {path}, and this call would wait for its end: "
@@ -47,37 +53,49 @@ def is_held_by_this_process(path: Path) -> bool:
     return WRITE_LOCK in locks_on(path).get(os.getpid(), ())
 
 
-class _OpenTransactions:
-    """Finds the open transactions of the program."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        register_forkable(self)
-
-    def in_transaction(self) -> list[sqlite3.Connection]:
-        """Return them, or none while another thread lists them or forks: a caller that waits asks again later.
-
-        It must not wait here: a thread that forks waits for the leader of the group commit, which may be the caller.
-        """
-        if not self._lock.acquire(blocking=False):
-            return []
-        try:
-            # Not isinstance(), which would evaluate lazy objects.
-            connections = [thing for thing in gc.get_objects() if issubclass(type(thing), sqlite3.Connection)]
-        finally:
-            self._lock.release()
-        return [connection for connection in connections if _is_in_transaction(connection)]
-
-    @contextmanager
-    def around_fork(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+def open_transactions() -> list[sqlite3.Connection]:
+    """Return the connections with an open transaction that the functions of this thread refer to."""
+    frames = list(_frames(sys._getframe()))
+    values = [value for frame in frames for value in list(frame.f_locals.values())]
+    values += [connection for value in values for connection in _behind(value)]
+    values += copy_context().values()
+    values += [wrapper.connection for wrapper in _django_connections()]
+    modules = {id(frame.f_globals): frame.f_globals for frame in frames}.values()
+    found = _connections(values) + _connections([value for module in modules for value in list(module.values())])
+    return [connection for connection in found if _is_in_transaction(connection)]
 
 
-_search = _OpenTransactions()
+def _frames(top: FrameType | None) -> Iterator[FrameType]:
+    """Yield the running functions of this thread that are not Holdfast's."""
+    while top is not None:
+        if not str(top.f_globals.get("__name__")).startswith("holdfast."):
+            yield top
+        top = top.f_back
+
+
+def _connections(roots: list[Any]) -> list[sqlite3.Connection]:
+    """Return the connections among these objects, and those to which they refer in a few steps.
+
+    It runs no code of the objects, and keeps none of Holdfast's alive.
+    """
+    found: list[sqlite3.Connection] = []
+    seen: dict[int, Any] = {}  # with the objects, whose ids must not be used again meanwhile
+    level = roots
+    for _ in range(MAX_STEPS):
+        referents: list[Any] = []
+        for thing in level:
+            kind = type(thing)  # not isinstance(), which would evaluate lazy objects
+            if issubclass(kind, _NOT_SEARCHED) or id(thing) in seen or len(seen) >= MAX_SEARCHED:
+                continue
+            if str(vars(kind).get("__module__")).startswith("holdfast."):
+                continue
+            seen[id(thing)] = thing
+            if issubclass(kind, sqlite3.Connection):
+                found.append(thing)
+            else:
+                referents += gc.get_referents(thing)[:MAX_REFERENTS]
+        level = referents
+    return found
 
 
 def _is_in_transaction(connection: sqlite3.Connection) -> bool:
@@ -96,10 +114,16 @@ def _is_of_this_thread(connection: sqlite3.Connection) -> bool:
     elsewhere.join()
     if found == [False]:
         return _can_use(connection)  # not if it was closed meanwhile
-    django = sys.modules.get("django.db")
-    if django is not None and any(one.connection is connection for one in django.connections.all(True)):
+    if any(wrapper.connection is connection for wrapper in _django_connections()):
         return True
-    return _is_local(connection, sys._getframe())
+    return any(
+        connection in _behind(value) for frame in _frames(sys._getframe()) for value in list(frame.f_locals.values())
+    )
+
+
+def _django_connections() -> list[Any]:
+    django = sys.modules.get("django.db")
+    return [] if django is None else list(django.connections.all(True))
 
 
 def _holds_the_lock(connection: sqlite3.Connection, path: Path) -> bool:
@@ -131,15 +155,6 @@ def _can_use(connection: sqlite3.Connection) -> bool:
     except sqlite3.Error:
         return False
     return True
-
-
-def _is_local(connection: sqlite3.Connection, top: FrameType | None) -> bool:
-    """Return whether a running function of this thread has a session on the connection as a local variable."""
-    while top is not None:
-        if any(connection in _behind(one) for one in list(top.f_locals.values())):
-            return True
-        top = top.f_back
-    return False
 
 
 def _behind(value: Any) -> list[Any]:
