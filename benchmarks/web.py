@@ -27,7 +27,8 @@ DRAINED = 200_000
 IDLE_SECONDS = 20
 NOTES = f"""\
 - **Web:** `holdfast web` in a process of its own, asked over loopback by one client; the median of {REPEATS} answers.
-  The files have 5 queues, 20 tasks and jobs in all states. Each line is a request that a page makes.
+  The files have 5 queues, 50 tasks, jobs in all states, and 8 days of attempts with durations. Each line is a
+  request that a page makes.
 - **Web, open pages:** a worker process drains {DRAINED:,} no-op jobs while another process holds {OPEN_PAGES} event
   streams and reads them, as that many open tabs would; beside it the same without the web server.
 - **Web, first page:** what Chromium loads for the overview, compressed as it goes over the wire, and the time from
@@ -53,7 +54,7 @@ REQUESTS = {
     ],
     "Job": ["/jobs/{id}", "/jobs/{id}/history", "/jobs/{id}/explain"],
     "Queues": ["/queues", "/throughput?since=3600&step=120"],
-    "Tasks": ["/attempts?since=604800", "/latency?since=604800"],
+    "Tasks": ["/attempts?since=604800&whole=true", "/latency?since=604800&whole=true"],
     "Errors": ["/failures?limit=100"],
     "Workers": ["/workers"],
     "Schedules": ["/schedules"],
@@ -95,8 +96,8 @@ def server_process(path: Path) -> Iterator[tuple[str, int]]:
 
 def _answers(path: Path, jobs: int) -> dict[str, float]:
     """The milliseconds of each request."""
-    columns = {"status": mostly("succeeded"), "queue": "'queue-' || (i % 5)", "task": "'task-' || (i % 20)"}
-    build_file(path, jobs, columns)
+    columns = {"status": mostly("succeeded"), "queue": "'queue-' || (i % 5)", "task": "'task-' || (i % 50)"}
+    build_file(path, jobs, columns, minutes=8 * 24 * 60)
     taken = {}
     with server_process(path) as (url, _), httpx.Client(base_url=f"{url}api/v1", timeout=120) as api:
         for requests in REQUESTS.values():

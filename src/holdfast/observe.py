@@ -97,9 +97,9 @@ class Observe:
         """
         return self._oldest(_integer(limit, "limit"), self.workers())
 
-    def attempts(self, since: Since = HOUR) -> list[TaskAttempts]:
-        """Return the attempts of each task, with the most failures first."""
-        return _attempts(self._rollup(since, timed=False))
+    def attempts(self, since: Since = HOUR, *, whole: bool = False) -> list[TaskAttempts]:
+        """Return the attempts of each task, with the most failures first. whole: as of `latency`."""
+        return _attempts(self._rollup(since, timed=False, whole=whole))
 
     def failures(
         self,
@@ -169,9 +169,15 @@ class Observe:
         last = self._clock.now() // MINUTE
         return [_point(minute, measures.get(minute, {})) for minute in range(begin, last + 1, minutes)[-MAX_POINTS:]]
 
-    def latency(self, task: str | None = None, queue: str | None = None, since: Since = HOUR) -> list[Latency]:
-        """Return how long attempts waited and ran, of all tasks or of one task or queue."""
-        return _latency(self._rollup(since, task, queue, timed=True))
+    def latency(
+        self, task: str | None = None, queue: str | None = None, since: Since = HOUR, *, whole: bool = False
+    ) -> list[Latency]:
+        """Return how long attempts waited and ran, of all tasks or of one task or queue.
+
+        whole: a period of half a day or more begins at a full hour, and one of three days or more at midnight UTC.
+            Then it is read from sums of hours and days alone, which takes half as long.
+        """
+        return _latency(self._rollup(since, task, queue, timed=True, whole=whole))
 
     def storage(self) -> Storage:
         """Return the size of the database and its write-ahead log, and the free space."""
@@ -233,11 +239,19 @@ class Observe:
         return _some_of_each(found, limit)
 
     def _rollup(
-        self, since: Since, task: str | None = None, queue: str | None = None, timed: bool | None = None
+        self,
+        since: Since,
+        task: str | None = None,
+        queue: str | None = None,
+        timed: bool | None = None,
+        whole: bool = False,
     ) -> Rollup:
         found: Rollup = {}
         names = _name(task, "task"), _name(queue, "queue")
-        for one in self._store.statistics.minutes(self._minute(since), ALL_MINUTES, *names, timed=timed):
+        first = self._minute(since)
+        if validate.flag(whole, "whole"):
+            first = _whole(first, self._clock.now() // MINUTE)
+        for one in self._store.statistics.minutes(first, ALL_MINUTES, *names, timed=timed):
             measures = found.setdefault((one.queue, one.task), {})
             measures.setdefault(one.measure, Counter())[one.bucket] += one.count
         return dict(sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or "")))
@@ -253,6 +267,12 @@ class Observe:
             "since must be a timedelta, such as timedelta(hours=1), or a datetime with a time zone, "
             f"got {validate.shown(since)}"
         )
+
+
+def _whole(first: int, now: int) -> int:
+    """Return the begin of the hour or day of a minute, if the period since then is long."""
+    length = DAY_MINUTES if now - first >= 3 * DAY_MINUTES else 60 if now - first >= DAY_MINUTES // 2 else 1
+    return first // length * length
 
 
 # --- arguments ---

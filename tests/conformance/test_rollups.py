@@ -98,6 +98,27 @@ def test_long_periods_are_read_from_hours_and_days(busy: Holdfast, clock: FakeCl
     assert read(busy, 0, DAY * 2**30) == everything
 
 
+def test_whole_hours_and_days_are_read_without_the_minutes_before_them(
+    busy: Holdfast, clock: FakeClock, sql: Sql
+) -> None:
+    fold_all(busy)
+    now = clock.now() // MINUTE
+    for period, length in ((DAY, HOUR), (7 * DAY, DAY)):
+        begin = (now - period) // length * length
+        exact = timedelta(minutes=now - begin)
+        assert busy.observe.latency(since=timedelta(minutes=period), whole=True) == busy.observe.latency(since=exact)
+        found = busy.observe.attempts(timedelta(minutes=period), whole=True)
+        assert found == busy.observe.attempts(exact) != []
+    everything = busy.observe.latency(since=timedelta(days=7), whole=True)
+    rolled = sql("SELECT rolled FROM holdfast_fold")[0][0]
+    sql("DELETE FROM holdfast_minutes WHERE minute < ?", [rolled])
+    sql("DELETE FROM holdfast_rollups WHERE minutes IN (60, 360)")
+    assert busy.observe.latency(since=timedelta(days=7), whole=True) == everything
+    assert busy.observe.latency(since=timedelta(minutes=90), whole=True) == busy.observe.latency(
+        since=timedelta(minutes=90)
+    ), "a short period is exact"
+
+
 def test_durations_are_read_apart_from_the_other_measures(busy: Holdfast) -> None:
     fold_all(busy)
     for step, merged in ((1, False), (HOUR, False), (DAY, True)):

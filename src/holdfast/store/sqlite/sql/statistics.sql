@@ -179,8 +179,8 @@ GROUP BY 1, 2, 3, 4, 5
 -- name: folded_rollups
 -- The same, with days, quarters of days and hours instead of the minutes that they contain. The last of each has the
 -- minutes before `rolled`.
-SELECT CAST(minute AS INTEGER) / :step * :step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT),
-       CAST(bucket AS INTEGER), sum(CAST(n AS INTEGER))
+SELECT step, CAST(queue AS TEXT), CAST(task AS TEXT), CAST(measure AS TEXT), CAST(bucket AS INTEGER), n
+FROM (SELECT minute / :step * :step AS step, queue, task, measure, bucket, sum(CAST(n AS INTEGER)) AS n
 FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :since AND minute < :first_hour
       UNION ALL SELECT last, queue, task, measure, bucket, n FROM {p}rollups
       WHERE minutes = 60 AND last >= :first_hour AND last < :first_quarter
@@ -190,7 +190,7 @@ FROM (SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minut
       UNION ALL SELECT minute, queue, task, measure, bucket, n FROM {p}minutes WHERE minute >= :rolled) AS parts
 WHERE (:task IS NULL OR task = :task) AND (:queue IS NULL OR queue = :queue)
   AND (:timed IS NULL OR (measure IN ('wait', 'run')) = :timed)
-GROUP BY 1, 2, 3, 4, 5
+GROUP BY 1, 2, 3, 4, 5)
 
 -- name: folded_hours
 -- the same of all queues and tasks together, from hours of all of them

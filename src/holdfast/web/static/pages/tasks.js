@@ -19,7 +19,7 @@ function Attempts({ counts }) {
 export default function Tasks() {
   const [range, setRange] = useState(1);
   const tick = useTick(5);
-  const since = query({ since: RANGES[range][1] });
+  const since = query({ since: RANGES[range][1], whole: true });
   const attempts = useData(`/attempts${since}`, tick);
   const latency = useData(`/latency${since}`, tick);
   const speed = (row) => latency.data?.items.find((one) => one.queue === row.queue && one.task === row.task);
