@@ -1,5 +1,5 @@
 """Write the parts of docs/reference that are made from the code, between their markers. Run it after a change of
-`holdfast.errors` or of the options of a task; a test fails if a page is out of date.
+`holdfast.errors`, of the options of a task or of `Job`; a test fails if a page is out of date.
 """
 
 import inspect
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast import errors, failure
+from holdfast.app.job import Job, Stored
 from holdfast.app.options import JOB_OPTIONS, OPTIONS, EnqueueOptions, TaskDecoratorOptions, TaskOptions
 
 DOCS = Path(__file__).parent
@@ -50,8 +51,8 @@ def _row(exception: type) -> str:
 
 
 def _linked(text: str) -> str:
-    """Turn `docs/guides/x.md#y` into a link."""
-    return re.sub(r"docs/(guides/([\w-]+)\.md[\w#-]*)", r"[\2](../\1)", text)
+    """Turn `docs/guides/x.md#y` and `docs/internals/x.md` into links."""
+    return re.sub(r"docs/((?:guides|internals)/([\w-]+)\.md[\w#-]*)", r"[\2](../\1)", text)
 
 
 def built_in_codes() -> str:
@@ -100,6 +101,16 @@ def using_options() -> str:
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 
+def attributes_of_a_job() -> str:
+    """Return the attributes of `Job`."""
+    rows = [
+        f"| `{name}` | {_linked(' '.join((one.__doc__ or '').split()))} |"
+        for name, one in vars(Job).items()
+        if isinstance(one, (property, Stored))
+    ]
+    return "\n".join(["| attribute | what |", "|---|---|", *rows])
+
+
 def options_of_a_task() -> str:
     """Return the names of the options of `@app.task`."""
     return _wrapped(f"Options: {_listed(TaskOptions.__struct_fields__)}: see [settings](settings.md#of-a-task).")
@@ -120,7 +131,7 @@ def _wrapped(text: str) -> str:
 
 
 PARTS = {
-    "reference/api.md": [options_of_a_task, options_of_using],
+    "reference/api.md": [options_of_a_task, options_of_using, attributes_of_a_job],
     "reference/errors.md": [tree, exceptions, built_in_codes, own_codes],
     "reference/settings.md": [task_options, using_options],
 }

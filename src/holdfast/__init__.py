@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from .app.task import Task
     from .app.workflows import Batch, Chain, group
     from .context import Context
-    from .errors import HoldfastError, JobError
-    from .model.job import FailedJob, Page
+    from .errors import HoldfastError, JobError, JobFailed, WaitTimeout
+    from .model.job import FailureReport, Page
     from .model.outcome import Cancel, Fail, Retry, Snooze, Then
     from .retention import Retention, Rule
     from .retry_policies import backoff, delays, fixed, linear
@@ -29,7 +29,7 @@ __all__ = [
     "Queue",
     "Message",
     "Page",
-    "FailedJob",
+    "FailureReport",
     "Retry",
     "Snooze",
     "Cancel",
@@ -37,6 +37,8 @@ __all__ = [
     "Then",
     "HoldfastError",
     "JobError",
+    "JobFailed",
+    "WaitTimeout",
     "backoff",
     "linear",
     "fixed",
@@ -59,7 +61,7 @@ if not TYPE_CHECKING:  # so that a name which is not there is still an error to 
             "Queue": "app.queue",
             "Message": "app.queue",
             "Page": "model.job",
-            "FailedJob": "model.job",
+            "FailureReport": "model.job",
             "Retry": "model.outcome",
             "Snooze": "model.outcome",
             "Cancel": "model.outcome",
@@ -67,6 +69,8 @@ if not TYPE_CHECKING:  # so that a name which is not there is still an error to 
             "Then": "model.outcome",
             "HoldfastError": "errors",
             "JobError": "errors",
+            "JobFailed": "errors",
+            "WaitTimeout": "errors",
             "backoff": "retry_policies",
             "linear": "retry_policies",
             "fixed": "retry_policies",

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 SNIPPET = """
 from collections.abc import Generator, Iterator
 from typing import Any, Coroutine, Literal, NoReturn, Optional, Union, assert_type
-from holdfast import Batch, Context, Fail, FailedJob, Holdfast, Job, Message, Queue, Retry, Snooze, Then
+from holdfast import Batch, Context, Fail, FailureReport, Holdfast, Job, Message, Queue, Retry, Snooze, Then
 from holdfast.app.schedules import Schedule
 import msgspec
 
@@ -27,10 +27,10 @@ app = Holdfast("app.db")
 # --- hooks and options ---
 
 @app.on_failure
-def notify(job: FailedJob) -> None: ...
+def notify(job: FailureReport) -> None: ...
 
 @app.on_failure(queue="alerts", timeout=5)
-async def page(ctx: Context, job: FailedJob) -> None: ...
+async def page(ctx: Context, job: FailureReport) -> None: ...
 
 @app.on_worker_start
 def connect() -> None: ...

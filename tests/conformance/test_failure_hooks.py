@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Cancel, Context, Fail, FailedJob, Holdfast, Retry
+from holdfast import Cancel, Context, Fail, FailureReport, Holdfast, Retry
 from holdfast import testing as holdfast_testing
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidTask
@@ -17,7 +17,7 @@ from support.backend import Backend
 from support.running_worker import RunningWorker, comes_true, drain, eventually, let_time_run_out
 
 Open = Callable[..., Holdfast]
-Told = list[FailedJob]
+Told = list[FailureReport]
 
 
 def listen(app: Holdfast, **options: Any) -> Told:
@@ -25,7 +25,7 @@ def listen(app: Holdfast, **options: Any) -> Told:
     told: Told = []
 
     @app.on_failure(**options)
-    def notify(job: FailedJob) -> None:
+    def notify(job: FailureReport) -> None:
         told.append(job)
 
     return told
@@ -61,7 +61,7 @@ def test_a_coroutine_can_be_a_hook_and_may_ask_for_its_context(app: Holdfast) ->
     told: list[Any] = []
 
     @app.on_failure
-    async def notify(ctx: Context, job: FailedJob) -> None:
+    async def notify(ctx: Context, job: FailureReport) -> None:
         told.append((ctx.task, job.id, job.traceback is not None))
 
     @app.task(max_attempts=1)
@@ -177,10 +177,10 @@ def test_each_failure_becomes_one_job_of_each_hook_whatever_the_number_of_worker
     for app in (first, second):
 
         @app.on_failure
-        def notify(job: FailedJob) -> None: ...
+        def notify(job: FailureReport) -> None: ...
 
         @app.on_failure(name="page")
-        def call(job: FailedJob) -> None: ...
+        def call(job: FailureReport) -> None: ...
 
         @app.task(max_attempts=1)
         def work(n: int) -> None:
@@ -235,7 +235,7 @@ def test_a_hook_that_raises_is_retried_as_any_job_and_its_own_failure_is_not_tol
     told: Told = []
 
     @app.on_failure(max_attempts=2, retry=0)
-    def notify(job: FailedJob) -> None:
+    def notify(job: FailureReport) -> None:
         told.append(job)
         raise ConnectionError("the mail server is down")
 
@@ -254,7 +254,7 @@ def test_a_hook_that_hangs_stops_no_other_job(live: Holdfast) -> None:
     begun, done, release = threading.Event(), threading.Event(), threading.Event()
 
     @live.on_failure
-    def notify(job: FailedJob) -> None:
+    def notify(job: FailureReport) -> None:
         begun.set()
         comes_true(release)
 
@@ -274,10 +274,10 @@ def test_a_hook_that_hangs_stops_no_other_job(live: Holdfast) -> None:
 
 def test_a_hook_has_a_timeout_unless_it_is_given_another(app: Holdfast) -> None:
     @app.on_failure
-    def notify(job: FailedJob) -> None: ...
+    def notify(job: FailureReport) -> None: ...
 
     @app.on_failure(timeout=5, queue="alerts", max_attempts=9)
-    def page(job: FailedJob) -> None: ...
+    def page(job: FailureReport) -> None: ...
 
     assert app.tasks["on_failure:notify"].options.timeout == 60_000_000
     options = app.tasks["on_failure:page"].options
@@ -296,7 +296,7 @@ def test_a_hook_that_cannot_take_a_failed_job_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidTask, match="on_failure"):
 
         @app.on_failure
-        def two(job: FailedJob, more: int) -> None: ...
+        def two(job: FailureReport, more: int) -> None: ...
 
 
 # --- tests of programs ----------------------------------------------------------------------------

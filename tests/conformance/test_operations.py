@@ -154,8 +154,8 @@ def test_a_stopped_operation_changes_nothing_more(app: Holdfast) -> None:
     assert statuses(app, ids) == ["ready"] * 3 + ["failed"] * 6
     log = [(one.event, one.actor, one.detail) for one in app.observe.last_events(50) if one.event.startswith("bulk")]
     assert log == [
-        ("bulk_started", "kim", {"operation": started.id, "action": "retry"}),
-        ("bulk_stopped", "ada", {"operation": started.id, "action": "retry", "reason": "wrong ones"}),
+        ("operation_started", "kim", {"operation": started.id, "action": "retry"}),
+        ("operation_stopped", "ada", {"operation": started.id, "action": "retry", "reason": "wrong ones"}),
     ]
 
 

@@ -696,7 +696,7 @@ def test_many_jobs_are_chosen_counted_changed_and_stopped(
     expect(page.locator(".operations .s-stopped")).to_have_count(1)
     assert full.jobs.count(queue="bulk") == 5
     reasons = {(one.event, one.detail.get("reason")) for one in full.observe.last_events(50)}
-    assert {("run_now", "urgent"), ("bulk_stopped", "wrong ones")} <= reasons
+    assert {("run_now", "urgent"), ("operation_stopped", "wrong ones")} <= reasons
 
 
 def test_a_dropped_connection_is_told_and_nothing_is_missed(

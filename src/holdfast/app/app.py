@@ -17,7 +17,7 @@ from ..codec import encode, encode_state
 from ..context import Completion, Context
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation, WorkerNotFound
 from ..failure import ErrorTable
-from ..model.job import DEFAULT_MAX_ATTEMPTS, FailedJob, Lease, Links, NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, FailureReport, Lease, Links, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerStatus
@@ -149,7 +149,7 @@ M = TypeVar("M", bound=Callable[[Context], Iterator[None]])
 F = TypeVar("F", bound=Callable[[], Any])
 HOOK_PREFIX = "on_failure:"  # of the names of hooks; failures of these tasks are not reported (failures.sql)
 HOOK_TIMEOUT_SECONDS = 60
-EXAMPLE_FAILURE = FailedJob(1, "task", "default", 1, 1, "INTERNAL:ERROR", "", as_datetime(0))
+EXAMPLE_FAILURE = FailureReport(1, "task", "default", 1, 1, "INTERNAL:ERROR", "", as_datetime(0))
 Retry = RetryPolicy | Sequence[float] | float | Callable[[int], float]
 BUSY_SECONDS, WORKER_BUSY_SECONDS = 5.0, 60.0
 
@@ -264,7 +264,7 @@ class App:
         return task
 
     def _register_hook(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Task[..., Any]:
-        """Make a task of a function that is called with a FailedJob."""
+        """Make a task of a function that is called with a FailureReport."""
         name = f"{HOOK_PREFIX}{given.get('name') or getattr(function, '__name__', '')}"
         task = self._register(function, {"timeout": HOOK_TIMEOUT_SECONDS, **given, "name": name}, is_hook=True)
         try:
@@ -272,7 +272,9 @@ class App:
                 task.signature.encode((EXAMPLE_FAILURE,), {})
         except InvalidArguments as error:
             del self.tasks[name]
-            raise InvalidTask(f"@app.on_failure calls its function with one argument, a FailedJob: {error}") from None
+            raise InvalidTask(
+                f"@app.on_failure calls its function with one argument, a FailureReport: {error}"
+            ) from None
         return task
 
     def failure_hooks(self) -> list[FailureHook[..., Any]]:

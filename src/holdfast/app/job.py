@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar, cast, get_args, overload
 
 import msgspec
 
@@ -27,6 +28,43 @@ R = TypeVar("R", covariant=True)
 _decode_any = decoder(Any)
 
 
+def _optional(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else as_datetime(microseconds)
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / SECOND
+
+
+class Stored(Generic[T]):
+    """A read-only attribute of a handle: a field of its record, converted if need be."""
+
+    def __init__(self, doc: str, convert: Callable[[Any], T] | None = None, field: str = "") -> None:
+        self.__doc__, self._convert, self._field = doc, convert, field
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self._read = attrgetter(f"_record.{self._field or name}")
+
+    @property
+    def kind(self) -> Any:
+        """The type of the value: `int` of a `Stored[int](…)`."""
+        return get_args(vars(self)["__orig_class__"])[0]
+
+    @overload
+    def __get__(self, handle: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, handle: object, owner: type) -> T: ...
+    def __get__(self, handle: object | None, owner: type) -> T | Self:
+        if handle is None:
+            return self
+        value: Any = self._read(handle)
+        return value if self._convert is None else self._convert(value)
+
+    def __set__(self, handle: object, value: Never) -> None:
+        raise AttributeError(f"{self._name!r} of {type(handle).__name__!r} cannot be set")
+
+
 class Job(Generic[R]):
     """A stored job, as last read. `refresh()` reads it again; `wait()` waits for its result."""
 
@@ -41,26 +79,22 @@ class Job(Generic[R]):
         """The app that the job was read with."""
         return self._app
 
-    @property
-    def id(self) -> int:
-        return self._record.id
+    id = Stored[int]("Its id.")
+    status = Stored[Status]("One of `blocked`, `scheduled`, `ready`, `running`, `succeeded`, `failed`, `cancelled`.")
+    task = Stored[str | None]("The task's name, or None for a message.")
+    queue = Stored[str]("The queue.")
+    priority = Stored[int]("Higher priorities are claimed first.")
+    key = Stored[str | None]("The key that makes the enqueue idempotent.")
 
     @property
-    def status(self) -> Status:
-        return self._record.status
-
-    @property
-    def task(self) -> str | None:
-        """The task's name; None for a message."""
-        return self._record.task
-
-    @property
-    def queue(self) -> str:
-        return self._record.queue
+    def tags(self) -> tuple[str, ...]:
+        """The tags."""
+        found = _plain(self._record.tags.encode(), "list of tags") if self._record.tags else []
+        return tuple(map(str, found)) if isinstance(found, list) else ()
 
     @property
     def args(self) -> Any:
-        """The payload as plain JSON values."""
+        """The payload as plain JSON values. Raises InvalidPayload if it cannot be decoded."""
         return _plain(self._whole(self._record.args, self._record.args_blob), "payload")
 
     @property
@@ -73,52 +107,29 @@ class Job(Generic[R]):
             return self._whole(self._record.args, self._record.args_blob)
         return self._record.args
 
-    @property
-    def version(self) -> int:
-        """The version of the task's code that enqueued it; 0 if the task has none."""
-        return self._record.version
-
-    @property
-    def priority(self) -> int:
-        return self._record.priority
-
-    @property
-    def attempt(self) -> int:
-        return self._record.attempt
-
-    @property
-    def max_attempts(self) -> int:
-        return self._record.max_attempts
-
-    @property
-    def timeout(self) -> float | None:
-        return None if self._record.timeout is None else self._record.timeout / SECOND
+    version = Stored[int](
+        "The version of the task's code that enqueued it, or 0: see docs/guides/upgrades.md#versions."
+    )
+    attempt = Stored[int]("The number of the last attempt.")
+    max_attempts = Stored[int]("The limit of attempts.")
+    timeout = Stored[float | None]("Seconds that one attempt may take.", _seconds)
 
     @property
     def expires_at(self) -> datetime | None:
-        """When the job is cancelled if it still waits then."""
+        """When the job is cancelled if it still waits then: see docs/guides/jobs.md#jobs-that-expire."""
         return None if self.is_external else _optional(self._record.expires_at)
 
-    @property
-    def key(self) -> str | None:
-        return self._record.key
+    worker = Stored[str | None]("The worker that runs it or ran it last.")
+    error_code = Stored[str | None]("The error code of the last attempt that failed.")
+    error_detail = Stored[str | None]("The text of that error, or the reason of a cancellation.")
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        found = _plain(self._record.tags.encode(), "list of tags") if self._record.tags else []
-        return tuple(map(str, found)) if isinstance(found, list) else ()
+    def state(self) -> dict[str, Any] | None:
+        """What an attempt saved last, if anything: see docs/guides/workers.md#state-that-survives-attempts."""
+        return None if self._record.state is None else cast(dict[str, Any], _plain(self._record.state, "state"))
 
-    @property
-    def worker(self) -> str | None:
-        return self._record.worker
-
-    @property
-    def error_code(self) -> str | None:
-        return self._record.error_code
-
-    @property
-    def error_detail(self) -> str | None:
-        return self._record.error_detail
+    progress = Stored[float | None]("The fraction that is done, 0 to 1, as last reported by `ctx.progress`.")
+    progress_text = Stored[str | None]("The text that was reported with it.")
 
     @property
     def result(self) -> R | None:
@@ -146,59 +157,26 @@ class Job(Generic[R]):
             self._fetched[blob] = self._app.store.jobs.read_blob(blob)
         return self._fetched[blob]
 
-    @property
-    def progress(self) -> float | None:
-        """The fraction that is done, 0 to 1, as last reported by `ctx.progress`."""
-        return self._record.progress
-
-    @property
-    def progress_text(self) -> str | None:
-        return self._record.progress_text
-
-    @property
-    def state(self) -> dict[str, Any] | None:
-        """What an attempt saved last with `ctx.save_state`; None if there is nothing."""
-        return None if self._record.state is None else cast(dict[str, Any], _plain(self._record.state, "state"))
-
-    @property
-    def run_at(self) -> datetime:
-        return as_datetime(self._record.run_at)
-
-    @property
-    def created_at(self) -> datetime:
-        return as_datetime(self._record.created_at)
-
-    @property
-    def started_at(self) -> datetime | None:
-        return _optional(self._record.started_at)
-
-    @property
-    def finished_at(self) -> datetime | None:
-        return _optional(self._record.finished_at)
-
-    @property
-    def chain_id(self) -> int:
-        """The id of the first job of its chain, which may be this one."""
-        return self._record.chain
-
-    @property
-    def chain_index(self) -> int:
-        """The position in its chain, from 0."""
-        return self._record.chain_index
+    run_at = Stored[datetime]("When it is due or was due. Times are aware datetimes in UTC.", as_datetime)
+    created_at = Stored[datetime]("When it was enqueued.", as_datetime)
+    started_at = Stored[datetime | None]("When the last attempt started.", _optional)
+    finished_at = Stored[datetime | None]("When it finished.", _optional)
+    chain_id = Stored[int]("The id of the first job of its chain, which may be this one.", field="chain")
+    chain_index = Stored[int]("The position in its chain, from 0. A job alone is a chain of one.")
 
     @property
     def on_blocker_failure(self) -> str:
-        """What happens to the job if a blocker fails or is cancelled."""
+        """What happens if a blocker fails or is cancelled: `hold`, `fail`, `cancel` or `run`.
+
+        See docs/guides/workflows.md#when-one-of-them-fails.
+        """
         return self._record.on_blocker_failure or "hold"
 
-    @property
-    def batch_id(self) -> int | None:
-        """The id of the batch that the job is a member of, or None."""
-        return self._record.batch_id
+    batch_id = Stored[int | None]("The id of the batch that it is a member of.")
 
     @property
     def is_external(self) -> bool:
-        """Whether it is settled by `app.jobs.complete` or `.fail`, and not run by a worker."""
+        """Whether no worker runs it: `app.jobs.complete` or `app.jobs.fail` settles it."""
         return bool(self._record.external)
 
     @property
@@ -300,7 +278,3 @@ def _decoded(decode: Callable[[bytes], Any], data: bytes, what: str) -> Any:
         return decode(data)
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidPayload(f"the stored {what} cannot be decoded: {shorten(str(error))}") from None
-
-
-def _optional(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else as_datetime(microseconds)

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..model.job import Criteria
 from ..model.schedule import CATCH_UP_LIMIT, JOB_FIELDS, Missed, NewSchedule, ScheduleRecord, Source
-from .job import Job, _plain
+from .job import Job, Stored, _optional, _plain, _seconds
 from .options import EnqueueOptions, Seconds
 from .task import BoundTask, Task
 from .waiting import in_thread
@@ -44,72 +44,28 @@ class Schedule:
     def __init__(self, record: ScheduleRecord) -> None:
         self._record = record
 
-    @property
-    def name(self) -> str:
-        return self._record.name
-
-    @property
-    def cron(self) -> str:
-        """The cron expression."""
-        return self._record.cron
-
-    @property
-    def tz(self) -> str:
-        """The time zone in which the expression is read."""
-        return self._record.tz
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return self._record.task
+    name = Stored[str]("Its name, which is unique.")
+    cron = Stored[str]("The cron expression.")
+    tz = Stored[str]("The time zone in which the expression is read.")
+    task = Stored[str]("The task's name.")
 
     @property
     def args(self) -> Any:
         """The arguments as plain JSON values."""
         return _plain(self._record.args.encode(), "payload")
 
-    @property
-    def queue(self) -> str:
-        return self._record.queue
-
-    @property
-    def priority(self) -> int:
-        return self._record.priority
-
-    @property
-    def max_attempts(self) -> int:
-        return self._record.max_attempts
-
-    @property
-    def timeout(self) -> float | None:
-        return None if self._record.timeout is None else self._record.timeout / SECOND
-
-    @property
-    def expires(self) -> float | None:
-        """Seconds after its occurrence was enqueued in which a job must start."""
-        return None if self._record.expires is None else self._record.expires / SECOND
-
-    @property
-    def key(self) -> str | None:
-        return self._record.key
-
-    @property
-    def missed(self) -> Missed:
-        return self._record.missed
-
-    @property
-    def catch_up_limit(self) -> int:
-        return self._record.catch_up_limit
-
-    @property
-    def jitter(self) -> float:
-        """Seconds by which a job may be due later than its occurrence, at random."""
-        return self._record.jitter / SECOND
-
-    @property
-    def source(self) -> Source:
-        """`"code"` if `@app.cron` declared it, `"runtime"` if `add` made it."""
-        return self._record.source
+    queue = Stored[str]("The queue of its jobs.")
+    priority = Stored[int]("The priority of its jobs.")
+    max_attempts = Stored[int]("The limit of attempts of its jobs.")
+    timeout = Stored[float | None]("Seconds that one attempt may take.", _seconds)
+    expires = Stored[float | None]("Seconds after its occurrence was enqueued in which a job must start.", _seconds)
+    key = Stored[str | None]("The key of its jobs: none is enqueued while an unfinished one has it.")
+    missed = Stored[Missed]("What to do about occurrences while no worker was running.")
+    catch_up_limit = Stored[int]("How many missed occurrences `catch_up` enqueues at most.")
+    jitter = Stored[float](
+        "Seconds by which a job may be due later than its occurrence, at random.", lambda value: value / SECOND
+    )
+    source = Stored[Source]("`code` if `@app.cron` declared it, `runtime` if `add` made it.")
 
     @property
     def paused(self) -> bool:
@@ -145,15 +101,8 @@ class Schedule:
         except InvalidInput:  # plain SQL
             return []
 
-    @property
-    def last_at(self) -> datetime | None:
-        """The last occurrence that became a job, in UTC."""
-        return None if self._record.last_at is None else as_datetime(self._record.last_at)
-
-    @property
-    def last_job_id(self) -> int | None:
-        """The id of that job, if it still exists."""
-        return self._record.last_job_id
+    last_at = Stored[datetime | None]("The last occurrence that became a job, in UTC.", _optional)
+    last_job_id = Stored[int | None]("The id of that job, if it still exists.")
 
     def __repr__(self) -> str:
         when = "paused" if self.paused else f"next {self.next_at:%Y-%m-%d %H:%M} UTC" if self.next_at else "no next"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from .. import validate
 from ..context import Context
 from ..errors import InvalidArguments, InvalidInput, UndefinedAnnotation
-from ..model.job import FailedJob, Links, NewJob
+from ..model.job import FailureReport, Links, NewJob
 from ..model.outcome import Cancel, Fail, Outcome, Retry, Snooze, Then
 from ..retry_policies import RetryPolicy
 from ..store.transactions import ConnectionOfLoop, is_asynchronous
@@ -159,7 +159,7 @@ class AsyncTask(Task[P, R]):
 
 
 class FailureHook(Task[P, R]):
-    """A task of `@app.on_failure`: it is called with a FailedJob."""
+    """A task of `@app.on_failure`: it is called with a FailureReport."""
 
     def bind(self, data: bytes, context: Context | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Decode the payload, and read the traceback, which is stored once for all jobs with the same error."""
@@ -170,12 +170,12 @@ class FailureHook(Task[P, R]):
 
     def _with_traceback(self, value: Any) -> Any:
         if isinstance(value, dict):  # a parameter without annotation
-            value = convert(value, FailedJob)
-        if not isinstance(value, FailedJob) or value.fingerprint is None:
+            value = convert(value, FailureReport)
+        if not isinstance(value, FailureReport) or value.fingerprint is None:
             return value
         return replace(value, traceback=self._app.store.jobs.traceback(value.fingerprint))
 
-    def report(self, failed: FailedJob) -> NewJob:
+    def report(self, failed: FailureReport) -> NewJob:
         """Return the job that calls the hook."""
         return BoundTask(self, {}).new_job(self.signature.encode((failed,), {}))
 

@@ -301,7 +301,7 @@ class LeaseRenewal(Struct, frozen=True):
     progress_text: str | None = None
 
 
-class FailedJob(Struct, frozen=True, omit_defaults=True):
+class FailureReport(Struct, frozen=True, omit_defaults=True):
     """A job or message that failed for good, as `@app.on_failure` hands it to a hook."""
 
     id: int
@@ -325,7 +325,7 @@ class UnreportedFailures(Struct, frozen=True):
 
     cursor: int | None  # as it is stored; None: the hook is new
     until: int  # what was read
-    failed: list[FailedJob]
+    failed: list[FailureReport]
     more: bool
 
 

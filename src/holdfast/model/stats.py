@@ -54,7 +54,7 @@ EVENTS = (
     *("interrupted", "returned", "recovered", "completed", "failed", "cancelled", "replaced", "requeued", "run_now"),
     *("edited", "paused", "resumed", "deleted", "purged", "pruned", "vacuumed", "migrated", "repaired"),
     *("retention_changed", "removed", "batch_abandoned", "batch_sealed"),
-    *("bulk_started", "bulk_finished", "bulk_stopped", "bulk_failed"),
+    *("operation_started", "operation_finished", "operation_stopped", "operation_failed"),
     *("schedule_added", "schedule_changed", "schedule_paused", "schedule_resumed", "schedule_removed"),
     *("schedule_run", "stop_requested", "moved"),
 )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..blobs import PLACEHOLDER
 from ..clock import as_datetime
 from ..errors import BlobCollected
-from ..model.job import FailedJob, Inserted, NewJob, UnreportedFailures
+from ..model.job import FailureReport, Inserted, NewJob, UnreportedFailures
 from .blobs import Blobs
 from .database import Combinable, Connection, SharedDatabase, Traceable
 from .read import get_record
@@ -213,7 +213,7 @@ class Failures:
             wanted = scan | {"until": until, "limit": MAX_REPORTED}
             rows = connection.execute(self._sql.failures_between, wanted).fetchall()
             until = rows[-1][0] if len(rows) == MAX_REPORTED else until
-            return UnreportedFailures(cursor, until, [_failed_job(*row) for row in rows], more=until < newest)
+            return UnreportedFailures(cursor, until, [_failure_report(*row) for row in rows], more=until < newest)
 
         return self._db.read_snapshot(work)
 
@@ -238,7 +238,7 @@ def _stored_cursor(row: tuple[str] | None) -> int | None:
     return int(row[0]) if row is not None and row[0].isdecimal() else None
 
 
-def _failed_job(
+def _failure_report(
     _event: int,
     id: int,
     task: str | None,
@@ -250,6 +250,6 @@ def _failed_job(
     at: int,
     worker: str | None,
     fingerprint: str | None,
-) -> FailedJob:
+) -> FailureReport:
     told = (error_code or "", error_detail or "", as_datetime(at))
-    return FailedJob(id, task, queue, attempt, max_attempts, *told, worker, fingerprint)
+    return FailureReport(id, task, queue, attempt, max_attempts, *told, worker, fingerprint)

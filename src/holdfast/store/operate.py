@@ -216,7 +216,7 @@ class BulkOperations:
             now = self._clock.now()
             id: int = connection.execute(self._sql.add_operation, values | {"now": now}).fetchall()[0][0]
             connection.execute(self._sql.forget_operations, {"id": id, "kept": KEPT_OPERATIONS})
-            self._log(connection, now, "bulk_started", operation.actor, operation.reason, id, operation.action)
+            self._log(connection, now, "operation_started", operation.actor, operation.reason, id, operation.action)
             return id
 
         return self._get(self._db.run(work, durable=True))
@@ -307,7 +307,7 @@ class BulkOperations:
             now = self._clock.now()
             ended: bool = connection.execute(self._sql.end_operation, values | {"now": now}).rowcount == 1
             if ended:
-                self._log(connection, now, f"bulk_{state}", actor or one.actor, reason, one.id, one.action)
+                self._log(connection, now, f"operation_{state}", actor or one.actor, reason, one.id, one.action)
             return ended
 
         return self._db.run(work, durable=True)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 
 from .. import __version__
+from ..app.job import Stored
 from ..text import SHAPES, Shape
 from .api import Endpoint
 
@@ -153,8 +154,11 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _hints(kind: type, names: Collection[str]) -> dict[str, Any]:
     """Return the types of these fields and properties."""
-    properties = {name: getattr(kind, name) for name in names if isinstance(getattr(kind, name, None), property)}
-    read = {name: get_type_hints(one.fget).get("return", Any) for name, one in properties.items()}
+    found = {name: getattr(kind, name, None) for name in names}
+    read = {
+        name: get_type_hints(one.fget).get("return", Any) for name, one in found.items() if isinstance(one, property)
+    }
+    read |= {name: one.kind for name, one in found.items() if isinstance(one, Stored)}
     return read if len(read) == len(names) else get_type_hints(kind) | read
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..clock import boot_ns
 from ..errors import DamagedRow, StoreBusy, StoreError
 from ..failure import Failure
-from ..model.job import FailedJob, Lease, LeaseRenewal, NewJob, Settlement, Sweep
+from ..model.job import FailureReport, Lease, LeaseRenewal, NewJob, Settlement, Sweep
 from ..store.protocol import Store
 from ..text import plural
 from .attempt import Attempt
@@ -391,7 +391,7 @@ class HookTask(Protocol):
 
     name: str
 
-    def report(self, failed: FailedJob) -> NewJob:
+    def report(self, failed: FailureReport) -> NewJob:
         """Return the job that calls the hook."""
         ...
 
