@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterator
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -11,6 +13,8 @@ from holdfast import Holdfast
 from holdfast.testing import drain
 from holdfast.web.api import ENDPOINTS
 from holdfast.web.server import WebServer
+from support.postgres_server import CRASHES, start_server, stop_server
+from support.running_worker import eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PAGES = {
@@ -152,3 +156,38 @@ def test_every_page_shows_its_data(served: str) -> None:
             expect(page.locator("[role=alert]")).to_have_count(0)
         browser.close()
     assert errors == []
+
+
+def test_a_stopped_server_is_told_and_the_page_goes_on_after_it() -> None:
+    server = start_server(CRASHES)
+    try:
+        with Holdfast(server.url, busy_timeout=1) as app:
+            app.queue("q").send(1)
+            web = WebServer(app.web(), port=0).start()
+            try:
+                with httpx.Client(base_url=f"{web.url}api/v1", timeout=300) as api:
+                    told: Queue[str] = Queue()
+                    Thread(target=_follow, args=(web.url, told), daemon=True).start()
+                    assert told.get(timeout=300) == "ready"
+                    server.stop()
+                    assert told.get(timeout=300) == "unavailable"
+                    refused = api.get("/jobs")
+                    assert refused.status_code == 503
+                    assert refused.headers["content-type"] == "application/problem+json"
+                    server.start()
+                    while (name := told.get(timeout=300)) != "ready":
+                        assert name == "unavailable"
+                    eventually(lambda: api.get("/jobs").status_code == 200)
+                    app.queue("q").send(2)
+                    assert told.get(timeout=300) == "event"
+            finally:
+                web.close()
+    finally:
+        stop_server(server)
+
+
+def _follow(url: str, told: Queue[str]) -> None:
+    with httpx.stream("GET", f"{url}api/v1/stream?topics=events", timeout=None) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("event: "):
+                told.put(line[7:])
