@@ -153,6 +153,16 @@ def test_a_follower_misses_no_event_although_transactions_commit_in_any_order(ba
     assert app.queue("inbox").stats().ready == 2
 
 
+def test_a_fold_does_not_wait_for_another_one(backend: PostgresBackend) -> None:
+    app = backend.open(busy_timeout=30)
+    app.queue("inbox").send(1)
+    with closing(backend.connect()) as other:
+        other.execute("UPDATE holdfast_fold SET folded_at = folded_at")
+        assert app.store.statistics.fold() == 0
+        other.rollback()
+    assert app.store.statistics.fold() == 1
+
+
 def test_a_key_is_taken_by_one_of_two_transactions(backend: PostgresBackend) -> None:
     app = backend.open()
     inbox, found = app.queue("inbox"), list[int]()

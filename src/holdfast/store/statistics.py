@@ -339,7 +339,10 @@ class Statistics(StatisticsReader):
         """Fold all events that exist now, but not those that are written meanwhile."""
         last = self._database.read_snapshot(self.position).last
         while (before := self._database.read_snapshot(self.position).cursor) < last:
-            if not self.fold() and self._database.read_snapshot(self.position).cursor == before:
+            if self.fold():
+                continue
+            self._database.run(lambda connection: connection.execute(self._sql.wait_for_fold))
+            if self._database.read_snapshot(self.position).cursor == before:
                 return  # transactions that are open may still write events before the others
 
     def _store(self, connection: Any, after: int, upto: int, sums: Sums, zones: list[tuple[int, int, int]]) -> bool:

@@ -37,7 +37,7 @@ DEATHS_SECONDS = 0.2  # between two looks for workers that died
 POLLED_DEATHS_SECONDS = 5.0  # the same without a connection of its own: heartbeats decide
 RECONNECT_SECONDS = 0.2
 MAX_SLEEP_SECONDS = 30.0
-AWAKE_SECONDS = 2.0  # after which a process in which nobody waits does not count as asleep any more
+AWAKE_SECONDS = 0.2  # after which a process in which nobody waits does not count as asleep any more
 SLEEPERS = 3  # number of the lock
 TOUCH_SECONDS = 0.2
 

@@ -29,8 +29,13 @@ FROM {p}events
 WHERE id > :after AND id <= :upto AND error_code IS NOT NULL AND queue IS NOT NULL ORDER BY id
 
 -- name: move_fold
--- optimistic lock: changes nothing if another process has moved the cursor
-UPDATE {p}fold SET cursor = :upto, folded_at = :now WHERE cursor = :after
+-- optimistic lock: changes nothing if another process has moved the cursor, or is about to
+UPDATE {p}fold SET cursor = :upto, folded_at = :now
+WHERE id = (SELECT id FROM {p}fold WHERE cursor = :after FOR UPDATE SKIP LOCKED)
+
+-- name: wait_for_fold
+-- changes nothing, after another process that folds has committed
+UPDATE {p}fold SET rolled = rolled
 
 -- name: add_counts
 INSERT INTO {p}counts AS known (queue, task, status, n) VALUES (?, ?, ?, ?)

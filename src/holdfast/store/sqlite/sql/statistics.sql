@@ -30,6 +30,10 @@ WHERE id > :after AND id <= :upto AND error_code IS NOT NULL AND queue IS NOT NU
 -- optimistic lock: changes nothing if another process has moved the cursor
 UPDATE {p}fold SET cursor = :upto, folded_at = :now WHERE cursor = :after
 
+-- name: wait_for_fold
+-- changes nothing, after another process that folds has committed
+UPDATE {p}fold SET rolled = rolled
+
 -- name: add_counts
 INSERT INTO {p}counts (queue, task, status, n) VALUES (?, ?, ?, ?)
 ON CONFLICT (queue, task, status) DO UPDATE SET n = n + excluded.n
