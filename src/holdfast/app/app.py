@@ -529,7 +529,7 @@ class App:
         return [WorkerInfo.from_status(one) for one in self.store.workers.list()]
 
     def stop_worker(self, id: str, *, actor: str | None = None, reason: str = "") -> bool:
-        """Ask a worker, on whatever machine, to stop: it claims no more jobs and ends when its jobs have finished.
+        """Ask a worker, on any machine, to stop: it claims no more jobs and ends when its jobs have finished.
 
         The request is on disk when this returns, and the worker sees it within about a second. False if the worker
         has ended or was asked before. Raises WorkerNotFound.

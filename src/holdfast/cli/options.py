@@ -289,7 +289,7 @@ def web_options(prefix: str = "") -> Callable[[F], F]:
             help="Users file of the web page, made by holdfast web-user."),
         one("allow-host", multiple=True, metavar="NAME",
             help="Host name in the URL of the page, such as jobs.example.org. Can be repeated."),
-        one("read-only", is_flag=True, help="Refuse all changes by the page and the API, whoever asks for them."),
+        one("read-only", is_flag=True, help="Refuse all changes by the page and the API, for all users."),
         one("hide-args", is_flag=True, help="Do not show arguments, results and error messages to viewers."),
         one("redact", multiple=True, metavar="PATTERN",
             help="Hide the values of all names that match this regular expression. Can be repeated."),

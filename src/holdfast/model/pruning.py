@@ -157,7 +157,7 @@ class JobFootprint(Struct, frozen=True, gc=False):
 
 
 class Dependents(Struct, frozen=True):
-    """What to count besides jobs in a dry run, with what the deleted jobs leave without members or references."""
+    """What a dry run counts besides jobs: expired rows, and batches, callbacks and blobs of the deleted jobs."""
 
     scans: tuple[RowScan, ...]
     members: dict[int, int]  # deleted members by batch

@@ -259,7 +259,7 @@ class GraphLocks(Protocol):
         ...
 
     def lock_batches(self, connection: Connection, batches: Collection[int], /) -> set[int]:
-        """Let nobody add members to these batches. Return those that a transaction is adding some to."""
+        """Keep other transactions from adding members to these batches; return those that one adds to."""
         ...
 
 

@@ -22,7 +22,7 @@ Rows = Callable[[str, Sequence[Any]], list[Any]]
 
 
 class Moving(Protocol):
-    """What moving needs of one kind of database besides plain statements."""
+    """The steps of a move that differ between SQLite and PostgreSQL."""
 
     place: str
     """Where the database is, without a password."""

@@ -1,4 +1,4 @@
-"""Files that Holdfast itself creates: private whatever the umask, never through a link, flushed, with typed errors.
+"""Create and flush files of Holdfast: private with any umask, never through a link, with typed errors.
 
 Blobs, archives, the lock file of workers and the database file are created here. Their names come from the path of
 the database, from a content hash, or from the operator, never from the name of a queue, task or key.

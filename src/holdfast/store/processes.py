@@ -1,4 +1,4 @@
-"""What a store needs to know about processes: locks by which others see that one lives, and what to do before a fork.
+"""Locks by which processes see that others live, and hooks that run around a fork.
 
 SQLite keeps the locks of a process in memory, and a fork copies that memory: connections that the child opens later
 would rely on locks that the child does not hold. So every owner closes its connections before a fork. If it cannot,

@@ -150,7 +150,7 @@ class Holdfast(App):
     ) -> MoveReport:
         """Carry all jobs, with their ids and history, to another database, on either store.
 
-        Workers are asked to stop. While the last part is copied nobody can write here; afterwards every write raises
+        Workers are asked to stop. While the last part is copied, writes here wait; afterwards each write raises
         DatabaseMoved, which names the destination. An interrupted move changes nothing here: call it again.
 
         destination: an empty database, by its path or URL, or a Holdfast that has it open.
@@ -185,7 +185,7 @@ class Holdfast(App):
             Without it, everyone who can connect is an admin, and only requests to a loopback name are answered.
         hosts: the host names that requests may name.
         hide_args: viewers see no arguments and results. redact: patterns of names whose values are hidden.
-        read_only: refuse all changes, whoever asks for them.
+        read_only: refuse all changes, for all users.
         max_body: the largest request body in bytes.
         """
         try:

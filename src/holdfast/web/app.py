@@ -116,7 +116,7 @@ def make_app(
     hosts: the host names that requests may name. By default those of loopback, or all with `auth`.
     hide_args: viewers see no arguments, results and error messages.
     redact: patterns of names whose values nobody is shown.
-    read_only: refuse all changes, whoever asks for them.
+    read_only: refuse all changes, for all users.
     """
     allowed = tuple(hosts) if hosts is not None else (LOOPBACK_NAMES if auth is None else None)
     patterns = tuple(one if isinstance(one, re.Pattern) else re.compile(one, re.IGNORECASE) for one in redact)

@@ -1,4 +1,4 @@
-"""Rows that break a constraint of their table, and what becomes of such a job.
+"""Find rows that break a constraint of their table, and set aside jobs with such rows.
 
 Constraints can be switched off (`PRAGMA ignore_check_constraints`), and a file can be damaged. SQLite then refuses
 every change of such a row, and with it the statement that would change others as well: one row could keep all workers

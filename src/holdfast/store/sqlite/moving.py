@@ -1,4 +1,4 @@
-"""What moving to or from SQLite needs."""
+"""The steps of a move to or from SQLite: columns, triggers, refused writes, ids."""
 
 from __future__ import annotations
 
