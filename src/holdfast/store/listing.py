@@ -207,7 +207,8 @@ class Listing:
         def work(connection: Connection) -> Listed:
             search = self._search(connection, criteria, span, limit)
             named = self._named(connection, criteria)
-            planner = ListPlanner(connection, self._db, self._indexes, named, listing_plan.MAX_SORTED)
+            sources = connection, self._db, self._indexes
+            planner = ListPlanner(*sources, named, listing_plan.MAX_SORTED, self._statistics)
             self._fill_page(connection, criteria, planner, search)
             records = self._records(connection, search.found)
             if search.is_done:
@@ -232,8 +233,8 @@ class Listing:
                 search.follow(path, MAX_LOOKUPS)
             if not search.is_complete:  # stopped early, or the page is full
                 break
-        if not search.is_done:
-            path = planner.path_by_counts(self._statistics)
+        if not search.is_done and not planner.asked_counts:
+            path = planner.path_by_counts()
             if path is not None:
                 search.enter(search.rest)
                 search.follow(path, MAX_LOOKUPS)

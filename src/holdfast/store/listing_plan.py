@@ -317,7 +317,11 @@ class ListPlanner:
         indexes: JobIndexes,
         criteria: Criteria,
         max_sorted: int,
+        statistics: StatisticsReader | None = None,
     ) -> None:
+        """statistics: for a search that reads everything in one transaction."""
+        self._statistics = statistics
+        self.asked_counts = False
         self._connection, self._indexes, self._wanted = connection, indexes, criteria
         self._db, self._sql = db, db.sql
         self._max_sorted = max_sorted
@@ -355,7 +359,12 @@ class ListPlanner:
         by_status = by_status or self._by_status()
         if by_status is not None and not has_value_path:
             return by_status
-        in_order += _present(by_status, self._of_queue_and_task() if self._names_queue_or_task else None)
+        exact = self._of_queue_and_task() if self._names_queue_or_task else None
+        if exact is None and not has_value_path and (self._wanted.task or self._wanted.messages):
+            counted = self.path_by_counts()
+            if counted is not None:
+                return counted
+        in_order += _present(by_status, exact)
         return self._smallest([*in_order, *unsorted], self._max_sorted) or next(iter(in_order), None)
 
     def _smallest(self, paths: Sequence[AccessPath], max_size: int) -> AccessPath | None:
@@ -438,7 +447,7 @@ class ListPlanner:
         wanted = self._wanted
         queues: Sequence[str] | None = [*dict.fromkeys(wanted.queue)]
         if not queues:
-            rows = self._skip_scan(index.fill(self._sql.queues_in), {})
+            rows = self._skip_scan(index.fill(self._sql.queues_in), {}, MAX_RANGES + 2)
             queues = None if rows is None else [row[0] for row in rows]
         if queues is None or len(queues) > MAX_RANGES:
             return None
@@ -456,28 +465,33 @@ class ListPlanner:
             pairs = [pair for pair in pairs if pair[1] is not None or wanted.messages is None]
         return pairs if len(pairs) <= MAX_RANGES and all(map(_is_intact, pairs)) else None
 
-    def _skip_scan(self, statement: str, values: dict[str, Any]) -> list[Any] | None:
+    def _skip_scan(self, statement: str, values: dict[str, Any], bound: int | None = None) -> list[Any] | None:
         """Read distinct values with one lookup each. None: too many. The last lookup of each series yields NULL."""
-        bound = 2 * MAX_RANGES + 2
+        bound = 2 * MAX_RANGES + 2 if bound is None else bound
         rows = self._connection.execute(statement, values | {"bound": bound}).fetchall()
         return None if len(rows) >= bound else [row for row in rows if row[-1] is not None]
 
     # --- by counts ---
 
-    def path_by_counts(self, statistics: StatisticsReader) -> AccessPath | None:
+    def path_by_counts(self) -> AccessPath | None:
         """Return the ranges of the queues and tasks that have such jobs, by the counts. None: that does not help."""
-        wanted, by_status = self._wanted, self._indexes.by_status
-        if self.is_selective or wanted.chain_status or not (wanted.status or self._names_queue_or_task):
+        wanted, by_status, statistics = self._wanted, self._indexes.by_status, self._statistics
+        if statistics is None or self.is_selective or wanted.chain_status:
             return None
+        if not (wanted.status or self._names_queue_or_task):
+            return None
+        self.asked_counts = True
         if statistics.position(self._connection).unfolded > MAX_UNFOLDED:
             return None
-        counts = statistics.counts(self._connection)
+        queue = wanted.queue[0] if len(wanted.queue) == 1 else None
+        tasks = wanted.task or ([""] if wanted.messages else ())
+        counts = statistics.counts(self._connection, queue, tasks)
         pairs = {(one.queue, one.task): None for one in counts if one.count != 0 and matches(wanted, one)}
         if len(pairs) > MAX_COUNTED_PAIRS or not all(map(_is_intact, pairs)):
             return None
-        total = sum(one.count or 0 for one in counts)
-        if 2 * sum(one.count or 0 for one in counts if (one.queue, one.task) in pairs) > total:
-            return None  # most queues and tasks have such jobs
+        jobs = sum(one.count or 0 for one in counts if (one.queue, one.task) in pairs)
+        if 2 * jobs > statistics.total(self._connection):
+            return None  # most jobs are of such queues and tasks
         indexes = self._indexes.queue_task
         if self._statuses and {*self._statuses} <= {Status.FAILED, Status.BLOCKED}:
             indexes = tuple(by_status[status] for status in self._statuses)

@@ -81,10 +81,14 @@ class StatisticsReader:
     def position(self, connection: Any) -> Position:
         return Position(*map(integer, connection.execute(self._sql.fold_position).fetchone() or (0, 0, 0, 0, 0)))
 
-    def counts(self, connection: Any, queue: str | None = None) -> list[Count]:
-        """Count the jobs by queue, task and status."""
+    def counts(self, connection: Any, queue: str | None = None, tasks: Collection[str] = ()) -> list[Count]:
+        """Count the jobs by queue, task and status. tasks: only these, if any are named; messages have ''."""
+        values = {"queue": queue}
+        statement = self._sql.folded_counts
+        if tasks:  # filtered by the database, since there may be tens of thousands of rows
+            statement, values = self._sql.folded_counts_of_tasks, {"queue": queue, "tasks": as_json([*tasks])}
         found: Counter[tuple[str, str, str]] = Counter()
-        for *key, n in connection.execute(self._sql.folded_counts, {"queue": queue}).fetchall():
+        for *key, n in connection.execute(statement, values).fetchall():
             found[text(key[0]), text(key[1]), text(key[2])] += n
         for key, n in self.tail(connection).counts.items():
             if queue is None or key[0] == queue:
@@ -94,8 +98,13 @@ class StatisticsReader:
         return [
             Count(status, in_queue, task or None, None if (in_queue, task, status) in unknown else n)
             for (in_queue, task, status), n in sorted({**dict.fromkeys(unknown, 0), **found}.items())
-            if n or (in_queue, task, status) in unknown
+            if (n or (in_queue, task, status) in unknown) and (not tasks or task in tasks)
         ]
+
+    def total(self, connection: Any) -> int:
+        """Return the number of jobs, about: without those that are not folded yet or have no history."""
+        (total,) = connection.execute(self._sql.folded_total).fetchone()
+        return int(total)
 
     def _unlogged(
         self, connection: Any, queue: str | None

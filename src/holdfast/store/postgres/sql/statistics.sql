@@ -135,6 +135,13 @@ WHERE job_id IN (SELECT value FROM {p}each_id(:jobs)) AND id <= (SELECT cursor F
 SELECT queue, task, status, n FROM {p}counts
 WHERE CAST(:queue AS text) IS NULL OR queue = :queue
 
+-- name: folded_counts_of_tasks
+SELECT queue, task, status, n FROM {p}counts
+WHERE (CAST(:queue AS text) IS NULL OR queue = :queue) AND task IN (SELECT value FROM {p}each_text(:tasks))
+
+-- name: folded_total
+SELECT CAST(coalesce(sum(n), 0) AS bigint) FROM {p}counts
+
 -- name: unlogged_counts
 -- jobs without history write no events: count them one by one, up to a limit
 SELECT queue, coalesce(task, ''), status, count(*) FROM (

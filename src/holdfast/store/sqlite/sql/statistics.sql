@@ -134,6 +134,13 @@ WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id IN (SELECT value FR
 SELECT CAST(queue AS TEXT), CAST(task AS TEXT), CAST(status AS TEXT), CAST(n AS INTEGER) FROM {p}counts
 WHERE :queue IS NULL OR queue = :queue
 
+-- name: folded_counts_of_tasks
+SELECT CAST(queue AS TEXT), CAST(task AS TEXT), CAST(status AS TEXT), CAST(n AS INTEGER) FROM {p}counts
+WHERE (:queue IS NULL OR queue = :queue) AND task IN (SELECT value FROM json_each(:tasks))
+
+-- name: folded_total
+SELECT coalesce(sum(CAST(n AS INTEGER)), 0) FROM {p}counts
+
 -- name: unlogged_counts
 -- jobs without history write no events: count them one by one, up to a limit
 SELECT queue, coalesce(task, ''), status, count(*) FROM (
