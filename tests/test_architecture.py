@@ -326,6 +326,20 @@ def test_both_stores_have_the_statements_that_their_parts_share() -> None:
     assert of_sqlite - of_postgres == OF_SQLITE_ONLY, "write it for PostgreSQL, too"
 
 
+def test_every_method_of_the_store_has_a_caller_above_it() -> None:
+    above = [file for file in PACKAGE.rglob("*.py") if "store" not in file.relative_to(PACKAGE).parts]
+    called = {node.attr for file in above for node in ast.walk(tree(file)) if isinstance(node, ast.Attribute)}
+    kinds = [one for one in tree(PACKAGE / "store" / "protocol.py").body if isinstance(one, ast.ClassDef)]
+    offered = {
+        one.name: kind.name
+        for kind in kinds
+        if kind.name != "StatementObserver"  # of the tests; the store calls it
+        for one in kind.body
+        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")
+    }
+    assert {name: kind for name, kind in offered.items() if name not in called} == {}
+
+
 def test_jobs_have_at_most_five_triggers() -> None:
     """Every transition pays for each of them."""
     schema = (PACKAGE / "store" / "sqlite" / "migrations" / "0001_schema.sql").read_text(encoding="utf-8")

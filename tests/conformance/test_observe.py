@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -213,6 +214,23 @@ def test_a_snapshot_contains_all_results(busy: Holdfast) -> None:
     assert snapshot.counts.total == 10
     assert snapshot.oldest and snapshot.failures and snapshot.attempts and snapshot.workers and snapshot.latency
     assert snapshot.retention == busy.observe.retention() and snapshot.storage.database_bytes > 0
+
+
+def test_a_snapshot_is_one_read_transaction(
+    busy: Holdfast, open_app: Callable[..., Holdfast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, first_read = open_app(), busy.observe.workers
+
+    def then_send(*arguments: Any) -> Any:
+        found = first_read(*arguments)
+        sender = Thread(target=other.queue("inbox").send, args=[3])
+        sender.start()
+        sender.join()
+        return found
+
+    monkeypatch.setattr(busy.observe, "workers", then_send)
+    assert busy.observe.snapshot().counts.total == 10
+    assert busy.observe.counts().total == 11
 
 
 def test_the_retention_status_names_the_next_job_to_expire(app: Holdfast, clock: FakeClock) -> None:
