@@ -4,9 +4,12 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
+from time import monotonic_ns
+from typing import Any
 
 from .attempt import Attempt
 from .dispatcher import Dispatcher
@@ -15,12 +18,16 @@ from .executor import Executor
 log = logging.getLogger("holdfast.worker")
 
 MAX_UNSETTLED_SECONDS = 0.005
+MAX_TURN_NS = 1_000_000  # then the loop does what else is due
 MAX_CLEANUP_SECONDS = 1.0  # for the cleanup of cancelled coroutines
 MAX_CLOSE_SECONDS = 1.5
 
 
 class EventLoop:
     """Runs coroutines.
+
+    An asyncio task costs more than a short coroutine. So one task runs coroutines one after the other until one of
+    them suspends. From then on, it is the task of that one, and another task runs the next ones.
 
     While a coroutine is running, a thread of the thread pool settles and claims, so that commits do not block the
     loop. Otherwise the loop does it.
@@ -35,11 +42,11 @@ class EventLoop:
     ) -> None:
         self._dispatcher, self._executor = dispatcher, executor
         self._has_room, self._request_settle = has_room, request_settle
-        self.ready: deque[Attempt] = deque()  # claimed, no coroutine yet
+        self.ready: deque[Attempt] = deque()  # claimed, not started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._unstarted: set[Attempt] = set()  # have a coroutine that has not run yet
         self._tasks: set[asyncio.Task[None]] = set()
+        self._suspended: dict[Attempt, asyncio.Task[None]] = {}
         self._cancelled: set[asyncio.Task[None]] = set()
         self._start_scheduled = self._settle_scheduled = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -57,16 +64,6 @@ class EventLoop:
         else:
             with suppress(RuntimeError):  # the loop is closed: the worker gives back its ready attempts
                 self._start_loop().call_soon_threadsafe(self._schedule_start)
-
-    def remove_unstarted(self, claimed_before_ns: int) -> list[Attempt]:
-        """Remove and return attempts that have not started, since a coroutine blocks the loop. They will not run."""
-        removed = []
-        for attempt in self._unstarted.copy():
-            with suppress(KeyError):  # it has just started
-                if attempt.claimed_ns < claimed_before_ns:
-                    self._unstarted.remove(attempt)
-                    removed.append(attempt)
-        return removed
 
     def wake(self) -> None:
         """Start ready attempts if there is room. Called from other threads."""
@@ -121,30 +118,44 @@ class EventLoop:
 
     def _start_ready(self) -> None:
         self._start_scheduled = False
-        loop = self._loop
-        assert loop is not None
-        while self.ready and self._has_room() and not self._closing:
+        assert self._loop is not None
+        if self._can_start():
+            task = self._loop.create_task(self._run_ready())
+            self._tasks.add(task)
+            task.add_done_callback(self._on_done)
+
+    def _can_start(self) -> bool:
+        return bool(self.ready) and self._has_room() and not self._closing
+
+    async def _run_ready(self) -> None:
+        task, until = asyncio.current_task(), monotonic_ns() + MAX_TURN_NS
+        assert task is not None
+        # A handler may have cancelled the task that it runs in: the next one must not notice.
+        while self._can_start() and monotonic_ns() < until and not task.cancelling():
             try:
                 attempt = self.ready.popleft()
             except IndexError:  # housekeeping gave it back
                 break
             self._dispatcher.start(attempt)
-            self._unstarted.add(attempt)
-            task = loop.create_task(self._run(attempt))
-            attempt.stop = partial(self._cancel_soon, loop, task)
-            self._tasks.add(task)
-            task.add_done_callback(self._on_done)
+            attempt.stop = partial(self._cancel_soon, attempt)
+            # In a copy of the context: a ContextVar that one handler sets must not leak into the next.
+            coroutine, context = self._run(attempt), copy_context()
+            try:
+                awaited = context.run(coroutine.send, None)
+            except StopIteration:
+                continue
+            self._suspended[attempt] = task
+            if self.ready:
+                self._schedule_start()
+            try:
+                await _Resumed(coroutine, context, awaited)
+            finally:
+                del self._suspended[attempt]
+            break
 
     async def _run(self, attempt: Attempt) -> None:
         try:
-            self._unstarted.remove(attempt)
-        except KeyError:  # removed by remove_unstarted
-            return
-        try:
-            if self._closing:
-                self._dispatcher.give_back_active(attempt)
-            else:
-                self._dispatcher.finish(attempt, await self._executor.run_async(attempt))
+            self._dispatcher.finish(attempt, await self._executor.run_async(attempt))
         except Exception as error:  # noqa: BLE001  `run_async` should not raise; if it does, only this attempt fails
             self._dispatcher.finish_with_error(attempt, error)
 
@@ -179,12 +190,14 @@ class EventLoop:
         if self._dispatcher.unsettled:
             self._request_settle()
 
-    def _cancel_soon(self, loop: asyncio.AbstractEventLoop, task: "asyncio.Task[None]") -> None:
-        with suppress(RuntimeError):  # the loop is closed, so the task has ended
-            loop.call_soon_threadsafe(self._cancel, task)
+    def _cancel_soon(self, attempt: Attempt) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed, so the coroutine has ended
+            self._loop.call_soon_threadsafe(self._cancel, attempt)
 
-    def _cancel(self, task: "asyncio.Task[None]") -> None:
-        if not task.done():
+    def _cancel(self, attempt: Attempt) -> None:
+        task = self._suspended.get(attempt)
+        if task is not None and not task.done():
             self._cancelled.add(task)
             task.cancel()
 
@@ -196,3 +209,23 @@ class EventLoop:
         for task in self._tasks - self._cancelled:  # a second cancel would interrupt the cleanup
             task.cancel()
         self._loop.call_later(MAX_CLEANUP_SECONDS, self._loop.stop)
+
+
+class _Resumed:
+    """The rest of a coroutine that has begun in this context, and that has awaited something."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], context: Context, awaited: Any) -> None:
+        self._coroutine, self._context, self._awaited = coroutine, context, awaited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        while True:
+            try:
+                value = yield self._awaited
+            except BaseException as error:  # noqa: BLE001  a cancellation, or what the awaited future raised
+                step = partial(self._coroutine.throw, error)
+            else:
+                step = partial(self._coroutine.send, value)
+            try:
+                self._awaited = self._context.run(step)
+            except StopIteration:
+                return

@@ -295,9 +295,6 @@ class Housekeeping:
             with suppress(IndexError):  # a thread started the last one
                 while pool.ready[-1].claimed_ns < now - MAX_UNSTARTED_NS:
                     self._dispatcher.give_back(pool.ready.pop())
-        for attempt in self._loop.remove_unstarted(now - MAX_UNSTARTED_NS):
-            self._dispatcher.give_back_active(attempt)
-            self._worker_run.stop_handler(attempt)
 
     # --- statistics ---
 
