@@ -6,6 +6,7 @@ number. `SettleAndClaim` settles plain successes and continuations itself, and t
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,10 +17,11 @@ from ..model.job import Claimed, ClaimRequest, Lease, LeaseRenewal, NewJob, Sett
 from .blobs import Blobs
 from .claim import SWEPT_BEFORE_CLAIM, Claim, ClaimGroup, ClaimPlan, ClaimScanner, Place, required_sweep
 from .database import Connection, SharedDatabase
-from .statements import Statements, as_json, insert_statement, new_job_values
+from .statements import NEW_JOB_ROW, Statements, as_json, insert_statement, new_job_values
 from .workflow import Workflows
 
 NO_FAILURE = Failure("")
+INSERTED_AT_ONCE = (64, 8, 1)  # continuations, by one statement each; few numbers, so that few are prepared
 
 # The statements of each transition. If there are two, the second one is for the last attempt, or for a payload that
 # was kept for newer code for long enough.
@@ -38,7 +40,10 @@ TRANSITIONS: dict[Transition, list[str]] = {
 class Settle:
     def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
-        self._insert_continuation = insert_statement(db.sql.insert_continuation)
+        one = insert_statement(db.sql.insert_continuation)
+        self._insert_continuations = {
+            number: one.replace(NEW_JOB_ROW, ", ".join([NEW_JOB_ROW] * number)) for number in INSERTED_AT_ONCE
+        }
 
     def settle(self, one: Settlement, conn: Any = None) -> bool:
         """Settle one attempt, in the caller's transaction if conn is given. Return False if the lease was lost."""
@@ -122,27 +127,31 @@ class Settle:
         finished = as_json([(*as_row(one), one.progress, one.progress_text) for one in settlements])
         rows = connection.execute(self._sql.continue_many, (finished,)).fetchall()
         settled = {row[0]: row[1:] for row in rows}
+        plain: list[tuple[Any, ...]] = []
         for one in settlements:
-            if one.lease.id in settled and one.then is not None:
-                self._insert_next(connection, one.then, *settled[one.lease.id])
+            then = one.then
+            if then is None or one.lease.id not in settled:
+                continue
+            chain_id, index, batch_id, worker, trace = settled[one.lease.id]
+            if then.trace is None and trace is not None:
+                then = replace(then, trace=trace.decode("utf-8", "replace"))
+            values = new_job_values(then, self._clock.now(), worker, chain_id, index, batch_id)
+            if then.links is None and then.args_blob is None:
+                plain.append(values)
+            else:
+                self._insert_linked(connection, then, chain_id, values)
+        for number in INSERTED_AT_ONCE:
+            while len(plain) >= number:
+                flat = chain.from_iterable(plain[:number])
+                connection.execute(self._insert_continuations[number], list(flat))
+                del plain[:number]
         return [one for one in settlements if one.lease.id not in settled]
 
-    def _insert_next(
-        self,
-        connection: Connection,
-        then: NewJob,
-        chain_id: int,
-        index: int,
-        batch_id: int | None,
-        worker: str,
-        trace: bytes | None,
-    ) -> None:
-        if then.trace is None and trace is not None:
-            then = replace(then, trace=trace.decode("utf-8", "replace"))
+    def _insert_linked(self, connection: Connection, then: NewJob, chain_id: int, values: tuple[Any, ...]) -> None:
+        """Insert a continuation with links or a large payload."""
         if then.args_blob is not None:
             self._blobs.require_blob(connection, then.args_blob)
-        row = new_job_values(then, self._clock.now(), worker, chain_id, index, batch_id)
-        inserted = connection.execute(self._insert_continuation, row)
+        inserted = connection.execute(self._insert_continuations[1], values)
         if inserted.rowcount == 1 and then.links is not None:
             self._workflows.link(connection, [self._db.dialect.inserted_id(inserted)], then.links, chain_id)
 
