@@ -70,6 +70,7 @@ class ReadyPairScanner:
 
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
+        self._has_many = False  # pairs, when it last looked
         self._position = START  # where the last window ended
 
     def remembered(self, request: ClaimRequest) -> None:
@@ -84,12 +85,8 @@ class ReadyPairScanner:
             (due, expired, versioned), *rows = read_pairs(connection, self._sql.ready_pairs_in, times | names)
             groups = group_by_queue(request.queues, claimable(rows, request))
         else:
-            (due, expired, versioned), *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
-            if len(rows) <= WINDOW_STEPS:
-                pairs, limit_per_pair = claimable(rows, request), request.limit
-            else:
-                pairs = self._next_window(connection, request, times)
-                limit_per_pair = -(-request.limit // max(1, len(pairs)))
+            (due, expired, versioned), pairs = self._next_pairs(connection, request, times)
+            limit_per_pair = -(-request.limit // max(1, len(pairs))) if self._has_many else request.limit
             groups = [ClaimGroup(pairs, request.limit, limit_per_pair)] if pairs else []
         if versioned or request.skip:  # during a deployment
             groups = [self._without_newer(connection, request, group) for group in groups]
@@ -102,19 +99,27 @@ class ReadyPairScanner:
         has_newer = any((found or 0) > version for (found,), version in zip(newest, mine, strict=True))
         return replace(group, versions=mine) if has_newer or request.skip else group
 
-    def _next_window(self, connection: Connection, request: ClaimRequest, times: Times) -> list[Pair]:
-        """Go on from the end of the last window, until there is a claimable pair or all pairs were scanned."""
+    def _next_pairs(
+        self, connection: Connection, request: ClaimRequest, times: Times
+    ) -> tuple[tuple[int, ...], list[Pair]]:
+        """Return what to sweep, and all claimable pairs, or those of the next window that has some."""
+        if not self._has_many:
+            what, *rows = self._read_pairs(connection, START, WINDOW_STEPS + 1, times)
+            self._has_many = len(rows) > WINDOW_STEPS
+            if not self._has_many:
+                return what, claimable(rows, request)
         rounds = 0
-        while rounds < 2:
-            _, *rows = self._read_pairs(connection, self._position, WINDOW_STEPS, times)
+        while True:
+            begin = self._position
+            what, *rows = self._read_pairs(connection, begin, WINDOW_STEPS, times)
             if len(rows) == WINDOW_STEPS:
                 self._position = rows[-1][:2]
             else:
-                self._position = START
+                self._position, self._has_many = START, begin != START
                 rounds += 1
-            if pairs := claimable(rows, request):
-                return pairs
-        return []
+            pairs = claimable(rows, request)
+            if pairs or rounds == 2:
+                return what, pairs
 
     def _read_pairs(self, connection: Connection, after: Pair, limit: int, times: Times) -> list[Any]:
         values = {"queue": after[0], "task": after[1], "most": limit}
