@@ -19,6 +19,7 @@ from .read import EVENT_COLUMNS, event_record
 from .statements import Statements, as_json, integer, record, text
 
 T = TypeVar("T")
+WITH_ERROR_CODE = frozenset({"failed", "retry_scheduled", "recovered"})  # events, by the trigger jobs_changed
 FOLD_EVENTS = 5_000  # per step: they fit into the cache of a reading connection
 MAX_UNFOLDED_EVENTS = 1_000_000  # with more, a reader folds first
 MAX_UNLOGGED_JOBS = 20_000  # jobs without history that are counted one by one
@@ -261,6 +262,8 @@ class StatisticsReader:
         if after == upto:
             return fold((), ())
         groups = connection.execute(self._sql.event_groups, values).fetchall()
+        if WITH_ERROR_CODE.isdisjoint(row[3] for row in groups):
+            return fold(groups, ())
         return fold(groups, connection.execute(self._sql.event_failures, values).fetchall())
 
     def zones(self, connection: Any) -> list[Zone] | None:

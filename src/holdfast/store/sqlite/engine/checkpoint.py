@@ -22,7 +22,7 @@ from .connection import MAX_WAL_BYTES
 from .database_file import file_size
 from .file_users import LockObserver, command_of
 
-CHANGES_PER_CHECKPOINT = 8000
+CHANGES_PER_CHECKPOINT = 32_000
 CHANGES_PER_SIZE_CHECK = 64
 FLUSHES_PER_SIZE_CHECK = 8  # about what a checkpoint costs, in flushes that make the WAL longer
 MAX_FLUSHES_PER_SIZE_CHECK = 1024

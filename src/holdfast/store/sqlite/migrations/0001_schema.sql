@@ -273,7 +273,6 @@ CREATE TRIGGER {p}events_folded AFTER UPDATE OF cursor ON {p}fold WHEN NEW.curso
 BEGIN
     INSERT INTO {p}job_events (job_id, event_id)
     SELECT job_id, id FROM {p}events WHERE id > OLD.cursor AND id <= NEW.cursor AND typeof(job_id) = 'integer'
-    ORDER BY job_id, id
     ON CONFLICT DO NOTHING;
 END;
 

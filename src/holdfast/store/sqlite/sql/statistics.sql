@@ -7,8 +7,10 @@ SELECT CAST(cursor AS INTEGER), CAST(folded_at AS INTEGER), last, last - CAST(cu
 FROM {p}fold, (SELECT coalesce(max(id), 0) AS last FROM {p}events)
 
 -- name: last_event_to_fold
--- the last of the next :limit events, and how many they are
-SELECT coalesce(max(id), :after), count(*) FROM (SELECT id FROM {p}events WHERE id > :after ORDER BY id LIMIT :limit)
+-- the last event of the next step, and how many there are, if none of :limit consecutive ids is missing
+SELECT coalesce(upto, :after), coalesce(upto - first + 1, 0)
+FROM (SELECT first, min(first + :limit - 1, (SELECT max(id) FROM {p}events)) AS upto
+      FROM (SELECT min(id) AS first FROM {p}events WHERE id > :after))
 
 -- name: event_groups
 -- All events, grouped, with the waiting and running times of finished attempts. The casts are for rows that were
