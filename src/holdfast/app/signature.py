@@ -81,6 +81,8 @@ class Signature:
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments to call the function with. Raises msgspec.DecodeError (or its ValidationError)."""
+        if data == b"{}" and not self._parameters:
+            return (), {}
         values = asdict(self._decode(data))
         if self._has_defaults:
             values = {name: value for name, value in values.items() if value is not UNSET}
