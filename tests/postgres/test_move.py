@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from holdfast import Context, Fail, Holdfast, Retry
 from holdfast.cli import main as command_line
 from holdfast.errors import CannotMove, DatabaseMoved
-from holdfast.store.move import NOT_MOVED, TABLES
+from holdfast.store.move import NOT_MOVED, TABLES, Copier
 from holdfast.testing import FakeClock
 from support.backend import SqliteBackend
 from support.postgres_backend import PostgresBackend, admin
@@ -284,6 +284,38 @@ def test_work_goes_on_while_the_history_is_copied(
     source.move(destination, wait=0, progress=work)
     assert contents(source) == contents(destination) and len(acked) > 2
     assert {destination.jobs.get(id).status for id in acked} == {"succeeded"}
+
+
+def test_rows_that_do_not_arrive_leave_the_source_in_service(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, destination = places.open(0), places.open(1)
+    source.queue("inbox").send_many(range(3))
+    write = Copier._write
+
+    def lose_one(self: Any, connection: Any, table: Any, rows: list[Any], there: list[Any]) -> None:
+        write(self, connection, table, rows[:-1] if table.name == "events" else rows, there)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Copier, "_write", lose_one)
+        with pytest.raises(CannotMove, match="events differs after copying"):
+            source.move(destination, wait=0)
+    assert source.queue("inbox").send(3)
+    source.move(destination, wait=0)
+    assert destination.queue("inbox").stats().ready == 4
+
+
+def test_a_destination_that_changes_meanwhile_leaves_the_source_in_service(places: Places) -> None:
+    source, destination = places.open(0), places.open(1)
+    source.queue("inbox").send(1)
+    database: Any = destination.store.database  # type: ignore[attr-defined]
+
+    def interfere(now: Any) -> None:
+        if now.stage == "comparing":
+            database.change(f"INSERT INTO {database.tables}tags (job_id, tag) VALUES (?, ?)", (1, "red"))  # noqa: S608
+
+    with pytest.raises(CannotMove, match="tags differs after copying"):
+        source.move(destination, wait=0, progress=interfere)
+    assert source.queue("inbox").send(2)
+    source.move(destination, wait=0)
 
 
 def test_workers_are_asked_to_stop(places: Places) -> None:

@@ -5,7 +5,6 @@ Chunks that are equal on both sides are skipped, so copying again after an inter
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -184,17 +183,38 @@ class Copier:
         self._source, self._destination, self._tick = source, destination, tick
         self._columns: dict[str, list[str]] = {}
 
-    def copy(self, table: MovedTable, read: Rows) -> None:
-        """Make the rows of a table equal. read: reads from the source."""
-        destination = self._destination.database
-        statement = self._select(self._source, table), self._select(self._destination, table._replace(where=""))
-        for after, upto, rows in _chunks(table, statement[0], read):
-            bounds, values = _range(table, after, upto)
-            own = "" if table.name != "meta" else f"{table.where} AND "
-            there = destination.rows(f"{statement[1]} WHERE {own}{bounds}", values)
-            if _plain(rows) != _plain(sorted(there, key=self._position(table))):
-                destination.run_in_this_thread(partial(self._write, table=table, rows=rows, there=there))
+    def copy(self, table: MovedTable, read: Rows, *, compare: bool = False) -> int:
+        """Make the rows of a table equal, and return how many there are. read: reads from the source.
+
+        compare: raise CannotMove if rows still differ after they were written. The chunks cover all keys, so rows
+        that only the destination has are found, too.
+        """
+        total, select = 0, self._select(self._source, table)
+        for after, upto, rows in _chunks(table, select, read):
+            there = self._there(table, after, upto)
+            if _plain(rows) != _plain(there):
+                write = partial(self._write, table=table, rows=rows, there=there)
+                self._destination.database.run_in_this_thread(write)
+                if compare and _plain(rows) != _plain(there := self._there(table, after, upto)):
+                    raise _differs(table, len(rows), len(there))
+            total += len(rows)
             self._tick(len(rows))
+        return total
+
+    def require_count(self, table: MovedTable, count: int) -> None:
+        """Raise CannotMove unless the destination has so many rows, after all tables were copied."""
+        query = self._select(self._destination, table).partition(" FROM ")[2]
+        ((found,),) = self._destination.database.rows(f"SELECT count(*) FROM {query}")  # noqa: S608
+        if found != count:
+            raise _differs(table, count, found)
+
+    def _there(self, table: MovedTable, after: Any, upto: Any) -> list[Any]:
+        """Return the rows of the destination in this range, in the order of the source."""
+        bounds, values = _range(table, after, upto)
+        own = "" if table.name != "meta" else f"{table.where} AND "
+        select = self._select(self._destination, table._replace(where=""))
+        found = self._destination.database.rows(f"{select} WHERE {own}{bounds}", values)
+        return sorted(found, key=lambda row: _key(row, len(table.keys)))
 
     def copy_blobs(self, read: Rows) -> None:
         """Copy the large payloads and results that are not there yet."""
@@ -216,17 +236,6 @@ class Copier:
     def _note_blob_kind(self) -> None:
         database = self._destination.database
         database.change(database.sql.store_blob_kind, (self._destination.blobs.kind,), durable=True)
-
-    def compare(self, table: MovedTable, read: Rows) -> int:
-        """Compare counts and checksums of a table. Returns how many rows it has."""
-        here = self._checksum(self._source, table, read)
-        there = self._checksum(self._destination, table, self._destination.database.rows)
-        if here != there:
-            raise CannotMove(
-                f"{table.name} differs after copying ({here[0]:,} rows here, {there[0]:,} there): the source stays "
-                "in service. Does another program write to the destination? Move again"
-            )
-        return here[0]
 
     def forget_unsettled(self) -> None:
         """Delete what an interrupted move has copied and what may have changed since."""
@@ -261,10 +270,6 @@ class Copier:
             self._columns[table.name] = [*table.keys, *rest]
         return self._columns[table.name]
 
-    def _position(self, table: MovedTable) -> Callable[[Any], Any]:
-        many = len(table.keys)
-        return lambda row: _key(row, many)
-
     def _write(self, connection: Any, table: MovedTable, rows: list[Any], there: list[Any]) -> None:
         names, keys, tables = self.columns(table), table.keys, self._destination.database.tables
         name, many = f"{tables}{table.name}", len(keys)
@@ -284,14 +289,12 @@ class Copier:
                     changed,
                 )
 
-    def _checksum(self, side: Side, table: MovedTable, read: Rows) -> tuple[int, str]:
-        digest, count = hashlib.blake2b(), 0
-        for _, _, rows in _chunks(table, self._select(side, table), read):
-            for row in _plain(rows):
-                digest.update(repr(row).encode(errors="backslashreplace"))
-            count += len(rows)
-            self._tick(0)
-        return count, digest.hexdigest()
+
+def _differs(table: MovedTable, here: int, there: int) -> CannotMove:
+    return CannotMove(
+        f"{table.name} differs after copying ({here:,} rows here, {there:,} there): the source stays in service. "
+        "Does another program write to the destination? Move again"
+    )
 
 
 def _chunks(table: MovedTable, select: str, read: Rows) -> Iterator[tuple[Any, Any, list[Any]]]:

@@ -123,11 +123,11 @@ class _Move:
 
     def _copy_rest(self, read: Rows, highest: dict[str, int]) -> dict[str, int]:
         self._begin("rest", self._total)
-        for table in TABLES:
-            self._copier.copy(table, read)
+        rows = {table.name: self._copier.copy(table, read, compare=True) for table in TABLES}
         self._copier.copy_blobs(read)
         self._begin("comparing", None)
-        rows = {table.name: self._copier.compare(table, read) for table in TABLES}
+        for table in TABLES:
+            self._copier.require_count(table, rows[table.name])
         self._there.continue_ids(highest)
         return rows
 

@@ -133,7 +133,7 @@ def _print_moved(report: MoveReport) -> None:
     moved = f"{report.rows.get('jobs', 0):,} jobs and {report.rows.get('events', 0):,} events"
     say(f"Moved {moved} to {report.destination}.")
     say(f"Took {span(round(report.seconds, 1))}; writes were blocked for {span(round(report.paused_seconds, 1))}.")
-    say("Counts and checksums of both sides are equal. Start the programs with the new URL.")
+    say("The rows of both sides are equal. Start the programs with the new URL.")
 
 
 @contextmanager
