@@ -162,6 +162,13 @@ def test_send_and_worker_from_a_shell(start: Any, module: Any, tmp_path: Path) -
         assert app.jobs.get(1).result == 42
 
 
+def test_a_worker_names_its_database_first(start: Any, module: Any, tmp_path: Path) -> None:
+    """A relative path names another file in another folder."""
+    module("tasks.py", TASKS)
+    ended = start("worker", "tasks.py", "--until-idle", cwd=tmp_path)
+    assert f" started on {(tmp_path / 'app.db').resolve()}: all queues" in ended.stderr.splitlines()[0]
+
+
 def test_an_app_that_cannot_be_loaded_exits_with_2(start: Any, tmp_path: Path) -> None:
     ended = start("worker", "nowhere:app", cwd=tmp_path)
     assert ended.returncode == 2

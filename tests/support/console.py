@@ -31,6 +31,7 @@ DIFFERS = {
     r"\b\d+(\.\d+)? ([KMGT]i)?B\b": "SIZE",
     r"\b\d+-[0-9a-f]{12}\b|\b[0-9a-f]{16}\b": "PROCESS",
     r"(?<=process )\d+( on [\w.-]+)?|(?<=\bpid )\d+": "PROCESS",
+    r"(?<=started on )\S*/": "FOLDER/",
     r" +": " ",
     r"(?<=PROCESS )\d+ [\w.-]+(?= SPAN ago)|(?<=SPAN ago )\d+ [\w.-]+(?= SPAN )": "PID HOST",
 }

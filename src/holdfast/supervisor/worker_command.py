@@ -116,9 +116,10 @@ def _run_here(reference: str, settings: WorkerSettings, servers: Mapping[str, Se
     # With a short interval, threads that compute do not delay commits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
-        "holdfast %s: worker %s started: %s, concurrency %d, %s, pid %d",
+        "holdfast %s: worker %s started on %s: %s, concurrency %d, %s, pid %d",
         __version__,
         worker.id,
+        app.store.location,  # a wrong path is seen here: a new database has no jobs
         "all queues" if settings.queues is None else f"queues {shorten(settings.queues, 100)}",
         settings.concurrency,
         plural(len(app.tasks), "task"),
