@@ -18,6 +18,7 @@ from .failure import shorten
 
 LONGEST_NAME = 80
 LONGEST_DETAIL = 200
+LONGEST_SPAN = 10**12  # seconds, of a time that is infinite
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _SIZES = ("KiB", "MiB", "GiB", "TiB")
 
@@ -64,7 +65,7 @@ def span(seconds: float) -> str:
         return f"{seconds * 1000:.2g}ms" if seconds >= 0.00005 else "<0.1ms"
     if seconds < 9.95:
         return f"{seconds:.2g}s"
-    left, parts = int(seconds), list[str]()
+    left, parts = int(min(seconds, LONGEST_SPAN)), list[str]()
     for unit, size in _UNITS:
         count, left = divmod(left, size)
         if count or parts:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from holdfast import Holdfast
 from holdfast.cli import main
 from holdfast.errors import DamagedRow
+from holdfast.store.sqlite import constraints
 from support.running_worker import RunningWorker, drain, eventually
 
 
@@ -44,6 +45,37 @@ def test_a_damaged_row_keeps_no_worker_from_the_other_jobs(
         assert row.error_code == "INTERNAL:DAMAGED_ROW"
         assert f"schema does not allow: {damaged.id}" in caplog.text
         assert live.jobs.history(damaged.id)[-1].name == "failed"
+
+
+@pytest.mark.parametrize(
+    ("of_jobs", "of_batches"),
+    [
+        ("timeout = 'soon'", "deleted = 'many'"),
+        ("batch_id = '[1, {}]'", "deleted = 'many'"),
+    ],
+)
+def test_damaged_rows_of_several_tables_keep_no_worker_from_the_other_jobs(
+    live: Holdfast, url: str, of_jobs: str, of_batches: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setting the jobs aside is not enough if there is more, and once is not enough if there are many."""
+    monkeypatch.setattr(constraints, "SET_ASIDE_AT_ONCE", 2)
+
+    @live.task
+    def work(n: int) -> int:
+        return n
+
+    for _ in range(3):
+        with live.batch(on_done=work.s(0)) as batch:
+            work.using(batch=batch).enqueue(1)
+    with closing(sqlite3.connect(url)) as connection, connection:
+        connection.executescript("PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF")
+        # What a worker looks for first: attempts whose lease has ended. They were the last, so their batches end.
+        running = "status = 'running', attempt = max_attempts, worker = 'gone', lease = 1"
+        connection.execute(f"UPDATE holdfast_jobs SET {running}, {of_jobs}")  # noqa: S608
+        connection.execute(f"UPDATE holdfast_batches SET {of_batches}")  # noqa: S608
+    jobs = [work.enqueue(n) for n in range(3)]
+    with RunningWorker(live, concurrency=2):
+        eventually(lambda: all(job.refresh().status == "succeeded" for job in jobs))
 
 
 def test_a_damaged_row_keeps_no_consumer_from_the_other_messages(live: Holdfast, url: str) -> None:
@@ -148,6 +180,8 @@ def test_a_schedule_whose_name_is_no_text_keeps_no_worker_busy(live: Holdfast, u
         ("UPDATE holdfast_upkeep SET last_at = 'soon'", "stats"),
         ("UPDATE holdfast_minutes SET bucket = 9223372036854775807", "stats"),
         ("INSERT INTO holdfast_migrations (name, applied_at) VALUES (x'ff', 1)", "doctor"),
+        ("UPDATE holdfast_events SET at = 9e999 WHERE id = 2", "doctor"),
+        ("UPDATE holdfast_jobs SET chain_index = 9223372036854775807", "show 1"),
         ("UPDATE holdfast_failures SET n = 'many'", "failures"),
         ("UPDATE holdfast_failures SET last_seen = 'soon'", "stats"),
         ("UPDATE holdfast_failures SET task = 7", "failures --json"),

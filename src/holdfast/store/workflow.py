@@ -6,7 +6,7 @@ next claim resolves the rows that are left, because they were too many for one t
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -61,7 +61,7 @@ class Workflows:
         """Return the jobs of a chain, in order. near: only those around this index, the first and the last."""
         wanted = {"chain": chain_id, "low": 0, "high": LAST_INDEX}
         if near is not None:
-            wanted |= {"low": near - each_side, "high": near + each_side}
+            wanted |= {"low": max(near - each_side, 0), "high": min(near + each_side, LAST_INDEX)}
         return self._records(self._sql.chain_end if last_only else self._sql.chain, wanted)
 
     def delete_chain(
@@ -377,10 +377,10 @@ class Workflows:
                 locked = True
                 if how == "locked":
                     continue  # look again: another transaction may have resolved them, or other ends
-            edges = self._release(connection, {chain for _, chain, _ in endings if chain is not None})
+            edges = self._release(connection, _numbers(chain for _, chain, _ in endings))
             done += len(endings) + edges
             if edges < EDGES_PER_ROUND:  # otherwise more jobs may wait for the same chains
-                busy = self._end_batches(connection, {batch for _, _, batch in endings if batch is not None})
+                busy = self._end_batches(connection, _numbers(batch for _, _, batch in endings))
                 resolved = [id for id, _, batch in endings if batch not in busy]
                 connection.execute(self._sql.delete_endings, (as_json(resolved),))
                 if busy:
@@ -434,6 +434,11 @@ class Workflows:
 
     def _records(self, template: str, wanted: dict[str, Any]) -> list[JobRecord]:
         return [record(JobRecord, row) for row in self._db.rows(template.replace("{columns}", self._columns), wanted)]
+
+
+def _numbers(ids: Iterable[Any]) -> set[int]:
+    """Return the ids that are any: in a damaged row they may hold something else."""
+    return {id for id in ids if isinstance(id, int)}
 
 
 def _bounded(found: BatchRecord) -> BatchRecord:

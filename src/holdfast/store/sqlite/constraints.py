@@ -25,6 +25,7 @@ log = logging.getLogger("holdfast.store")
 P = ParamSpec("P")
 T = TypeVar("T")
 SET_ASIDE_AT_ONCE = 100
+MOST_SEARCHES = 10  # for one call, each of which has found some
 SEARCH_SECONDS = 60.0  # between two searches that found nothing
 _COMMENT = re.compile(r"--[^\n]*")
 _CHECK = re.compile(r"CONSTRAINT (\w+)\s+CHECK \(")
@@ -83,12 +84,14 @@ class DamagedJobs:
         """Return a function that does the same whatever rows hold. It must not store values of users."""
 
         def guard(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return function(*args, **kwargs)
-            except DamagedRow as error:
-                if self.set_aside():
+            for _ in range(MOST_SEARCHES):
+                try:
                     return function(*args, **kwargs)
-                log.error("a row is damaged, run 'holdfast doctor' (%s)", error)
+                except DamagedRow as error:
+                    if self.set_aside():
+                        continue
+                    log.error("a row is damaged, run 'holdfast doctor' (%s)", error)
+                    break
             self._check_constraints(False)
             try:
                 return function(*args, **kwargs)
