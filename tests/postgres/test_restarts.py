@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
@@ -97,6 +99,36 @@ def test_a_claim_survives_a_crash_whatever_the_durability(server: PostgresServer
         server.start()
         second = eventually(lambda: app.queue("inbox").receive(visibility=0))
         assert first is not None and (first.id, first.attempt + 1) == (second.id, second.attempt)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one statement", "several"])
+def test_an_enqueue_that_lost_its_session_waits_for_the_standby_all_the_same(
+    server: PostgresServer, many: bool
+) -> None:
+    """A session that is ended while it waits for a synchronous standby has committed: others see the job."""
+    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+    def sql(statement: str) -> list[Any]:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    with Holdfast(server.url, busy_timeout=60) as app, ThreadPoolExecutor(1) as pool:
+        inbox = app.queue("inbox")
+        inbox.stats()
+        try:
+            sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            sql("SELECT pg_reload_conf()")
+            eventually(lambda: sql("SHOW synchronous_standby_names") == [("nobody",)])
+            sent = pool.submit(lambda: inbox.send_many([1]) if many else [inbox.send(1)])
+            ((first,),) = eventually(lambda: sql(waits))
+            sql(f"SELECT pg_terminate_backend({first})")
+            eventually(lambda: sent.done() or sql(f"{waits} AND pid <> {first}"), "the question waits, too")
+            assert not sent.done()
+        finally:
+            sql("ALTER SYSTEM RESET synchronous_standby_names")
+            sql("SELECT pg_reload_conf()")
+        assert sent.result() == [job.id for job in app.jobs.list()]
 
 
 def test_a_crash_is_told_from_a_cut_connection(server: PostgresServer) -> None:

@@ -78,6 +78,11 @@ def test_a_bad_name_of_a_schema_is_refused(backend: PostgresBackend, schema: Any
         backend.open(schema=schema)
 
 
+def test_a_schema_whose_name_is_a_word_of_sql_is_refused(backend: PostgresBackend) -> None:
+    with pytest.raises(InvalidInput, match=r"schema='order' cannot be used, since it is a word of SQL .*another"):
+        backend.open(schema="order")
+
+
 def test_a_schema_is_for_postgresql_only(tmp_path: Any) -> None:
     with pytest.raises(InvalidInput, match="for PostgreSQL only"):
         Holdfast(tmp_path / "app.db", schema="jobs")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from ...clock import Clock
-from ...errors import MigrationFailed, SchemaOutdated, SchemaTooNew
+from ...errors import InvalidInput, MigrationFailed, SchemaOutdated, SchemaTooNew
 from ...model.diagnosis import Schema, SchemaDifference
 from ..statements import Statements, with_prefix
 from .connection import rollback
@@ -111,6 +111,10 @@ class PostgresMigrations:
             if is_lost(error, self._driver):
                 raise
             told = str(error).strip().splitlines()[0]
+            if isinstance(error, psycopg.errors.SyntaxError):
+                raise InvalidInput(
+                    f"schema={self._names.schema!r} cannot be used, since it is a word of SQL ({told}): pass another"
+                ) from error
             raise MigrationFailed(
                 f"migration {name} failed and was rolled back ({told}): the database is unchanged. If a table of "
                 "that name is not Holdfast's, pass another prefix="

@@ -116,7 +116,17 @@ class CommitOutcomes:
             return False, None
         found = {"bound": sent.event_bound, "at": sent.at, "actor": sent.actor}
         row = handle.execute(self._sql.find_enqueued, found).fetchone()
-        return True, None if row is None else row[0]
+        if row is None:
+            return True, None
+        self._wait_for_standby(handle)
+        return True, row[0]
+
+    def _wait_for_standby(self, handle: Handle) -> None:
+        """Commit something, which returns when a synchronous standby has it, and so has all that is before it.
+
+        A session that is ended while it waits for the standby leaves a commit that others see, and a failover loses.
+        """
+        handle.execute(self._sql.confirm)
 
     def took_place(self, commit: Commit, seconds: float) -> bool:
         """Return whether the commit took place. Raises OutcomeUnknown if that is not known after so many seconds."""
@@ -145,7 +155,10 @@ class CommitOutcomes:
             (status,) = handle.execute(self._sql.transaction_status, {"transaction": commit.transaction}).fetchone()
         except psycopg.errors.InvalidParameterValue:  # an id that this server has not given out yet
             return "aborted", True
-        if status != "committed" or incarnation_of(driver) == commit.incarnation:
+        if status != "committed":
+            return status, True
+        self._wait_for_standby(handle)
+        if incarnation_of(driver) == commit.incarnation:
             return status, True
         first = int(commit.transaction) << EVENT_BITS
         values = {"first": first, "end": first + (1 << EVENT_BITS), "until": commit.sent_at, "actor": commit.actor}

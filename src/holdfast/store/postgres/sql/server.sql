@@ -46,6 +46,10 @@ WHERE ended_at IS NULL AND slot IN (SELECT value FROM {p}each_id(:slots))
 -- name: transaction_status
 SELECT pg_xact_status(CAST(CAST(:transaction AS text) AS xid8))
 
+-- name: confirm
+-- writes to the log of the server, and nothing else
+SELECT pg_logical_emit_message(true, 'holdfast', '')::text
+
 -- name: wrote_event
 -- Whether a transaction of this process enqueued something until a time, by the numbers of its events. Other events
 -- do not count: a settlement that is stored after a crash has the time at which the attempt ended, before it.
