@@ -1,7 +1,10 @@
 """Each command of the command line once, with the URL of a server."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,10 @@ from click.testing import CliRunner, Result
 from holdfast.cli.main import COMMANDS, main
 from holdfast.errors import DatabaseMoved
 from support.postgres_backend import PostgresBackend, admin
+from support.terminal_windows import Window
 
 ASIDE = {
-    *("worker", "web", "top"),  # they go on until they are ended
+    *("worker", "web", "top"),  # they go on until they are ended: see below, and test_web.py
     *("web-user", "completion", "demo"),  # they use no database, or one of their own
     "move",  # see below
 }
@@ -81,6 +85,43 @@ def test_a_schema_is_an_option_of_every_command(run: Callable[..., Result], back
         assert backend.sql("SELECT count(*) FROM apart.holdfast_jobs") == [(1,)]
     finally:
         admin().execute("DROP SCHEMA IF EXISTS apart CASCADE")
+
+
+TASKS = """
+import os
+from holdfast import Holdfast
+
+app = Holdfast(os.environ["PLACE"])
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+"""
+
+
+def test_worker_on_the_command_line(backend: PostgresBackend, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    app = backend.open()
+
+    @app.task(name="double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    jobs = [double.enqueue(number) for number in range(5)]
+    command = [sys.executable, "-m", "holdfast", "worker", str(tmp_path / "tasks.py"), "--until-idle", "-p", "2"]
+    ended = subprocess.run(command, env=os.environ | {"PLACE": backend.url}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert [job.refresh().result for job in jobs] == [0, 2, 4, 6, 8]
+
+
+def test_top_on_a_terminal(backend: PostgresBackend) -> None:
+    inbox = backend.open().queue("inbox")
+    inbox.send(1)
+    with Window("top", "--db", backend.url) as window:
+        lines = window.until("quit")
+        assert lines[0].startswith("holdfast top") and "1 ready" in lines[1]
+        inbox.send(2)
+        window.until("2 ready")
 
 
 def test_move_on_the_command_line(backend: PostgresBackend, run: Callable[..., Result], tmp_path: Path) -> None:
