@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast import Holdfast
 from holdfast.app.jobs import Filters, criteria
+from holdfast.cli.bulk import MAX_SCANNED
 
 from .files import build_file, mostly, remove
 from .measure import Effort, Figure, Table
@@ -16,7 +17,6 @@ from .measure import Effort, Figure, Table
 LIMIT = 50
 REPEATS = 5
 ENOUGH_MILLISECONDS = 500  # a slow listing is not repeated
-DRY_RUN_JOBS = 100_000  # that are looked at, as the command line does
 DRY_RUN_SECONDS = 60.0  # for each file; dry runs that do not fit are left out
 QUEUES = 5_000
 
@@ -176,7 +176,7 @@ def _oldest(app: Holdfast, filters: Filters) -> Answer:
 def _dry_run(app: Holdfast, filters: Filters) -> Answer:
     """Count what a bulk delete would delete, as `holdfast delete --dry-run` does."""
     wanted = criteria(filters)
-    return Answer(*_timed(lambda: app.store.jobs.count(wanted, deletable=True, max_scanned=DRY_RUN_JOBS).count))
+    return Answer(*_timed(lambda: app.store.jobs.count(wanted, deletable=True, max_scanned=MAX_SCANNED).count))
 
 
 def _timed(action: Callable[[], T]) -> tuple[float, T]:

@@ -16,7 +16,7 @@ from .output import document, note, plural, say
 if TYPE_CHECKING:
     from ..model.job import BulkAction
 
-MAX_SCANNED = 100_000  # jobs that a count looks at
+MAX_SCANNED = 20_000  # jobs that a count looks at: one step, which takes less than a tenth of a second
 CHANGED = "another process changed it in the meantime"
 
 

@@ -27,6 +27,7 @@ SHORT_SCAN = 1_000  # jobs, before an index is chosen
 LONG_SCAN = 20_000  # jobs, if no index helps
 MAX_LOOKUPS = 5_000  # jobs that an index yields, each looked up by id
 STEP = 20_000  # jobs in one read, to find all that match
+CACHED_JOBS = 400  # that are looked at twice: their pages fit into the cache of a reading connection
 MAX_SORTED_IN_STEPS = 200_000  # as listing_plan.MAX_SORTED, to find all that match
 MAX_PARTS = 4  # ranges of ids that are searched one after the other
 
@@ -156,14 +157,17 @@ class Search:
         self.scanned += max_jobs  # too many if there were fewer, but then the search is complete and this is not used
         self._advance(None if row is None else row[0])
 
-    def follow(self, path: AccessPath, max_jobs: int) -> None:
-        """Look up the jobs that an access path yields."""
+    def follow(self, path: AccessPath, max_jobs: int, matching: bool = True) -> None:
+        """Look up the jobs that an access path yields. matching: False takes all of them, without a look."""
         ids = path.ids(self._connection, self.span, self._missing)
         batch, left = self._missing, max_jobs
         while not self.is_done and left:
             size = min(batch, left)
             some = [*islice(ids, size)]
-            self._add_matching(some)
+            if matching:
+                self._add_matching(some)
+            else:
+                self.found += some
             self.scanned += len(some)
             self._advance(some[-1] if len(some) == size else None)
             left -= len(some)
@@ -291,11 +295,16 @@ class Listing:
 
     # --- all of them, in steps ---
 
-    def steps(self, criteria: Criteria) -> Iterator[ScanStep]:
-        """Find all ids that match, oldest first, among the jobs that exist at the start, in short reads."""
+    def steps(self, criteria: Criteria, matching: bool = True) -> Iterator[ScanStep]:
+        """Find all ids that match, oldest first, among the jobs that exist at the start, in short reads.
+
+        matching: False may yield others as well, for a caller that looks at each job itself.
+        """
         span, path = self._db.read_snapshot(partial(self._begin, criteria=criteria))
         while True:
-            step = self._db.read_snapshot(partial(self._step, criteria=criteria, path=path, span=span))
+            step = self._db.read_snapshot(
+                partial(self._step, criteria=criteria, path=path, span=span, matching=matching)
+            )
             yield step
             if step.rest is None:
                 return
@@ -317,7 +326,14 @@ class Listing:
         planner = ListPlanner(connection, self._db, self._indexes, named, MAX_SORTED_IN_STEPS)
         return IdRange(ascending=True, high=last + 1), planner.path()
 
-    def _step(self, connection: Connection, criteria: Criteria, path: AccessPath | None, span: IdRange) -> ScanStep:
+    def _step(
+        self,
+        connection: Connection,
+        criteria: Criteria,
+        path: AccessPath | None,
+        span: IdRange,
+        matching: bool = True,
+    ) -> ScanStep:
         parts = self._parts(connection, criteria, span)
         if not parts:
             return ScanStep([], 0, None)
@@ -326,7 +342,7 @@ class Listing:
         if path is None:
             search.scan_by_id(LONG_SCAN)
         else:
-            search.follow(path, STEP)
+            search.follow(path, STEP, matching)
         if not search.is_complete:
             return ScanStep(search.found, search.scanned, search.rest)
         rest = span._replace(low=parts[0].high - 1) if len(parts) > 1 else None
@@ -339,7 +355,7 @@ class Listing:
         if counted is not None:
             return Counted(counted)
         count = scanned = 0
-        for step in self.steps(criteria):
+        for step in self.steps(criteria, matching=not deletable):
             if deletable and step.ids:
                 count += self._db.read(partial(self._deletable, criteria=criteria, ids=step.ids))
             else:
@@ -393,4 +409,5 @@ class Listing:
     def _deletable(self, connection: Connection, criteria: Criteria, ids: Sequence[int]) -> int:
         clause, values = where(criteria, self._db)
         statement = self._sql.count_deletable.replace("{where}", clause)
-        return int(connection.execute(statement, values | {"batch": as_json(ids)}).fetchone()[0])
+        batches = (ids[start : start + CACHED_JOBS] for start in range(0, len(ids), CACHED_JOBS))
+        return sum(connection.execute(statement, values | {"batch": as_json(one)}).fetchone()[0] for one in batches)
