@@ -6,7 +6,6 @@ parent process.
 
 import contextlib
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -110,10 +109,7 @@ def _run_here(reference: str, settings: WorkerSettings, servers: Mapping[str, Se
     for what, serve in servers.items():
         serving.append(serve(app, settings))
         log.info("serving %s at %s", what, serving[-1].url)
-    # This process belongs to the worker. What is loaded stays, so the garbage collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    # With a short interval, threads that compute do not delay commits for long.
+    # This process belongs to the worker. With a short interval, threads that compute do not delay commits for long.
     sys.setswitchinterval(SWITCH_SECONDS)
     log.info(
         "holdfast %s: worker %s started on %s: %s, concurrency %d, %s, pid %d",

@@ -33,7 +33,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
 AnyEngine = Engine | BorrowedEngine
 FORK_TIMEOUT_SECONDS = 1.0
-ROWS_STEP = 20
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 400)  # of prepared statements; one of 400 rows takes 200 KB
 CHANGES_PER_FOLD = 8_000  # in a process without a worker
 
 
@@ -88,10 +88,10 @@ class SqliteDialect:
     def with_rows(self, statement: str, rows: list[tuple[Any, ...]]) -> tuple[str, list[Any]]:
         """The statement has one row of VALUES, which is repeated.
 
-        The number of rows is rounded up, so that few statements are prepared. The padding matches no job.
+        The number of rows is rounded up, so that few statements are prepared and kept. The padding matches no job.
         """
         width, count = len(rows[0]), len(rows)
-        rows = rows + [(None,) * width] * (-count % (1 if count < ROWS_STEP else ROWS_STEP))
+        rows = rows + [(None,) * width] * (next((one for one in ROW_COUNTS if one >= count), count) - count)
         return _with_rows(statement, width, len(rows)), list(chain.from_iterable(rows))
 
     def inserted_id(self, cursor: sqlite3.Cursor) -> int:
