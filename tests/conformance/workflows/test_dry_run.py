@@ -11,7 +11,6 @@ import pytest
 from holdfast import Fail, Holdfast, Retention, Rule, Then
 from holdfast.testing import FakeClock
 from holdfast.upkeep.prune import PruneReport
-from support.backend import Backend
 from support.effort import a_part
 from support.finished_jobs import DAY
 from support.flow import Sql
@@ -135,14 +134,12 @@ def test_each_group_names_the_rule_that_deletes_it(app: Holdfast, clock: FakeClo
 
 
 @pytest.mark.parametrize("retention", [Retention(), MIXED], ids=["by size alone", "by age first"])
-def test_deletions_by_size_are_an_estimate(
-    app: Holdfast, clock: FakeClock, backend: Backend, retention: Retention
-) -> None:
+def test_deletions_by_size_are_an_estimate(app: Holdfast, clock: FakeClock, retention: Retention) -> None:
     grow(app, clock, Random(2))
     app.queue("bulk").send_many(["x" * 500] * 400)
     for message in app.queue("bulk").receive_many(400):
         message.ack()
-    most = backend.used_bytes(app) * 6 // 10
+    most = app.store.file.used_bytes() * 6 // 10
     from msgspec.structs import replace
 
     rules = replace(retention, max_bytes=most)
