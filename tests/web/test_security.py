@@ -251,6 +251,37 @@ def test_reading_is_for_viewers_and_deleting_for_admins() -> None:
     assert all(one.role > Role.viewer for one in ENDPOINTS if one.method != "GET")
 
 
+def test_a_browser_keeps_no_statistics_of_one_user_for_another(connect: Connect, users: Users) -> None:
+    client = connect(auth=users, hide_args=True)
+    kept = client.get("/stats", headers=bearer("operator"))
+    assert kept.headers["cache-control"] == "private, no-cache"
+    etag = {"if-none-match": kept.headers["etag"]}
+    assert client.get("/stats", headers=bearer("viewer") | etag).status_code == 200
+
+
+def test_a_bug_is_answered_with_the_security_headers_too(
+    served: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(type(served.jobs), "list", fail)
+    client = TestClient(served.web(), base_url="http://localhost", raise_server_exceptions=False)
+    response = client.get("/api/v1/jobs")
+    assert (response.status_code, response.json()["code"]) == (500, "InternalError")
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    assert response.headers["cache-control"] == "no-store"
+
+
+def test_an_endless_path_or_pattern_is_answered(api: TestClient, served: Holdfast) -> None:
+    """Python makes no int of 5,000 digits. A pattern of many stars must not try all ways to split a name."""
+    served.tasks["add"].using(queue="a" * 120).enqueue(1, 2)
+    assert api.get("/jobs/" + "9" * 5000).status_code == 414
+    for name in ("queue", "task"):
+        assert api.get("/jobs", params={name: "*a" * 60 + "*b"}).json()["items"] == []
+    assert len(api.get("/jobs", params={"queue": "*a" * 60 + "*"}).json()["items"]) == 1
+
+
 def test_a_read_only_server_changes_nothing_for_anyone(connect: Connect, users: Users, served: Holdfast) -> None:
     job = served.jobs.enqueue("add", {"a": 1, "b": 2}).id
     served.operations.start("cancel", queue="math")

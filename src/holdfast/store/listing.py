@@ -6,7 +6,6 @@ call continues there.
 """
 
 import builtins
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -40,9 +39,25 @@ _RANGES = {
 }
 
 
-def as_regex(pattern: str) -> str:
-    """Return a pattern, in which `*` is any text, as a regular expression."""
-    return ".*".join(map(re.escape, pattern.split("*")))
+def matches_pattern(text: str, pattern: str) -> bool:
+    """Return whether a text matches a pattern in which `*` is any text.
+
+    Each part is searched for once, from the left, so a pattern of many `*` takes no longer. A regular expression
+    would try all ways to split the text.
+    """
+    first, *between = pattern.split("*")
+    if not between:
+        return text == pattern
+    last = between.pop()
+    if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in between:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def where(criteria: Criteria, db: SharedDatabase) -> tuple[str, dict[str, Any]]:
@@ -287,8 +302,8 @@ class Listing:
             if known is None:  # too many: no index of this field helps
                 wanted = replace(wanted, **{field: ()})
                 continue
-            patterns = [re.compile(as_regex(pattern), re.DOTALL) for name, pattern in criteria.like if name == field]
-            found = {one for one in known if one is not None and any(each.fullmatch(one) for each in patterns)}
+            patterns = [pattern for name, pattern in criteria.like if name == field]
+            found = {one for one in known if one is not None and any(matches_pattern(one, each) for each in patterns)}
             names = (*getattr(criteria, field), *sorted(found))
             wanted = replace(wanted, **{field: names}) if names else replace(wanted, ids=())
         return wanted

@@ -47,6 +47,7 @@ PREFIX = "/api/v1"
 COOKIE = "holdfast_session"
 CSRF_HEADER = "x-holdfast-csrf"
 MAX_BODY = 1024 * 1024
+MAX_PATH = 4000  # characters
 MAX_DROPPED = 16 * 1024 * 1024  # bytes of a body that is refused
 DROP_SECONDS = 2.0
 BODY_WAS_READ = "holdfast.body_was_read"  # in the scope of a request
@@ -159,6 +160,11 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
+        if len(scope["path"]) > MAX_PATH:
+            await _problem(414, "PathTooLong", f"the path must have at most {MAX_PATH} characters")(
+                scope, receive, guarded
+            )
+            return
         host = Request(scope).headers.get("host", "")
         if self._hosts is not None and _without_port(host).lower() not in self._hosts:
             detail = f"the Host header must be one of {', '.join(sorted(self._hosts))}: pass hosts= to allow others"
@@ -236,7 +242,7 @@ class Server:
             body=None if endpoint.body is None else await self._body(request, endpoint.body),
             key=_idempotency_key(request) if endpoint.idempotent_key else None,
         )
-        etag = await self._etag(endpoint) if endpoint.run.__name__ == "stats" else None
+        etag = await self._etag(call) if endpoint.run.__name__ == "stats" else None
         if etag is not None and etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"etag": etag})
         try:
@@ -253,7 +259,7 @@ class Server:
             self._shared.forget()
             if endpoint.run is start_operation:
                 self._resume_operations()
-        headers = {} if etag is None else {"etag": etag, "cache-control": "no-cache"}
+        headers = {} if etag is None else {"etag": etag, "cache-control": "private, no-cache"}
         return Response(content, endpoint.status, headers, "application/json")
 
     async def _encoded(self, endpoint: Endpoint, call: Call) -> bytes:
@@ -264,11 +270,15 @@ class Server:
             return await endpoint.run(call)
         return await self._in_thread(lambda: endpoint.run(call))
 
-    async def _etag(self, endpoint: Endpoint) -> str:
-        """Statistics change with events, and ages with time: a response is good for some seconds."""
-        del endpoint
+    async def _etag(self, call: Call) -> str:
+        """Statistics change with events, and ages with time: a response is good for some seconds.
+
+        Whom payloads are hidden from must not be shown what a browser kept of another user.
+        """
         last = await self._in_thread(self._app.observe.last_event)
-        return f'"{last}-{int(anyio.current_time() // STATS_AGE_SECONDS)}"'
+        return (
+            f'"{last}-{int(anyio.current_time() // STATS_AGE_SECONDS)}-{"hidden" if call.hides_payloads else "all"}"'
+        )
 
     async def openapi(self, request: Request) -> Response:
         await self._authorize(request, Role.viewer)
@@ -536,8 +546,11 @@ async def _drop_body(request: Request) -> None:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _problem(500, "InternalError", "this is a bug of Holdfast or of the app: see the log of the server")
+    log.error("%s %r failed", request.method, request.url.path, exc_info=error)
+    detail = "this is a bug of Holdfast or of the app: see the log of the server"
+    return _problem(
+        500, "InternalError", detail, SECURITY_HEADERS | {"cache-control": "no-store"}
+    )  # beyond the Guard
 
 
 HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

@@ -109,6 +109,8 @@ function details(detail) {
   return shown.length ? html`<div class="muted small">${shown.map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "string" && /^\d{4}-\d\d-\d\dT/.test(value) ? exact(value) : typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ")}</div>` : "";
 }
 
+const HIDDEN = "•••"; // what the server shows in place of a hidden value
+const visible = (text) => { if (text.includes(HIDDEN)) throw new Error(`Values are hidden from you: write them in place of ${HIDDEN}`); return text; };
 const parsed = (text, what) => {
   try { return JSON.parse(text); } catch (error) { throw new Error(`${what} must be JSON: ${error.message}`); }
 };
@@ -120,5 +122,5 @@ const copyFields = (job) => [
   { name: "priority", label: "Priority", value: String(job.priority) }, { name: "max_attempts", label: "Attempts", value: String(job.max_attempts) },
 ];
 const copy = (job) => async ({ args, queue, delay, priority, max_attempts }) => post("/jobs", {
-  task: job.task, queue, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(args, "The arguments"),
+  task: job.task, queue, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(visible(args), "The arguments"),
 });
