@@ -280,6 +280,7 @@ def test_an_endless_path_or_pattern_is_answered(api: TestClient, served: Holdfas
     for name in ("queue", "task"):
         assert api.get("/jobs", params={name: "*a" * 60 + "*b"}).json()["items"] == []
     assert len(api.get("/jobs", params={"queue": "*a" * 60 + "*"}).json()["items"]) == 1
+    assert api.get("/jobs", params={"task": ",".join(["a*"] * 4000)}).status_code == 400
 
 
 def test_a_read_only_server_changes_nothing_for_anyone(connect: Connect, users: Users, served: Holdfast) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 MAX_PAGE = 1000
+MAX_PATTERNS = 100
 FINISHING_ACTIONS = ("cancel", "complete", "fail_outside")
 Texts = str | Sequence[str]
 
@@ -413,6 +414,13 @@ def criteria(filters: Filters) -> Criteria:
         value = filters.get(name)
         return None if value is None else validate.moment(value, name)
 
+    like = tuple(
+        (field, pattern)
+        for field in NAME_FIELDS
+        for pattern in validate.one_or_several(filters.get(f"{field}_like"), f"{field}_like")
+    )
+    if len(like) > MAX_PATTERNS:
+        raise InvalidInput(f"a search may have at most {MAX_PATTERNS} patterns, got {len(like)}")
     return Criteria(
         status=validate.statuses(filters.get("status")),
         queue=validate.one_or_several(filters.get("queue"), "queue"),
@@ -426,11 +434,7 @@ def criteria(filters: Filters) -> Criteria:
         created_before=moment("created_before"),
         finished_from=moment("finished_after"),
         finished_before=moment("finished_before"),
-        like=tuple(
-            (field, pattern)
-            for field in NAME_FIELDS
-            for pattern in validate.one_or_several(filters.get(f"{field}_like"), f"{field}_like")
-        ),
+        like=like,
         args=_argument_patterns(filters.get("args")),
     )
 
