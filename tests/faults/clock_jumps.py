@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.clock import SECOND, SystemClock
+from holdfast.store.schedules import FIRES_KEPT
 
 from .report import Report
 
@@ -110,8 +111,11 @@ class Jumps:
         with closing(sqlite3.connect(self._database)) as connection:
             for what, question in {
                 "an attempt was taken from its worker": "SELECT id FROM holdfast_events WHERE event = 'recovered'",
-                "an occurrence fired twice": """SELECT task, run_at FROM holdfast_jobs
-                    WHERE task IN ('every_ten_minutes', 'hourly') GROUP BY task, run_at HAVING count(*) > 1""",
+                # Each schedule remembers its last FIRES_KEPT occurrences.
+                "an occurrence fired twice": f"""SELECT task, run_at FROM (
+                    SELECT task, run_at, row_number() OVER (PARTITION BY task ORDER BY id) AS number
+                    FROM holdfast_jobs WHERE task IN ('every_ten_minutes', 'hourly'))
+                    GROUP BY task, run_at HAVING count(*) > 1 AND max(number) - min(number) < {FIRES_KEPT}""",  # noqa: S608
                 "a duration is negative, or longer than the run": f"""SELECT id, ran FROM holdfast_events
                     WHERE task IS NOT NULL AND (ran < 0 OR ran > {seconds * SECOND:.0f} OR waited < 0)""",  # noqa: S608
                 "a job ran more than once": "SELECT id FROM holdfast_jobs WHERE attempt - uncounted > 1",
