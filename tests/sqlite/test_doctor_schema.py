@@ -92,7 +92,7 @@ def test_a_file_that_was_not_made_by_holdfast(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_mostly_free(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.upkeep.doctor.checks_schema.WASTED_BYTES", 1000)
+    monkeypatch.setattr("holdfast.upkeep.doctor.checks_sqlite.WASTED_BYTES", 1000)
     with Holdfast(path) as app:
         app.queue("inbox").send_many(["x" * 2000] * 200)
         app.queue("inbox").purge()
