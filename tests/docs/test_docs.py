@@ -122,13 +122,6 @@ def test_every_option_and_filter_is_in_the_reference() -> None:
         assert set(inspect.signature(given).parameters) - {"self"} - settings == set()
 
 
-def test_the_tests_that_the_changelog_names_exist() -> None:
-    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    assert len(named) >= 13
-    for path, name in named:
-        assert f"def {name}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), name
-
-
 # A default in words, where the one of the signature says less.
 IN_WORDS = {
     "url": "`$HOLDFAST_URL`",
@@ -229,7 +222,7 @@ def test_the_list_of_the_doctors_checks_is_generated() -> None:
 
 
 def test_one_page_says_what_is_retried_and_no_other_says_otherwise() -> None:
-    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md"}
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     assert [name for name, text in texts.items() if "does not decide whether a job is retried" in text] == [
         "errors-and-retries.md"
     ]
