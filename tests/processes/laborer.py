@@ -111,6 +111,7 @@ def hold_first(ctx: Context, file: str) -> str:
     """Only the first of its attempts that runs stays."""
     if not os.path.exists(first := f"{file}.{ctx.job_id}"):
         Path(first).touch()
+        note("holding", "hold_first", ctx.job_id)
         wait_for(file)
     return f"attempt {ctx.attempt}"
 

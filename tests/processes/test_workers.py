@@ -131,7 +131,7 @@ def test_a_worker_lives_through_handlers_that_fork(yard: Yard) -> None:
 def test_a_worker_that_is_stopped_past_its_lease_and_goes_on_is_fenced(yard: Yard) -> None:
     first = yard.start(lease=SHORT)
     job = yard.hold("hold_first")
-    yard.begins(job)
+    yard.holds(job)
     yard.stop(first)
     try:
         yard.start(lease=SHORT)
@@ -287,7 +287,7 @@ def test_workers_whose_lock_file_was_removed_are_not_taken_for_dead(yard: Yard) 
 def test_a_job_of_a_dead_worker_whose_lock_file_was_removed_is_recovered_by_its_lease(yard: Yard) -> None:
     first = yard.start(lease=SHORT)
     job = yard.hold("hold_first")
-    yard.begins(job)
+    yard.holds(job)
     os.unlink(f"{yard.database}-workers")
     yard.crew.kill(first)
     yard.start(lease=SHORT)

@@ -66,6 +66,10 @@ class Yard:
         eventually(lambda: len(self.noted("begin", job)) >= times, f"{job} did not begin {times} times")
         return self.noted("begin", job)
 
+    def holds(self, job: Job[Any]) -> None:
+        """Wait until the first attempt of a job of `hold_first` holds: a later one will not."""
+        eventually(lambda: self.noted("holding", job), f"{job} did not hold")
+
     def noted(self, verb: str, job: Job[Any]) -> list[list[str]]:
         lines = [line for member in self.crew.members for line in member.lines()]
         return [line for line in lines if line[0] == verb and line[2] == str(job.id)]
