@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import Queue
 from threading import Thread
 from typing import Any
@@ -187,7 +188,10 @@ def test_a_stopped_server_is_told_and_the_page_goes_on_after_it() -> None:
 
 
 def _follow(url: str, told: Queue[str]) -> None:
-    with httpx.stream("GET", f"{url}api/v1/stream?topics=events", timeout=None) as stream:
+    with (
+        suppress(httpx.RemoteProtocolError),  # the end of the server
+        httpx.stream("GET", f"{url}api/v1/stream?topics=events", timeout=None) as stream,
+    ):
         for line in stream.iter_lines():
             if line.startswith("event: "):
                 told.put(line[7:])

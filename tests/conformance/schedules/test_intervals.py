@@ -46,7 +46,7 @@ def test_it_takes_a_timedelta_and_the_options_of_cron(app: Holdfast, clock: Fake
     assert fired(app) == [55, 60]
 
 
-@pytest.mark.parametrize(("policy", "jobs"), zip(POLICIES, [1, 1, 60], strict=True))
+@pytest.mark.parametrize(("policy", "jobs"), list(zip(POLICIES, [1, 1, 60], strict=True)))
 def test_what_was_missed_is_made_up_as_the_schedule_says(
     app: Holdfast, clock: FakeClock, policy: Any, jobs: int
 ) -> None:
