@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,3 +207,13 @@ def test_what_no_constraint_keeps_out_is_shown_without_a_traceback(
     result = CliRunner().invoke(main, [*command.split(), "--db", url], prog_name="holdfast")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     assert result.output
+
+
+def test_the_doctor_comes_to_an_end_with_names_of_payloads_that_are_not_utf8(path: Path) -> None:
+    """Read as text, such a name is before itself, so that a look at what follows it would find it again for ever."""
+    with Holdfast(path, blob_bytes=2000) as app:
+        job = app.queue("inbox").send("x" * 5000)
+    for name in ("CAST(x'FFFE' AS TEXT)", "x'FFFE'"):
+        by_hand(str(path), f"UPDATE holdfast_jobs SET args_blob = {name} WHERE id = ?", job)  # noqa: S608
+        found = CliRunner().invoke(main, ["doctor", "--db", str(path), "--deep", "--json"])
+        assert '"BLOBS_MISSING"' in found.output, found.output

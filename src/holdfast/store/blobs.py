@@ -284,11 +284,18 @@ def _has(blobs: ListableBlobStore, name: str) -> bool:
 
 def _references(connection: Connection, sql: Statements) -> Iterator[BlobReference]:
     for statement, is_payload in ((sql.args_blobs_after, True), (sql.result_blobs_after, False)):
-        after = ""
+        after: str | bytes = ""
         while rows := connection.execute(statement, (after, PAGE)).fetchall():
-            after = rows[-1][0]
             for name, job_id in rows:
                 yield BlobReference(name, job_id, "payload" if is_payload else "result")
+            before, after = after, rows[-1][0]
+            if not _is_later(after, before):  # a damaged name, which was read as another text: it would come again
+                break
+
+
+def _is_later(name: str | bytes, other: str | bytes) -> bool:
+    """Compare as SQLite does: by code points, and bytes come after all texts."""
+    return (isinstance(name, bytes), name) > (isinstance(other, bytes), other)
 
 
 def _old_files(blobs: ListableBlobStore) -> Iterator[str]:
