@@ -217,3 +217,27 @@ def test_the_doctor_comes_to_an_end_with_names_of_payloads_that_are_not_utf8(pat
         by_hand(str(path), f"UPDATE holdfast_jobs SET args_blob = {name} WHERE id = ?", job)  # noqa: S608
         found = CliRunner().invoke(main, ["doctor", "--db", str(path), "--deep", "--json"])
         assert '"BLOBS_MISSING"' in found.output, found.output
+
+
+@pytest.mark.parametrize("name", ["CAST(x'FFFE' AS TEXT)", f"CAST('{'0' * 64}' AS BLOB)"])
+def test_housekeeping_forgets_an_unused_payload_whose_name_is_none(app: Holdfast, url: str, name: str) -> None:
+    by_hand(url, f"INSERT INTO holdfast_unused_blobs (name) VALUES ({name})")  # noqa: S608
+    app.prune()  # comes to an end
+    with closing(sqlite3.connect(url)) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast_unused_blobs").fetchone() == (0,)
+
+
+def test_a_negative_count_of_a_histogram_is_ignored(app: Holdfast, url: str) -> None:
+    job = app.task(name="work")(lambda: None).enqueue()
+    drain(app)
+    app.store.statistics.fold()
+    by_hand(url, "UPDATE holdfast_minutes SET n = ? WHERE measure IN ('wait', 'run')", -(2**63))
+    (latency,) = app.observe.snapshot().latency
+    assert job.refresh().status == "succeeded" and latency.wait.p95 is None
+
+
+def test_the_doctor_names_a_task_of_ready_jobs_that_is_bytes(app: Holdfast, url: str) -> None:
+    job = app.task(name="work")(lambda: None).enqueue()
+    by_hand(url, "UPDATE holdfast_jobs SET task = x'FFFE' WHERE id = ?", job.id)
+    found = CliRunner().invoke(main, ["doctor", "--db", url, "--json"])
+    assert '"task":"\ufffd\ufffd"' in found.output.replace(" ", ""), found.output

@@ -440,7 +440,9 @@ class Blobs:
         until, scanned, deleted = time.monotonic() + MAX_LOCK_SECONDS, 0, 0
         for name, is_used in connection.execute(self._sql.unused_blobs, (most,)).fetchall():
             scanned += 1
-            if is_used or not is_name(name):
+            if not is_name(name):  # damaged: read as text, it may be another name
+                connection.execute(self._sql.forget_damaged_names)
+            elif is_used:
                 connection.execute(self._sql.reuse_blob, (name,))
             else:
                 self.store.delete(name)

@@ -86,8 +86,7 @@ class RowsReader:
         with part("blocked_jobs"):
             rows = self.rows("blocked_by_finished", values)
             diagnosis.blocked_jobs = [
-                BlockedJob(id, policy, succeeded, failed, deleted, tuple(msgspec.json.decode(ids or "[]")))
-                for id, policy, succeeded, failed, deleted, ids in rows
+                record(BlockedJob, (*counts, tuple(msgspec.json.decode(ids or "[]")))) for *counts, ids in rows
             ]
         with part("open_batches"):
             diagnosis.open_batches = {
@@ -99,7 +98,7 @@ class RowsReader:
             diagnosis.endings = self.rows("count_endings", values)[0][0]
         with part("ready_jobs"):
             diagnosis.ready_jobs = [
-                ReadyJobs(queue, task, count, count >= LIMIT, version)
+                record(ReadyJobs, (queue, task, count, count >= LIMIT, version))
                 for queue, task, count, version in self.rows("ready_by_queue_and_task", values)
             ]
         with part("paused_queues"):

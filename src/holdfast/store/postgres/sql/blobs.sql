@@ -61,6 +61,9 @@ UPDATE {p}unused_blobs SET gone_at = ? WHERE name = ?
 -- name: forget_gone_blobs
 DELETE FROM {p}unused_blobs WHERE gone_at < ?
 
+-- name: forget_damaged_names
+DELETE FROM {p}unused_blobs WHERE name !~ '^[0-9a-f]{64}$'
+
 -- name: args_blobs_after
 -- each name once, in order, with the first job that refers to it
 SELECT args_blob, min(id) FROM {p}jobs WHERE args_blob IS NOT NULL AND args_blob > ? GROUP BY args_blob LIMIT ?
