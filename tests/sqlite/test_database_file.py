@@ -4,6 +4,7 @@ import os
 import random
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,8 +128,8 @@ def test_a_file_cut_short_is_told(tmp_path: Path, size: int) -> None:
         app.queue("inbox").receive()
 
 
-def left_open(path: Path) -> None:
-    """A database whose process was killed: its log is still there."""
+def left_open(path: Path, finish: Callable[[Holdfast], None] = lambda _: None) -> None:
+    """A database whose process was killed: its log is still there. finish: what the process does at last."""
     pid = os.fork()
     if pid == 0:
         clock = FakeClock(boot_id="before the power cut")
@@ -136,6 +137,7 @@ def left_open(path: Path) -> None:
         app.queue("inbox").send_many([{"n": n, "text": "x" * 200} for n in range(500)])
         app.store.file.checkpoint()
         app.queue("inbox").send("in the log")
+        finish(app)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     assert path.with_name("app.db-wal").stat().st_size > 0
@@ -159,6 +161,22 @@ def test_after_an_unclean_start_a_sound_database_goes_on(tmp_path: Path) -> None
     left_open(path)
     with Holdfast(path, clock=FakeClock(boot_id="after the power cut")) as app:
         assert app.queue("inbox").stats().total == 501
+
+
+def test_after_an_unclean_start_rows_that_break_a_constraint_stop_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+
+    def damage(app: Holdfast) -> None:
+        running, ready = app.queue("inbox").receive(visibility=100_000), app.queue("inbox").send("damaged")
+        assert running is not None
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            connection.execute("UPDATE holdfast_jobs SET max_attempts = 'many' WHERE id = ?", (running.id,))
+            connection.execute("UPDATE holdfast_jobs SET status = x'FFFE' WHERE id = ?", (ready,))
+
+    left_open(path, damage)
+    with Holdfast(path, clock=FakeClock(boot_id="after the power cut")) as app:
+        assert [job.id for job in app.jobs.list(limit=2)] == [502, 501]
 
 
 def test_leases_of_before_a_restart_have_ended(tmp_path: Path) -> None:

@@ -241,3 +241,27 @@ def test_the_doctor_names_a_task_of_ready_jobs_that_is_bytes(app: Holdfast, url:
     by_hand(url, "UPDATE holdfast_jobs SET task = x'FFFE' WHERE id = ?", job.id)
     found = CliRunner().invoke(main, ["doctor", "--db", url, "--json"])
     assert '"task":"\ufffd\ufffd"' in found.output.replace(" ", ""), found.output
+
+
+def test_a_schedule_whose_name_is_not_utf8_comes_once(app: Holdfast, url: str) -> None:
+    """Read as text, the name is before itself, so that a look at what follows it would find it again for ever."""
+
+    @app.task
+    def work() -> None: ...
+
+    for name in ("damaged", "other"):
+        app.schedules.add(name, "* * * * *", work)
+    by_hand(url, "UPDATE holdfast_schedules SET name = CAST(x'FF' AS TEXT), next_at = 1 WHERE name = 'damaged'")
+    assert [one.name for one in app.schedules.list()] == ["other", "\ufffd"]
+    due, _ = app.store.schedules.due(["work"], [], app.store.clock.now(), "", 10)
+    assert [one.name for one in due] == ["\ufffd"]
+    assert app.store.schedules.due(["work"], [], app.store.clock.now(), due[-1].name, 10)[0] == []
+
+
+def test_a_status_that_is_bytes_is_shown(app: Holdfast, url: str) -> None:
+    first = app.task(name="work")(lambda: None).enqueue()
+    second = app.task(name="more")(lambda: None).using(after=[first]).enqueue()
+    by_hand(url, "UPDATE holdfast_jobs SET status = x'FFFE' WHERE id = ?", first.id)
+    for command in (["show", str(first.id)], ["show", str(second.id)], ["explain", str(second.id)], ["jobs"]):
+        shown = CliRunner().invoke(main, [*command, "--db", url], catch_exceptions=False)
+        assert shown.exit_code == 0 and "\ufffd" in shown.output, (command, shown.output)

@@ -90,7 +90,7 @@ class StoredSchedules:
             found = self._db.read(lambda connection: self._find_schedule(connection, name))
             return [] if found is None else [found]
         statement = self._sql.list_schedules.replace("{columns}", _COLUMNS)
-        return [_record(row) for row in self._db.rows(statement, (after, limit))]
+        return _behind(after, self._db.rows(statement, (after, limit)))
 
     def due(
         self, tasks: Sequence[str], declared: Sequence[str], now: int, after: str, limit: int
@@ -100,7 +100,7 @@ class StoredSchedules:
         given = {"tasks": as_json(tasks), "declared": as_json(declared), "now": now, "after": after, "limit": limit}
 
         def work(connection: Connection) -> tuple[builtins.list[ScheduleRecord], int | None]:
-            found = [_record(row) for row in connection.execute(statement, given).fetchall()]
+            found = _behind(after, connection.execute(statement, given).fetchall())
             return found, connection.execute(self._sql.next_occurrence, given).fetchone()[0]
 
         return self._db.read(work)
@@ -193,6 +193,14 @@ class StoredSchedules:
         detail |= {"reason": reason} if reason else {}
         values = {"now": self._clock.now(), "event": event, "actor": actor, "detail": as_json(detail)}
         connection.execute(self._sql.log_event, values)
+
+
+def _behind(name: str, rows: Sequence[tuple[Any, ...]]) -> list[ScheduleRecord]:
+    """Return the schedules of a page, which are those behind this name.
+
+    A damaged name that is not UTF-8 is read as another text, which may be before it. It would come again for ever.
+    """
+    return [one for one in map(_record, rows) if one.name > name]
 
 
 def _record(row: tuple[Any, ...]) -> ScheduleRecord:

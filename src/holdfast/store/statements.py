@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get
 import msgspec
 from msgspec import Struct
 
-from ..model.job import NewJob
+from ..model.job import NewJob, Status
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -156,6 +156,7 @@ _CONVERTS: dict[type, tuple[tuple[type, ...], Callable[[Any, Any], Any], Any]] =
     int: ((int,), integer, 0),
     float: ((float, int), _number, 0.0),
     str: ((str,), text, ""),
+    Status: ((str,), text, ""),
     bytes: ((bytes,), _data, b""),
 }
 
