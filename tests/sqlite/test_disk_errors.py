@@ -1,6 +1,8 @@
 """Errors of the disk in checkpoints and vacuum, and a damaged schema: a typed error, nothing lost."""
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import main as command_line
-from holdfast.errors import CorruptDatabase, StoreError
+from holdfast.errors import CorruptDatabase, DiskFull, StoreError
 from holdfast.worker import dispatcher
 from support.child_processes import compile_shim
 from support.effort import a_part
@@ -129,3 +131,13 @@ def test_a_worker_until_idle_ends_if_the_store_fails_for_seconds(
     monkeypatch.setattr(live.store.jobs, "settle_and_claim", fail)
     with told(StoreError, "no such column"):
         live.worker(until_idle=True, concurrency=1).run()
+
+
+def test_ids_that_have_run_out_are_not_taken_for_a_full_disk(path: Path) -> None:
+    with Holdfast(path) as app:
+        app.queue("inbox").send("first")
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE holdfast_jobs SET id = ?", (2**63 - 1,))
+            connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'holdfast_jobs'", (2**63 - 1,))
+        with told(DiskFull, str(path), "cannot grow", "the largest possible id, 9223372036854775807"):
+            app.queue("inbox").send("second")

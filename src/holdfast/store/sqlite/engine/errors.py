@@ -96,8 +96,13 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StoreErr
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER and str(error).startswith(MOVED):
         return DatabaseMoved(str(error).removeprefix(MOVED))
     code = code_of(error)
-    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_disk_full(path)):
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) and _is_disk_full(path):
         return DiskFull(f"the disk that holds {path} is full: free some space, then try again")
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFull(
+            f"{path} cannot grow, although its disk has free space: look for a quota, for PRAGMA max_page_count, and "
+            f"for a row with the largest possible id, {2**63 - 1}, after which there is none for a new row"
+        )
     if code in _BUSY_CODES:
         return StoreBusy(
             f"another connection keeps {path} locked: find the program with a long write transaction on it. If it is "
