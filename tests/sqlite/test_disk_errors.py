@@ -135,9 +135,7 @@ def test_a_worker_until_idle_ends_if_the_store_fails_for_seconds(
 
 def test_ids_that_have_run_out_are_not_taken_for_a_full_disk(path: Path) -> None:
     with Holdfast(path) as app:
-        app.queue("inbox").send("first")
         with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE holdfast_jobs SET id = ?", (2**63 - 1,))
-            connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'holdfast_jobs'", (2**63 - 1,))
+            connection.execute("INSERT INTO holdfast_jobs (id, queue, args) VALUES (?, 'inbox', '1')", (2**63 - 1,))
         with told(DiskFull, str(path), "cannot grow", "the largest possible id, 9223372036854775807"):
             app.queue("inbox").send("second")
