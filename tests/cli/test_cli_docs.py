@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from holdfast.cli import main
-from holdfast.cli.errors import Exit
+from holdfast.cli.main import Exit
 from support.running_worker import PATIENCE_SECONDS
 
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ from click.testing import Result
 
 from holdfast import Holdfast, __version__, errors
 from holdfast.cli import main
-from holdfast.cli.errors import exit_code
+from holdfast.cli.main import exit_code
 from holdfast.cli.options import DatabaseOption
 from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS

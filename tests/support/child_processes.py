@@ -161,7 +161,3 @@ def sqlite(path: Path | str, *statements: str) -> str:
 
 def worker(path: Path | str, claims: int = 0, queues: tuple[str, ...] | None = None) -> str:
     return WORKER.format(path=str(path), claims=claims, queues=queues)
-
-
-def is_linux() -> bool:
-    return os.path.isdir("/proc/self/fd")

@@ -10,7 +10,7 @@ from ..app.jobs import Filters, criteria
 from ..errors import JobNotFound
 from ..model.job import Counted
 from ..supervisor import Holdfast
-from .errors import Exit
+from .main import Exit
 from .output import document, note, plural, say
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import click
 from ... import validate
 from ...clock import Clock, SystemClock
 from ...errors import StoreError
-from ..errors import Exit
+from ..main import Exit
 from ..options import (
     AuditOptions,
     DatabaseOption,

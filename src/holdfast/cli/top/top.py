@@ -15,7 +15,7 @@ import click
 
 from ...errors import HoldfastError, JobNotFound, StoreError
 from ..bulk import count, count_text
-from ..errors import Exit
+from ..main import Exit
 from ..options import AuditOptions, DatabaseOption, audit_options, complete_queues, database_options, example
 from ..output import Cell, clean, clean_lines, plural, utc_text
 from .state import FAILURE_GONE, Item, PendingAction, TopData, TopState, failure_name, read_data
