@@ -22,7 +22,7 @@ from ..database import OneWriter
 from ..processes import register_forkable
 from ..statements import Statements
 from ..transactions import caller_connection
-from .engine.borrowed import BorrowedEngine
+from .engine.caller_engine import CallerEngine
 from .engine.engine import Engine, Options
 from .engine.errors import SQLITE_ERRORS
 from .engine.transaction import CompletingTransaction, Transaction, is_open
@@ -31,7 +31,7 @@ from .engine.writer import EngineClosedForFork, Work, Writer
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Transaction)
-AnyEngine = Engine | BorrowedEngine
+AnyEngine = Engine | CallerEngine
 FORK_TIMEOUT_SECONDS = 1.0
 ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 400)  # of prepared statements; one of 400 rows takes 200 KB
 CHANGES_PER_FOLD = 8_000  # in a process without a worker
@@ -143,7 +143,7 @@ class Database:
                 self._fold_once(writer)
             return result
 
-    def _fold_once(self, writer: Writer | BorrowedEngine) -> None:
+    def _fold_once(self, writer: Writer | CallerEngine) -> None:
         """Fold, unless this thread is folding already: a fold may itself make as many changes."""
         thread = self._this_thread
         if self.has_workers or thread.is_folding:  # a worker folds as housekeeping
@@ -358,7 +358,7 @@ class Database:
 
     def _open_engine(self) -> AnyEngine:
         if self._conn is not None:
-            return BorrowedEngine(self.options, caller_connection(self._conn), self.clock, self._random)
+            return CallerEngine(self.options, caller_connection(self._conn), self.clock, self._random)
         # Only the first engine creates the file: it may have been moved away before one is opened after a fork.
         options = self.options if self._is_new else replace(self.options, migrate=False)
         engine = Engine(options, self.clock, self._random, self.sql)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 
-class BorrowedEngine:
+class CallerEngine:
     """Has the methods of Engine and of its writer and watcher, as far as they make sense on one connection."""
 
     closed_lock_files = 0
