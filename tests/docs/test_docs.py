@@ -1,5 +1,6 @@
 """The documentation is complete: the reference names everything public, and every link leads somewhere."""
 
+import builtins
 import importlib.util
 import inspect
 import re
@@ -32,7 +33,7 @@ from holdfast.blobs import LARGE_BYTES
 from holdfast.cli.commands.worker import worker as worker_command
 from holdfast.codec import MAX_BYTES, MAX_DEPTH
 from holdfast.context import LastError
-from holdfast.model import stats
+from holdfast.model import outcome, stats
 from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
 from holdfast.observe import Observe
@@ -182,6 +183,14 @@ def test_the_readme_has_the_limits_of_the_code() -> None:
         f"deleted** after {days['succeeded']} days, failed ones after {days['failed']}",
     ):
         assert claim in text
+
+
+def test_every_exception_that_a_page_names_exists() -> None:
+    known = vars(errors).keys() | vars(builtins).keys() | vars(outcome).keys()
+    named = re.compile(r"\b[Rr]ais(?:e|es|ed|ing)\s+`([A-Z]\w+)|`([A-Z]\w+)`\s+(?:is|are)\s+raised")
+    found = {(page.name, match[1] or match[2]) for page in PAGES for match in named.finditer(page.read_text("utf-8"))}
+    assert len(found) > 50
+    assert sorted(one for one in found if one[1] not in {*known, "CancelledError"}) == []
 
 
 def test_every_exception_is_in_the_reference_with_what_to_do() -> None:
