@@ -511,7 +511,8 @@ class App:
             for one in thing if isinstance(thing, (list, tuple)) else [thing]:
                 other = getattr(one, "app", self)
                 if other is not self and other.store.location != self.store.location:
-                    raise InvalidInput(f"{validate.shown(one)} belongs to another database: {other.store.location}")
+                    place = other.store.location
+                    raise InvalidInput(f"{validate.shown(one)} belongs to another database: use the app of {place}")
 
     def _tell_inline(self, ids: Sequence[int], conn: Any) -> None:
         """Tell `holdfast.testing.inline` about new jobs."""

@@ -446,7 +446,7 @@ def _argument_patterns(value: Any) -> tuple[tuple[str, str], ...]:
         raise InvalidInput(f"args must be a dict of paths and values, got {validate.shown(value)}")
     for path, pattern in value.items():
         if not isinstance(path, str) or not all(path.split(".")) or '"' in path:
-            raise InvalidInput(f"a path of args must be names with dots between, got {validate.shown(path)}")
+            raise InvalidInput(f"a path in args must be like user.name, got {validate.shown(path)}")
         validate.one_or_several([path, pattern], "args")
     return tuple(value.items())
 

@@ -245,7 +245,7 @@ class Schedules:
     def declare(self, task: Task[..., Any], name: str, timing: dict[str, Any]) -> None:
         """Add a schedule of `@app.cron`, which a worker stores when it starts."""
         if task.app is not self._app:
-            raise InvalidTask(f"the task {task.name} belongs to another app")
+            raise InvalidTask(f"the task {task.name} belongs to another app: use the decorator of that app")
         taken = self.declared.get(validate.name(name, "schedule name"))
         if taken is not None:
             raise InvalidTask(
@@ -276,7 +276,7 @@ class Schedules:
                 f"task must be a task, task.using(…) or the name of a task, got {validate.shown(task)}"
             )
         if bound._task.app is not self._app:
-            raise InvalidInput(f"the task {bound._task.name} belongs to another app")
+            raise InvalidInput(f"the task {bound._task.name} belongs to another app: use the schedules of that app")
         unusable = bound._options.keys() - set(_JOB_OPTIONS)
         if unusable:
             raise InvalidInput(f"a schedule does not take {sorted(unusable)[0]}: it takes {', '.join(_JOB_OPTIONS)}")

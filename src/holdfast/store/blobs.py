@@ -150,7 +150,7 @@ def _read(path: Path) -> bytes:
     with open(file, "rb") as opened:  # noqa: PTH123  opens a descriptor
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise BlobDamaged(f"{path} is not a regular file, and Holdfast creates only regular files")
+            raise BlobDamaged(f"{path} must be a regular file, as Holdfast made it: restore it from a backup")
         if found.st_size > MAX_BYTES:
             raise BlobDamaged(f"{path} must have at most {MAX_BYTES:,} bytes, got {found.st_size:,}")
         return opened.read(MAX_BYTES + 1)

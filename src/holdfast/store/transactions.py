@@ -160,7 +160,7 @@ class _DjangoConnection(CallerConnection):
             block.__enter__()
         except RuntimeError as error:
             raise TransactionError(
-                "conn= is in a block of atomic(), whose end would decide about the job: leave that block first"
+                "conn= is in a block of atomic(), which could still roll the job back: leave that block first"
             ) from error
         try:
             yield

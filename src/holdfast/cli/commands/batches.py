@@ -12,6 +12,7 @@ from ..bulk import confirm, print_result
 from ..options import (
     AuditOptions,
     DatabaseOption,
+    attempts_option,
     change_options,
     delay_option,
     example,
@@ -119,7 +120,7 @@ def cancel(database: DatabaseOption, id: int, yes: bool, audit: AuditOptions, as
 
 @batch.command(epilog=example("holdfast batch retry 7 --db app.db"))
 @id_argument
-@click.option("--attempts", type=int, metavar="N", help="Additional attempts per member. Default: as for retry.")
+@attempts_option
 @delay_option
 @change_options
 def retry(

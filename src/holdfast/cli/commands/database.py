@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 def migrate(database: DatabaseOption, create: bool, audit: AuditOptions, as_json: bool) -> None:
     """Update the tables of a database to this version of Holdfast.
 
-    Run it after an upgrade, before the new programs start. Other commands never change tables. It is safe to run
-    twice, and in several places at once.
+    Run it after an upgrade, before the new programs start. Otherwise the first of them updates the tables when it
+    opens the database, unless its app has migrate=False. With --db, no other command does, except send --create.
+    It is safe to run twice, and in several places at once.
     """
     migrated = _migrate(database, create, audit)
     if as_json:
