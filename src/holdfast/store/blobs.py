@@ -2,9 +2,10 @@
 
 `FileBlobs` is a blob store: files in a folder. `CheckedBlobs` checks names and content hashes of any blob store.
 
-A blob is put before the transaction that refers to it. A blob is deleted while holding the write lock, so no other
-connection can refer to it at that moment. A process that put the same blob before the deletion, and inserts its job
-after it, finds the name in `unused_blobs` and checks whether the blob still exists.
+A blob is put before the transaction that refers to it. A blob is deleted while holding the write lock, or on
+PostgreSQL a lock on its name, so no other connection can refer to it at that moment. A process that put the same blob
+before the deletion, and inserts its job after it, finds the name in `unused_blobs` and checks whether the blob still
+exists.
 """
 
 import errno
@@ -400,11 +401,14 @@ class Blobs:
         """Return whether a blob that was just put has been deleted. If not, it is safe until the transaction ends."""
         if not self._kind_is_stored:
             connection.execute(self._sql.store_blob_kind, (self.store.kind,))
-        if connection.execute(self._sql.is_unused_blob, (name,)).fetchone() is None:
+        sees_deletions = self._db.blob_locks.hold_blob(connection, name)
+        is_marked = connection.execute(self._sql.is_unused_blob, (name,)).fetchone() is not None
+        if sees_deletions and not is_marked:
             return False
         if not self.store.has(name):  # its row stays: other processes may be about to refer to it
             return True
-        connection.execute(self._sql.reuse_blob, (name,))
+        if is_marked:
+            connection.execute(self._sql.reuse_blob, (name,))
         return False
 
     def unless_collected(self, connection: Connection, one: Settlement) -> Settlement:
@@ -436,13 +440,18 @@ class Blobs:
         return deleted
 
     def _delete_some(self, connection: Connection, most: int) -> tuple[int, int]:
-        """Returns how many names were scanned, and how many blobs were deleted."""
+        """Returns how many names were dealt with, and how many blobs were deleted."""
         until, scanned, deleted = time.monotonic() + MAX_LOCK_SECONDS, 0, 0
-        for name, is_used in connection.execute(self._sql.unused_blobs, (most,)).fetchall():
-            scanned += 1
+        for (name,) in connection.execute(self._sql.unused_blobs, (most,)).fetchall():
             if not is_name(name):  # damaged: read as text, it may be another name
+                scanned += 1
                 connection.execute(self._sql.forget_damaged_names)
-            elif is_used:
+                continue
+            if not self._db.blob_locks.lock_blob(connection, name):
+                continue  # a transaction that is open may refer to it
+            scanned += 1
+            (is_used,) = connection.execute(self._sql.is_blob_in_use, (name,)).fetchone()
+            if is_used:
                 connection.execute(self._sql.reuse_blob, (name,))
             else:
                 self.store.delete(name)

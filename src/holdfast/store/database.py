@@ -153,6 +153,9 @@ class SharedDatabase(Protocol):
     def graph_locks(self) -> GraphLocks: ...
 
     @property
+    def blob_locks(self) -> BlobLocks: ...
+
+    @property
     def tables(self) -> str:
         """What the names of all tables begin with: the schema, if there is one, and the prefix."""
         ...
@@ -263,8 +266,24 @@ class GraphLocks(Protocol):
         ...
 
 
+class BlobLocks(Protocol):
+    """Locks on large payloads, by name. They last until the transaction ends.
+
+    A transaction that refers to a payload looks whether it was deleted. One that deletes it looks whether a job
+    refers to it. So one of them has to wait for the other, and look afterwards.
+    """
+
+    def hold_blob(self, connection: Connection, name: str, /) -> bool:
+        """Let nobody delete it. Return whether the next statement sees that somebody has done so before."""
+        ...
+
+    def lock_blob(self, connection: Connection, name: str, /) -> bool:
+        """Let nobody refer to it. The next statement sees who does. Return False if one may be about to."""
+        ...
+
+
 class OneWriter:
-    """Implements GraphLocks for a database that has one write lock: only its owner sees and changes the graph."""
+    """Implements GraphLocks and BlobLocks for a database that has one write lock: only its owner sees and changes."""
 
     def lock_endings(self, connection: Connection) -> Locked:
         del connection
@@ -279,3 +298,11 @@ class OneWriter:
     def lock_batches(self, connection: Connection, batches: Collection[int]) -> set[int]:
         del connection, batches
         return set()
+
+    def hold_blob(self, connection: Connection, name: str) -> bool:
+        del connection, name
+        return True
+
+    def lock_blob(self, connection: Connection, name: str) -> bool:
+        del connection, name
+        return True

@@ -42,7 +42,7 @@ from .connection import in_transaction, incarnation_of, rollback
 from .dialect import AwaitingHandle, Driver, Handle, PostgresDialect
 from .errors import connection_lost, first_line, is_lost, is_overtaken, is_read_only, is_retryable, translate
 from .listener import Listener
-from .locks import AdvisoryLocks, RowLocks
+from .locks import AdvisoryLocks, NameLocks, RowLocks
 from .migrate import Names, PostgresMigrations
 from .pool import Pool, ServerClock, SessionOpener
 from .retries import Again, Commit, CommitOutcomes, Sent, run_again
@@ -105,6 +105,7 @@ class PostgresDatabase:
         self.fold: Callable[[], None] = lambda: None
         self.after_fork: Callable[[], None] = lambda: None
         self.locks, self.graph_locks = AdvisoryLocks(self), RowLocks(self.sql, self.lock_class)
+        self.blob_locks = NameLocks(self.sql)
         self._this_thread = _CallingThread()
         self._timeout = options.busy_timeout
         self._owners: dict[Owner, float] = {}
@@ -357,6 +358,15 @@ class PostgresDatabase:
         if thread.handle is not None and thread.writes:
             return int(thread.handle.execute(statement, values).rowcount)
         return self.with_driver(lambda driver: int(Handle(driver).execute(statement, values).rowcount))
+
+    def has_beside(self, statement: str, values: Any) -> bool:
+        """Return whether there are rows. As change_beside."""
+        thread = self._this_thread
+        if thread.handle is not None and thread.writes:
+            return thread.handle.execute(statement, values).fetchone() is not None
+        return self._retried(
+            lambda: self.with_driver(lambda driver: Handle(driver).execute(statement, values).fetchone() is not None)
+        )
 
     def require_space(self, size: int) -> None:
         """A server does not tell how much space it has."""

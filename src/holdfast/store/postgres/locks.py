@@ -1,4 +1,4 @@
-"""Locks: advisory ones that show which workers live, and those on the graph of jobs.
+"""Locks: advisory ones that show which workers live, and those on the graph of jobs and on large payloads.
 
 The connection that listens holds a lock for each worker of the process.
 
@@ -157,3 +157,18 @@ class RowLocks:
         locked = {row[0] for row in connection.execute(self._sql.lock_batches, given).fetchall()}
         known = {row[0] for row in connection.execute(self._sql.known_batches, given).fetchall()}
         return known - locked
+
+
+class NameLocks:
+    """Advisory locks, one for many names, so that a transaction never has more than 256. Implements BlobLocks."""
+
+    def __init__(self, sql: Statements) -> None:
+        self._sql = sql
+
+    def hold_blob(self, connection: Connection, name: str) -> bool:
+        (_, sees) = connection.execute(self._sql.hold_blob, (name,)).fetchone()
+        return bool(sees)
+
+    def lock_blob(self, connection: Connection, name: str) -> bool:
+        (locked,) = connection.execute(self._sql.lock_blob, (name,)).fetchone()
+        return bool(locked)

@@ -14,7 +14,7 @@ from ..blobs import CheckedBlobs
 from ..composition import Parts
 from ..move import Side
 from ..protocol import Pages
-from ..statements import Statements, as_json
+from ..statements import as_json
 from ..transactions import Owner
 from .connection import target
 from .database import PostgresDatabase, PostgresOptions
@@ -37,7 +37,7 @@ class PostgresStore:
     def __init__(self, options: PostgresOptions, clock: Clock | None, random: Random, token: str) -> None:
         self.database = db = PostgresDatabase(options, clock, token)
         self.clock = db.clock
-        blobs = options.blobs or TableBlobs(db.rows, db.change_beside, db.sql, db.clock)
+        blobs = options.blobs or TableBlobs(db)
         checked = CheckedBlobs(blobs, options.blob_bytes)
         self.parts = parts = Parts(self, db, checked, random, _unguarded, self._size, PlaceKeeper(db.sql))
         self.jobs, self.workers, self.workflows = parts.jobs, parts.workers, parts.workflows
@@ -147,30 +147,28 @@ class TableBlobs:
 
     partitions = 1
 
-    def __init__(
-        self, rows: Callable[..., list[Any]], change: Callable[..., int], sql: Statements, clock: Clock
-    ) -> None:
-        self._rows, self._change, self._sql, self._clock = rows, change, sql, clock
+    def __init__(self, db: PostgresDatabase) -> None:
+        self._db, self._sql, self._clock = db, db.sql, db.clock
 
     def put(self, name: str, data: bytes) -> None:
-        self._change(self._sql.put_blob, (name, data))
+        self._db.change_beside(self._sql.put_blob, (name, data))
 
     def get(self, name: str) -> bytes:
-        rows = self._rows(self._sql.get_blob, (name,))
+        rows = self._db.rows(self._sql.get_blob, (name,))
         if not rows:
             raise BlobMissing(f"there is no blob {name}")
         return bytes(rows[0][0])
 
     def delete(self, name: str) -> None:
-        self._change(self._sql.delete_blob, (name,))
+        self._db.change_beside(self._sql.delete_blob, (name,))
 
     def has(self, name: str) -> bool:
-        return bool(self._rows(self._sql.has_blob, (name,)))
+        return self._db.has_beside(self._sql.has_blob, (name,))
 
     def older_than(self, seconds: float, partition: int) -> Iterator[str]:
         del partition
         before, after = self._clock.now() - round(seconds * SECOND), ""
-        while rows := self._rows(self._sql.old_blobs, {"before": before, "after": after, "limit": BLOBS_PER_PAGE}):
+        while rows := self._db.rows(self._sql.old_blobs, {"before": before, "after": after, "limit": BLOBS_PER_PAGE}):
             yield from (row[0] for row in rows)
             after = rows[-1][0]
 
@@ -231,7 +229,7 @@ class UnopenedServer:
             server = DatabaseServer(self._url.shown, self._options.schema)
             return Diagnosis(self._options.prefix, 0, deep=deep, server=server, open_error=error)
         try:
-            blobs = TableBlobs(db.rows, db.change_beside, db.sql, db.clock)
+            blobs = TableBlobs(db)
             return ServerDiagnostics(db, blobs).diagnose(deep)
         finally:
             db.close()

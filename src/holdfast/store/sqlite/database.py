@@ -111,7 +111,7 @@ class Database:
         self.actor = f"{os.getpid()}-{token}"
         """The name of this process in the history. It changes after a fork."""
         self.tables = options.prefix
-        self.graph_locks = OneWriter()
+        self.graph_locks = self.blob_locks = OneWriter()
         self.locks = FileLocks(options.path, lambda file: self.engine().watcher.watch_lock_file(file))
         self.sql = Statements(Path(__file__).parent / "sql", options.prefix)
         self.fold: Callable[[], None] = lambda: None

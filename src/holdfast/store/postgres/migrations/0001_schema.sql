@@ -403,6 +403,19 @@ CREATE TABLE {p}blobs (
     data   bytea NOT NULL
 );
 
+-- Keeps what a job refers to, as a foreign key would. Jobs without a large payload would pay for that, and the content
+-- may be in another store. Waits for transactions that are about to refer to it: see `hold_blob`.
+CREATE FUNCTION {p}blobs_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('{p}blobs'), hashtext(OLD.name) & 255);
+    IF EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = OLD.name)
+            OR EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = OLD.name) THEN
+        RAISE EXCEPTION 'a job refers to the blob %', OLD.name USING ERRCODE = 'foreign_key_violation';
+    END IF;
+    RETURN OLD;
+END $$;
+CREATE TRIGGER {n}blobs_kept BEFORE DELETE ON {p}blobs FOR EACH ROW EXECUTE FUNCTION {p}blobs_kept();
+
 -- === Triggers on jobs: every statement pays for each of them ===
 
 -- Sets the status in an INSERT by plain SQL: ready, or scheduled if run_at is in the future.

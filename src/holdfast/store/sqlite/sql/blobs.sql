@@ -44,16 +44,17 @@ UPDATE {p}unused_blobs SET noted_at = :now
 WHERE name IN (SELECT name FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NULL LIMIT :limit)
 
 -- name: unused_blobs
--- unused blobs to delete, each with whether a job refers to it after all
-SELECT name, EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = name)
-          OR EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = name)
-FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NOT NULL LIMIT ?
+-- unused blobs to delete, unless a job refers to one after all
+SELECT name FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NOT NULL LIMIT ?
 
 -- name: any_unused_blob
 -- whether there are unused blobs that are not noted yet, any to delete, and names of deleted ones to forget
 SELECT EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at IS NULL AND noted_at IS NULL),
        EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at IS NULL),
        EXISTS (SELECT 1 FROM {p}unused_blobs WHERE gone_at < ?)
+
+-- name: is_blob_in_use
+SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE args_blob = ?1) OR EXISTS (SELECT 1 FROM {p}jobs WHERE result_blob = ?1)
 
 -- name: blob_gone
 UPDATE {p}unused_blobs SET gone_at = ? WHERE name = ?
