@@ -3,6 +3,7 @@
 import random
 import threading
 from collections import Counter
+from contextlib import closing
 
 from holdfast.model.stats import EventRecord
 from support.postgres_backend import PostgresBackend
@@ -40,6 +41,29 @@ def test_a_follower_beside_eight_writers_misses_nothing(backend: PostgresBackend
         row[0] for row in backend.sql("SELECT id FROM holdfast_jobs")
     )
     assert min(done["rolled back"], done["committed"], done["looks that found something"]) > 10, done
+
+
+def test_a_follower_does_not_wait_for_autovacuum(backend: PostgresBackend) -> None:
+    """Its ANALYZE evaluates the expression of an index, which takes a transaction id and waits here."""
+    app = backend.open()
+    with closing(backend.connect()) as holder, closing(backend.connect()) as other:
+        holder.autocommit = other.autocommit = True
+        holder.execute("SELECT pg_advisory_lock(77)")
+        other.execute(
+            "CREATE FUNCTION slow(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN "
+            "IF EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = pg_backend_pid() AND usesysid IS NULL) THEN "
+            "PERFORM pg_current_xact_id(), pg_advisory_xact_lock_shared(77); END IF; RETURN n; END $$"
+        )
+        other.execute("CREATE TABLE analyzed (n int) WITH (autovacuum_analyze_threshold = 1)")
+        other.execute("CREATE INDEX ON analyzed (slow(n))")
+        other.execute("INSERT INTO analyzed SELECT * FROM generate_series(1, 1000)")
+        waiting = (
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'autovacuum worker' AND wait_event = 'advisory'"
+        )
+        eventually(lambda: other.execute(waiting).fetchall(), "autovacuum analyzes the table")
+        sent = app.queue("inbox").send(1)
+        assert [event.job_id for event in app.store.statistics.events(10, after=0)] == [sent]
+        assert other.execute(waiting).fetchall(), "and still does"
 
 
 def _follow(statistics: object, seen: list[EventRecord]) -> bool:

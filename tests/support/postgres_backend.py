@@ -11,7 +11,10 @@ import pytest
 from psycopg import sql
 
 from holdfast import Holdfast
+from holdfast.model.stats import EventRecord
+from holdfast.store.postgres.database import PostgresDatabase
 from holdfast.store.postgres.pool import MAX_CONNECTIONS
+from holdfast.store.statistics import StoredStatistics
 
 from .backend import NEVER_SECONDS, Backend, Values, WriteLock
 from .postgres_server import start_server, stop_server
@@ -36,6 +39,9 @@ OWN_THINGS = """SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass
 ADVISORY_LOCKS = """pg_locks WHERE locktype = 'advisory'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 """Of this database: other test processes have others on the same server."""
+HIDDEN_BY_OTHERS = """SELECT 1 FROM {tables}events
+    WHERE id > ? AND coalesce(job_id, 0) = coalesce(CAST(? AS bigint), job_id, 0) AND NOT EXISTS (
+    SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL) LIMIT 1"""
 ORPHANS = "SELECT 1 FROM holdfast_{} WHERE job_id NOT IN (SELECT id FROM holdfast_jobs)"
 
 
@@ -70,6 +76,29 @@ def admin() -> psycopg.Connection[Any]:
     return psycopg.connect(database_url(), autocommit=True)
 
 
+def see_the_whole_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a reader of the log look again if only transactions of other databases keep events from it.
+
+    Such a transaction counts as one of this database if it ends while the log is read. That passes with the next
+    look, and is rare, unless other test processes keep their databases on the same server busy.
+    """
+    read = StoredStatistics.events
+
+    def events(
+        self: StoredStatistics, limit: int, *, after: int | None = None, job_id: int | None = None, **given: Any
+    ) -> list[EventRecord]:
+        while True:
+            found = read(self, limit, after=after, job_id=job_id, **given)
+            if after is None or len(found) == limit or not isinstance(self._db, PostgresDatabase):
+                return found
+            last = found[-1].id if found else after
+            hidden = HIDDEN_BY_OTHERS.replace("{tables}", self._db.tables)
+            if not self._db.rows(hidden, (last, job_id)):
+                return found
+
+    monkeypatch.setattr(StoredStatistics, "events", events)
+
+
 class PostgresBackend(Backend):
     name = "postgres"
     DatabaseError = psycopg.DatabaseError
@@ -90,6 +119,7 @@ class PostgresBackend(Backend):
         monkeypatch.setattr("holdfast.store.postgres.diagnose.SECONDS_PER_QUERY", NEVER_SECONDS)
         monkeypatch.setattr("holdfast.upkeep.doctor.checks_postgres.MUST_BE_ON", ())  # this server does not flush
         monkeypatch.setattr("holdfast.store.postgres.places.LOOK_SECONDS", 0)  # claims in the exact order
+        see_the_whole_log(monkeypatch)
 
     def create_tables(self) -> None:
         """They are there."""

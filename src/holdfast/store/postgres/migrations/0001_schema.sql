@@ -189,7 +189,8 @@ BEGIN
 END $$;
 
 -- Return the bound below which no event will appear any more: all transactions of this database that may write one
--- there have ended. Transactions in other databases do not count; they are known by the lock on their own id.
+-- there have ended. Transactions in other databases and those of autovacuum, which has no role, do not count; they are
+-- known by the lock on their own id.
 CREATE FUNCTION {p}horizon() RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT coalesce(
         (SELECT min(running::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS running
@@ -197,7 +198,8 @@ CREATE FUNCTION {p}horizon() RETURNS bigint LANGUAGE sql STABLE AS $$
              SELECT 1 FROM pg_locks AS held JOIN pg_stat_activity AS session ON session.pid = held.pid
              WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.granted
                AND held.transactionid::text::bigint = running::text::bigint & 4294967295
-               AND session.datid <> (SELECT oid FROM pg_database WHERE datname = current_database()))),
+               AND (session.usesysid IS NULL
+                    OR session.datid <> (SELECT oid FROM pg_database WHERE datname = current_database())))),
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint) << 20
 $$;
 
