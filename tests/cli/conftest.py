@@ -1,14 +1,11 @@
 """Fixtures that run a command: in this process, in a process of its own, and on a terminal of a given width."""
 
-import fcntl
 import json
 import os
 import pty
 import select
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from holdfast.cli import main
 from holdfast.clock import SECOND
 from support.child_processes import command
 from support.running_worker import PATIENCE_SECONDS
+from support.terminal_windows import set_size, start_on_terminal
 from support.transitions import claim_tasks, fail, succeed
 
 Run = Callable[..., Result]
@@ -83,16 +81,8 @@ def terminal() -> Callable[..., tuple[str, int]]:
 
     def one(*args: Any, columns: int = 80, typed: str = "", **environment: str) -> tuple[str, int]:
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        process = subprocess.Popen(
-            command(*args),
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=os.environ | environment,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
-        )
+        set_size(theirs, columns, 40)
+        process = start_on_terminal(command(*args), theirs, environment)
         os.close(theirs)
         seen = b""
         for read in _until_it_hangs_up(ours):

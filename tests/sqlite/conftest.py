@@ -1,6 +1,7 @@
 """What the tests of the store on SQLite share."""
 
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -29,3 +30,16 @@ def bench(tmp_path: Path, migrated: Path) -> Iterator[Bench]:
     one = Bench(path)
     with closing(one.connection):
         yield one
+
+
+@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
+def conn(request: pytest.FixtureRequest, url: str, fill: Callable[[], None]) -> Iterator[sqlite3.Connection]:
+    """A connection for query plans, which must not depend on the rows. The test module's `fill` inserts them."""
+    if request.param != "an empty database":
+        fill()
+    with closing(sqlite3.connect(url)) as connection:
+        if request.param == "one that was analysed":
+            connection.execute("ANALYZE")
+            connection.commit()
+    with closing(sqlite3.connect(url)) as connection:
+        yield connection

@@ -2,8 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,21 +19,17 @@ SCANS = {
 }
 
 
-@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
-def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
-    work = app.task(name="work")(lambda: None)
-    if request.param != "an empty database":
+@pytest.fixture
+def fill(app: Holdfast) -> Callable[[], None]:
+    def rows() -> None:
+        work = app.task(name="work")(lambda: None)
         ids = work.enqueue_many([{}] * 1000)
         work.using(after=ids).enqueue()
         for _ in range(300):
             work.using(after=ids[0]).enqueue()
         app.queue("inbox").send_many(range(300))
-    with closing(sqlite3.connect(url)) as connection:
-        if request.param == "one that was analysed":
-            connection.execute("ANALYZE")
-            connection.commit()
-    with closing(sqlite3.connect(url)) as connection:
-        yield connection
+
+    return rows
 
 
 def test_no_table_that_grows_is_walked_over(app: Holdfast, conn: sqlite3.Connection) -> None:

@@ -217,17 +217,13 @@ def test_a_dry_run_looks_at_each_job_where_it_counts_it(crowd: Holdfast) -> None
 # --- plans ---
 
 
-@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
-def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
-    if request.param != "an empty database":
+@pytest.fixture
+def fill(app: Holdfast) -> Callable[[], None]:
+    def rows() -> None:
         app.queue("inbox").send_many(range(300))
         app.task(name="work")(lambda: None).using(key="k", tags="t").enqueue()
-    with closing(sqlite3.connect(url)) as connection:
-        if request.param == "one that was analysed":
-            connection.execute("ANALYZE")
-            connection.commit()
-    with closing(sqlite3.connect(url)) as connection:
-        yield connection
+
+    return rows
 
 
 def explain(connection: sqlite3.Connection, statement: str) -> list[str]:

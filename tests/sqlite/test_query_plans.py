@@ -2,8 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +101,9 @@ HOT = [
 ]
 
 
-@pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
-def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sqlite3.Connection]:
-    if request.param != "an empty database":
+@pytest.fixture
+def fill(app: Holdfast) -> Callable[[], None]:
+    def rows() -> None:
         inbox = app.queue("inbox", max_attempts=1)
         inbox.send_many(range(300))
         inbox.receive_many(100)
@@ -112,12 +111,8 @@ def conn(request: pytest.FixtureRequest, app: Holdfast, url: str) -> Iterator[sq
             message.ack()
         inbox.send_many(range(100), delay=60)
         app.task(name="work")(lambda: None).using(key="k").enqueue()
-    with closing(sqlite3.connect(url)) as connection:
-        if request.param == "one that was analysed":
-            connection.execute("ANALYZE")
-            connection.commit()
-    with closing(sqlite3.connect(url)) as connection:
-        yield connection
+
+    return rows
 
 
 def statement_of(app: Holdfast, name: str) -> str:

@@ -106,6 +106,22 @@ class Display:
             assert final == "m", f"no terminal should be sent {final}"
 
 
+def set_size(terminal: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def start_on_terminal(words: list[str], terminal: int, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        words,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=os.environ | environment,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
+    )
+
+
 class Window:
     """A command on a terminal. It is killed at the end, if it has not ended by then."""
 
@@ -116,17 +132,10 @@ class Window:
         self.ours, theirs = pty.openpty()
         self.display = Display(columns, rows)
         self._decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end within a character
-        self._set_size(theirs, columns, rows)
+        set_size(theirs, columns, rows)
         self.modes = termios.tcgetattr(theirs)
-        self.process = subprocess.Popen(
-            command(*args) if shell is None else ["bash", "-c", shell, "bash", *command(*args)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=os.environ | environment,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
-        )
+        words = command(*args) if shell is None else ["bash", "-c", shell, "bash", *command(*args)]
+        self.process = start_on_terminal(words, theirs, environment)
         self._theirs = theirs  # kept open: a terminal outlives its programs
 
     def __enter__(self) -> "Window":
@@ -139,15 +148,11 @@ class Window:
         os.close(self._theirs)
         os.close(self.ours)
 
-    @staticmethod
-    def _set_size(terminal: int, columns: int, rows: int) -> None:
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
     def resize(self, columns: int, rows: int) -> None:
         """Resize the terminal; the kernel sends SIGWINCH."""
         self.read()
         self.display.resize(columns, rows)
-        self._set_size(self.ours, columns, rows)
+        set_size(self.ours, columns, rows)
 
     def press(self, *keys: str) -> None:
         for key in keys:
