@@ -8,6 +8,7 @@ import runpy
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,23 @@ def test_the_architecture_page_has_every_module_with_its_docstring() -> None:
     spec.loader.exec_module(modules)
     page = read("internals/architecture.md")
     assert modules.page_with(modules.tables(), page) == page, "run: make modules"
+
+
+OF_OTHERS = {"TestCase", "json_object", "BUSY_SNAPSHOT", "IN_CLOSE_WRITE", "RESTART"}  # Django's, SQLite's, Linux's
+NAME_IN_CODE = re.compile(r"`((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\(\))?`")
+
+
+@cache
+def words_of_the_code() -> set[str]:
+    files = [file for folder in ("src", "tests", "benchmarks") for file in (ROOT / folder).rglob("*.*")]
+    texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".sql") and file != Path(__file__)]
+    return {file.stem for file in files}.union(*(re.findall(r"\w+", text) for text in texts))
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "internals").glob("*.md")), ids=lambda page: page.name)
+def test_the_internals_name_only_what_the_code_has(page: Path) -> None:
+    named = {name.split(".")[-1] for name in NAME_IN_CODE.findall(page.read_text("utf-8"))}
+    assert named - words_of_the_code() - OF_OTHERS == set()
 
 
 def test_the_targets_of_the_makefile_have_a_line_of_help() -> None:
