@@ -28,9 +28,12 @@ def with_endpoints(page: str) -> str:
         "",
         "Times are ISO 8601 in UTC, durations are seconds. `?` marks what may be left out.",
     ]
+    taken = Schemas()
+    for one in ENDPOINTS:
+        taken.of(one.body)
     for name, schema in schemas.components.items():
         if "Of" not in name:
-            lines += ["", f"### {name}", "", *_members(schema)]
+            lines += ["", f"### {name}", "", *_members(schema, name in taken.components)]
     return "\n".join([written + MARKER, *lines]) + "\n"
 
 
@@ -57,10 +60,11 @@ def _linked(schema: dict[str, Any]) -> str:
     return f"page of [{item}](#{item.lower()})" if item and kind == "Items" else f"[{kind}](#{kind.lower()})"
 
 
-def _members(schema: dict[str, Any]) -> list[str]:
+def _members(schema: dict[str, Any], is_taken: bool) -> list[str]:
+    """is_taken: it is in the body of a request, and what is not required may be left out."""
     required = schema.get("required", [])
     rows = [
-        f"| `{name}{'' if name in required or not required else '?'}` | {_type(one)} |"
+        f"| `{name}{'?' if name not in required and (required or is_taken) else ''}` | {_type(one)} |"
         for name, one in schema["properties"].items()
     ]
     return [

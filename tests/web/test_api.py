@@ -1,5 +1,7 @@
 """The HTTP API: its shapes, its errors, and its OpenAPI document."""
 
+import asyncio
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -8,6 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 from openapi_spec_validator import validate as validate_openapi
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from holdfast import Holdfast
@@ -71,6 +75,22 @@ def test_messages_are_sent_received_and_settled(api: TestClient) -> None:
     assert api.post("/queues/in box/receive", json={}).json()["items"][0]["attempt"] == 2
 
 
+def test_a_name_may_have_a_slash_in_it(connect: Callable[..., TestClient], served: Holdfast) -> None:
+    """As %2F: the page encodes names so."""
+    served.schedules.add("eu/nightly", "0 3 * * *", "add", {"a": 1, "b": 1})
+    for mount in ("", "/admin"):
+        site = Starlette(routes=[Mount(mount, served.web())]) if mount else served.web()
+        client = TestClient(site, base_url=f"http://localhost{mount}/api/v1")
+        assert client.post("/queues/eu%2Fmail/messages", json={"body": 1}).status_code == 201
+        assert client.get("/queues/eu%2Fmail").json()["ready"] == 1
+        (item,) = client.post("/queues/eu%2fmail/receive", json={}).json()["items"]
+        assert client.post(f"/queues/eu%2Fmail/messages/{item['id']}/ack", json={"attempt": 1}).status_code == 200
+        assert client.post("/schedules/eu%2Fnightly/pause", json={}).status_code == 200
+        assert problem(client.post("/queues/eu/mail/messages", json={"body": 1})) == (404, "NotFound")
+        assert problem(client.get("/queues%2Fx")) == (404, "NotFound")
+    assert served.jobs.get(1).queue == "eu/mail"
+
+
 def test_a_long_poll_ends_when_a_message_comes(api: TestClient, served: Holdfast) -> None:
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(api.post("/queues/q/receive", json={"wait": 60}).json()))
@@ -78,6 +98,28 @@ def test_a_long_poll_ends_when_a_message_comes(api: TestClient, served: Holdfast
     served.queue("q").send("hello")
     waiting.join()
     assert got[0]["items"][0]["body"] == "hello"
+
+
+def test_a_client_that_leaves_a_long_poll_takes_no_message_with_it(served: Holdfast) -> None:
+    """A client whose timeout is shorter than its wait would else spend one delivery of a message after the other."""
+    body = json.dumps({"wait": 5}).encode()
+    path = "/api/v1/queues/q/receive"
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost"), (b"content-type", b"application/json")], "scheme": "http"}
+    told = iter([{"type": "http.request", "body": body, "more_body": False}, {"type": "http.disconnect"}])
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        return next(told)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    asyncio.run(served.web()(scope, receive, send))
+    assert said[0]["status"] != 200, "it has waited for nobody"
+    served.queue("q").send("hello")
+    message = served.queue("q").receive()
+    assert message is not None and message.attempt == 1
 
 
 def test_operators_act_in_their_name_and_with_their_reason(api: TestClient, served: Holdfast) -> None:
@@ -363,6 +405,9 @@ def test_jobs_are_found_by_patterns_and_arguments(api: TestClient) -> None:
     assert found(task="ad*") == found(task="a*,x") == [3, 2, 1]
     assert found(queue="m*,inbox") == [4, 3, 2, 1]
     assert found(args='{"user.name": "a*"}') == [4]
+    keyed = api.post("/jobs", json={"task": "add", "args": {"a": 1, "b": 2}}, headers={"Idempotency-Key": "7,8"})
+    assert found(key="7\\,8") == found(key="none,7\\,8") == [keyed.json()["id"]]
+    assert found(key="7,8") == []
     assert found(args='{"a": "2"}', task="add") == [3]
     for args in ("x", "[]", '{"a": 1}', '{"": "x"}'):
         assert problem(api.get("/jobs", params={"args": args})) == (400, "InvalidInput")

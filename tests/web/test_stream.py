@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from holdfast import Holdfast
-from holdfast.web import stream
+from holdfast.web import Users, stream
 from holdfast.web.server import WebServer
 from holdfast.web.stream import EventStream, Hub
 
@@ -25,6 +25,10 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     return await asyncio.to_thread(call)
 
 
+async def allowed() -> bool:
+    return True
+
+
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60))
 
@@ -35,7 +39,7 @@ class Page:
     def __init__(self, app: Holdfast, hub: Hub, last: int | None = None, topics: str = "events") -> None:
         self.frames: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self._left = asyncio.Event()
-        response = EventStream(hub, app, in_thread, frozenset(topics.split(",")), last)
+        response = EventStream(hub, app, in_thread, frozenset(topics.split(",")), last, allowed)
         self.task = asyncio.create_task(response({}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -188,7 +192,8 @@ def test_a_client_that_does_not_read_is_disconnected(app: Holdfast, monkeypatch:
         await asyncio.Event().wait()
         return {}
 
-    run(EventStream(Hub(app, in_thread), app, in_thread, frozenset({"events"}), None)({}, never, stuck))
+    response = EventStream(Hub(app, in_thread), app, in_thread, frozenset({"events"}), None, allowed)
+    run(response({}, never, stuck))
 
 
 def test_a_full_queue_ends_the_stream_instead_of_growing(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +227,24 @@ def test_a_database_that_fails_is_told_and_then_goes_on(app: Holdfast, monkeypat
         await page.leave()
 
     run(main())
+
+
+def test_a_removed_user_is_told_nothing_more(served: Holdfast, users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may be open for days, and its request was authorized only at the beginning."""
+    monkeypatch.setattr(stream, "CHECK_SECONDS", 0)
+    server = WebServer(served.web(auth=users), port=0).start()
+    headers = {"authorization": "Bearer viewer"}
+    with httpx.stream("GET", f"{server.url}api/v1/stream?topics=events", headers=headers, timeout=60) as response:
+        lines = response.iter_lines()
+        assert next(line for line in lines if line.startswith("event: ")) == "event: ready"
+        served.queue("q").send(1)
+        assert next(line for line in lines if line.startswith("event: ")) == "event: event"
+        with users.edit() as found:
+            del found["viewer"]
+        served.queue("secret").send(2)
+        for line in lines:
+            assert "secret" not in line
+    server.close()
 
 
 def test_a_program_follows_the_log_by_http_and_continues_where_it_stopped(served: Holdfast) -> None:

@@ -15,9 +15,8 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -40,7 +39,7 @@ from .api import ENDPOINTS, Call, Endpoint, PayloadRules, Served, start_operatio
 from .auth import LOOPBACK_NAMES, Attempts, Authenticator, Identity, Role, RoleNeeded, Session, Sessions, Users
 from .openapi import Problem, document
 from .pages import StaticFiles
-from .stream import TOPICS, EventStream, Hub
+from .stream import TOPICS, EventStream, Hub, disconnected
 
 log = logging.getLogger("holdfast.web")
 PREFIX = "/api/v1"
@@ -48,6 +47,7 @@ COOKIE = "holdfast_session"
 CSRF_HEADER = "x-holdfast-csrf"
 MAX_BODY = 1024 * 1024
 MAX_PATH = 4000  # characters
+ESCAPED_SLASH = "\0"  # in the path of a request: no name has this character
 MAX_DROPPED = 16 * 1024 * 1024  # bytes of a body that is refused
 DROP_SECONDS = 2.0
 BODY_WAS_READ = "holdfast.body_was_read"  # in the scope of a request
@@ -165,6 +165,8 @@ class Guard:
                 scope, receive, guarded
             )
             return
+        if b"%2f" in scope.get("raw_path", b"").lower():
+            scope = {**scope, "path": _path_with_slashes(scope["raw_path"])}
         host = Request(scope).headers.get("host", "")
         if self._hosts is not None and _without_port(host).lower() not in self._hosts:
             detail = f"the Host header must be one of {', '.join(sorted(self._hosts))}: pass hosts= to allow others"
@@ -250,7 +252,7 @@ class Server:
                 place = (endpoint.path, str(request.url), call.hides_payloads)
                 content = await self._shared.read(place, age, lambda: self._encoded(endpoint, call))
             else:
-                content = await self._encoded(endpoint, call)
+                content = await self._encoded_for(request, endpoint, call)
         except HoldfastError as error:
             return _problem_of(error)
         except RoleNeeded as error:
@@ -262,11 +264,27 @@ class Server:
         headers = {} if etag is None else {"etag": etag, "cache-control": "private, no-cache"}
         return Response(content, endpoint.status, headers, "application/json")
 
+    async def _encoded_for(self, request: Request, endpoint: Endpoint, call: Call) -> bytes:
+        """Do not wait for a client that has left: what it would receive stays for others."""
+        if not endpoint.waits:
+            return await self._encoded(endpoint, call)
+        working = asyncio.create_task(self._encoded(endpoint, call))
+        leaving = asyncio.create_task(disconnected(request.receive))
+        try:
+            await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Refusal(400, "ClientDisconnected", "the client has left")
+            return working.result()
+        finally:
+            for task in (working, leaving):
+                task.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
     async def _encoded(self, endpoint: Endpoint, call: Call) -> bytes:
         return msgspec.json.encode(await self._run(endpoint, call))
 
     async def _run(self, endpoint: Endpoint, call: Call) -> Any:
-        if iscoroutinefunction(endpoint.run):
+        if endpoint.waits:
             return await endpoint.run(call)
         return await self._in_thread(lambda: endpoint.run(call))
 
@@ -296,7 +314,15 @@ class Server:
             raise Refusal(503, "TooManyStreams", "too many pages are open: try again later", {"retry-after": "30"})
         given = request.headers.get("last-event-id") or request.query_params.get("after", "")
         last = int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else None
-        return EventStream(self._hub, self._app, self._in_thread, topics, last)
+
+        async def is_allowed() -> bool:
+            try:
+                await self._authorize(request, Role.viewer)
+            except Refusal:
+                return False
+            return True
+
+        return EventStream(self._hub, self._app, self._in_thread, topics, last, is_allowed)
 
     # --- identity ---
 
@@ -317,7 +343,7 @@ class Server:
         if not isinstance(self._auth, Users):
             found = await self._in_thread(lambda: self._auth(request))  # type: ignore[operator, misc]
             if not isinstance(found, Identity):
-                raise _login_needed()
+                raise Refusal(401, "LoginElsewhere", "log in to the application that this page is part of")
             return found, None
         users = self._auth
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -483,8 +509,13 @@ def _without_port(host: str) -> str:
     return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
+def _path_with_slashes(raw: bytes) -> str:
+    """Decode a path with names in it that have a slash, which must not look like one that separates names."""
+    return unquote(re.sub("%2f", quote(ESCAPED_SLASH), raw.partition(b"?")[0].decode("ascii"), flags=re.IGNORECASE))
+
+
 def _path(found: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(found)
+    return {name: one.replace(ESCAPED_SLASH, "/") if isinstance(one, str) else one for name, one in found.items()}
 
 
 def _query(request: Request, kind: type[Struct]) -> Any:
@@ -518,10 +549,14 @@ def _problem_of(error: HoldfastError) -> Response:
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:
-    del request
     assert isinstance(error, HTTPException)
-    code = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HTTPError")
-    return _problem(error.status_code, code, error.detail, error.headers)
+    is_endpoint: bool = request.scope.get("endpoint") is not _no_endpoint
+    if error.status_code == 405 and not is_endpoint:
+        return await _no_endpoint(request)
+    if error.status_code == 405:
+        detail = f"{request.url.path} does not take {request.method}: see {PREFIX}/openapi.json"
+        return _problem(405, "MethodNotAllowed", detail, error.headers)
+    return _problem(error.status_code, "NotFound" if error.status_code == 404 else "HTTPError", error.detail)
 
 
 async def _no_endpoint(request: Request) -> Response:

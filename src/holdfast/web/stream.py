@@ -29,6 +29,7 @@ LONGEST_TICK_SECONDS = 5.0
 BUSY_SHARE = 1 / 40  # of the time is spent on reading and sending, at most, unless the tick would be too long
 STATS_SECONDS = 2.0
 PING_SECONDS = 15.0
+CHECK_SECONDS = 15.0  # a user who logged out or was removed is not told more than that long
 SEND_SECONDS = 30.0
 PAGE_EVENTS = 500
 MAX_CHANGES = 200  # events in one tick that are sent to a page one by one
@@ -164,16 +165,25 @@ def pause(spent: float, is_burst: bool) -> float:
 class EventStream:
     """An ASGI response: what was missed, then what happens. Ends when the client leaves or does not read."""
 
-    def __init__(self, hub: Hub, app: Served, run_in_thread: RunInThread, topics: frozenset[str], last: int | None):
+    def __init__(
+        self,
+        hub: Hub,
+        app: Served,
+        run_in_thread: RunInThread,
+        topics: frozenset[str],
+        last: int | None,
+        is_allowed: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """is_allowed: whether the client may still read."""
         self._hub, self._app, self._run_in_thread = hub, app, run_in_thread
-        self._topics, self._last = topics, last
+        self._topics, self._last, self._is_allowed = topics, last, is_allowed
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         del scope
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         sending = asyncio.create_task(self._send_all(send))
-        leaving = asyncio.create_task(_disconnected(receive))
+        leaving = asyncio.create_task(disconnected(receive))
         try:
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -193,12 +203,18 @@ class EventStream:
                 async for chunk in self._missed(self._last, cursor):
                     await write(chunk)
             await write(frame("ready", {"cursor": cursor}, cursor if self._last is None else None))
+            loop = asyncio.get_running_loop()
+            checked_at = loop.time()
             while not subscriber.overflowed:
                 try:
                     async with asyncio.timeout(PING_SECONDS):
                         chunk = await subscriber.get()
                 except TimeoutError:
                     chunk = b": ping\n\n"
+                if loop.time() - checked_at >= CHECK_SECONDS:
+                    if not await self._is_allowed():
+                        break
+                    checked_at = loop.time()
                 await write(chunk)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -218,6 +234,7 @@ class EventStream:
             after = events[-1].id
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

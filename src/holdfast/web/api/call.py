@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -104,6 +105,11 @@ class Endpoint(Struct, frozen=True):
     body: type[Struct] | None = None
     status: int = 200
     idempotent_key: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may take long: it is a coroutine, and is cancelled when the client leaves."""
+        return iscoroutinefunction(self.run)
 
     @property
     def summary(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -49,7 +50,7 @@ class JobDetail(Struct):
 
 
 class JobFilters(Struct, forbid_unknown_fields=True):
-    """Filters of jobs. A text may be several, separated by commas.
+    """Filters of jobs. A text may be several, separated by commas; a comma in one of them is written as `\\,`.
 
     In `queue`, `task` and `error_code`, `*` is any text. `args` is a JSON object of paths into the payload and
     patterns of the values there: `{"user.name": "ada*"}`.
@@ -79,10 +80,14 @@ class JobFilters(Struct, forbid_unknown_fields=True):
             if name == "args":
                 found[name] = _argument_filters(call, value)
             elif name in NAME_FIELDS:
-                found |= _names_and_patterns(name, value.split(","))
+                found |= _names_and_patterns(name, _several(value))
             else:
-                found[name] = value.split(",") if isinstance(value, str) else value
+                found[name] = _several(value) if isinstance(value, str) else value
         return cast(Filters, found)
+
+
+def _several(text: str) -> list[str]:
+    return [one.replace("\\,", ",") for one in re.split(r"(?<!\\),", text)]
 
 
 def _names_and_patterns(name: str, values: Sequence[str]) -> dict[str, Sequence[str]]:
