@@ -18,7 +18,7 @@ from starlette.routing import Mount
 
 from holdfast import Holdfast
 from holdfast.testing import drain
-from holdfast.web import Users
+from holdfast.web import Identity, Users, identity
 from holdfast.web.server import WebServer
 from support.demo_shop import Shop
 from support.running_worker import RunningWorker, eventually
@@ -215,12 +215,20 @@ def test_every_action_on_a_job(full: Holdfast, serve: Callable[..., str], open_p
     dialog.locator("[name=args]").fill('{"text": 7}')
     dialog.get_by_role("button", name="Copy", exact=True).click()
     expect(dialog.get_by_role("alert")).to_contain_text("do not match its signature")
-    dialog.get_by_role("button", name="Close").click()
-    act(page, "Copy", "", args='{"text": "copied"}', queue="urgent", delay="60")
+    for name, value in {"args": '{"text": "copied"}', "queue": "urgent", "delay": "60"}.items():
+        dialog.locator(f"[name={name}]").fill(value)
+    dialog.get_by_role("button", name="Copy", exact=True).click()
     expect(page.get_by_role("heading", level=1)).not_to_have_text("Job 2")
     (made,) = full.jobs.list(limit=1)
     assert (made.args, made.queue, made.status) == ({"text": "copied"}, "urgent", "scheduled")
-    later = add.using(delay=60).enqueue(1, 1).id
+    later = add.using(delay=60, tags=["vip", "a, b"], timeout=7, key="7,8").enqueue(1, 1).id
+    page.goto(f"{url}/jobs/{later}")
+    page.get_by_role("button", name="Copy", exact=True).click()
+    expect(dialog.locator("[name=reason]")).to_have_count(0)  # an enqueue is logged without one
+    dialog.get_by_role("button", name="Copy", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).not_to_have_text(f"Job {later}")
+    (made,) = full.jobs.list(limit=1)
+    assert (made.tags, made.timeout, made.key) == (("vip", "a, b"), 7, None)
     page.goto(f"{url}/jobs/{later}")
     act(page, "Run now", "urgent")
     expect(page.locator(".head .badge")).to_have_text("ready")
@@ -287,6 +295,42 @@ def test_search_by_qualifiers_and_keys(
     expect(page.get_by_role("heading", level=1)).to_have_text("Job 1")
 
 
+def test_names_are_found_whatever_is_in_them(
+    app: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    """Between quotation marks, a comma does not separate values, and a backslash lets a quotation mark be one."""
+    names = ['a, "b"', "c\\d", "e,f"]
+    for name in names:
+        app.queue(name).send(1, key="7,8")
+    page = open_page(f"{serve(app)}/queues")
+    field = page.get_by_label("Search jobs")
+    for name in names:
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text(name)
+        expect(page.locator(".chip")).to_have_count(1)
+        page.go_back()
+    page.keyboard.press("/")
+    for search, found in {'key:"7,8"': 3, "key:7,8": 0, 'queue:"e,f" queue:c*': 2, "status:ready,failed": 3}.items():
+        field.fill(search)
+        field.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(found)
+        expect(page.locator(".empty")).to_have_count(0 if found else 1)
+
+
+def test_a_search_that_is_wrong_is_told_and_does_not_load_for_ever(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(f"{serve(full)}/jobs?q=status:lost")
+    expect(page.get_by_role("alert")).to_contain_text("status must be one of")
+    expect(page.locator(".loading")).to_have_count(0)
+    field = page.get_by_label("Search jobs")
+    for search, told in {"id:x": "id: must be the number of a job", "hello": "hello is no qualifier"}.items():
+        field.fill(search)
+        field.press("Enter")
+        expect(page.locator(".note")).to_contain_text(told)
+
+
 def test_the_page_follows_what_happens_and_reconnects(
     full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
 ) -> None:
@@ -336,6 +380,39 @@ def test_login_roles_and_logout(
     act(page, "Retry", "as operator")
     expect(page.locator(".head .badge")).to_have_text("ready")
     assert ("requeued", "operator") in {(one.event, one.actor) for one in full.observe.last_events(9)}
+
+
+def test_a_login_is_asked_for_again_when_the_server_was_started_anew(
+    full: Holdfast, users: Users, open_page: Callable[..., Page]
+) -> None:
+    """Sessions are in its memory. A page that only follows events is told by no other request."""
+    server = WebServer(full.web(auth=users, hosts=["127.0.0.1"]), port=0).start()
+    page = open_page(f"{server.url}storage")
+
+    def log_in() -> None:
+        page.get_by_label("Name").fill("viewer")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Storage")
+        expect(page.locator(".live")).to_have_text("live")
+
+    log_in()
+    server.close()
+    expect(page.locator(".live")).to_have_text("reconnecting…")
+    again = WebServer(full.web(auth=users, hosts=["127.0.0.1"]), port=server.port).start()
+    log_in()
+    again.close()
+
+
+def test_who_is_not_logged_in_to_the_application_around_the_page_is_told_so(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    found: list[Identity] = []
+    page = open_page(serve(full, auth=lambda _: found[0] if found else None))
+    expect(page.get_by_role("alert")).to_have_text("log in to the application that this page is part of")
+    expect(page.get_by_label("Password")).to_have_count(0)
+    found.append(identity("ada"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
 
 
 def test_nothing_is_loaded_from_elsewhere_and_the_first_page_is_small(
@@ -402,6 +479,31 @@ def test_the_graph_links_to_the_neighbours_of_a_job(shop: Shop, open_page: Calla
     expect(page.locator(".tree")).to_contain_text("Ada Lovelace")
 
 
+# Whether no edge passes through a job that it does not join.
+IS_CLEAR = """() => [...document.querySelectorAll(".graph .edge")].every((edge) => {
+    const boxes = [...document.querySelectorAll(".graph .node rect")].map((one) => one.getBoundingClientRect());
+    const { left, top } = edge.ownerSVGElement.getBoundingClientRect();
+    return [...Array(101).keys()].every((step) => {
+        const { x, y } = edge.getPointAtLength((edge.getTotalLength() * step) / 100);
+        const [across, down] = [x + left, y + top];
+        const inside = (box) => Math.abs(across - (box.left + box.right) / 2) < box.width / 2 - 4;
+        return !boxes.some((box) => inside(box) && down > box.top && down < box.bottom);
+    });
+})"""
+
+
+def test_the_graph_shows_a_dependency_that_skips_a_step(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    add, approval = full.tasks["add"], full.external("approve")
+    first = add.using(after=approval).enqueue(1, 1)
+    second = add.using(after=[approval, first]).enqueue(1, 1)
+    third = add.using(after=[approval, second]).enqueue(1, 1)
+    page = open_page(f"{serve(full)}/jobs/{third.id}")
+    expect(page.locator(".graph .edge")).to_have_count(5)
+    assert page.evaluate(IS_CLEAR)
+
+
 def test_the_timeline_has_attempts_with_durations_and_the_error_how_often_it_occurred(
     shop: Shop, open_page: Callable[..., Page]
 ) -> None:
@@ -413,6 +515,33 @@ def test_the_timeline_has_attempts_with_durations_and_the_error_how_often_it_occ
         "times"
     )
     expect(page.locator("pre")).to_contain_text("ConnectionError: smtp.example.org refused the connection")
+    done = shop.app.jobs.list(status="succeeded", task="send_mail", limit=1)[0]
+    page.goto(f"{shop.url}/jobs/{done.id}")
+    expect(page.locator(".timeline li")).to_have_text([re.compile("enqueued"), re.compile("Attempt 1: succeeded")])
+
+
+def test_text_is_copied_also_where_browsers_have_no_clipboard_api(shop: Shop, open_page: Callable[..., Page]) -> None:
+    """They have none on a page without TLS that another machine serves."""
+    page = open_page(f"{shop.url}/jobs/{shop.approval.id}")
+    page.evaluate("() => { delete Navigator.prototype.clipboard; }")
+    page.get_by_role("button", name="copy", exact=True).first.click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    page.get_by_role("link", name="Events").click()
+    field = page.get_by_label("Filter events")
+    field.press("Control+V")
+    expect(field).to_have_value(re.compile("Ada Lovelace"))
+
+
+def test_each_relative_time_tells_the_exact_one(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(shop.url)
+    expect(page.locator(".stats")).to_contain_text("worker, ")
+    for path in PAGES:
+        page.goto(shop.url + path)
+        expect(page.locator(".loading")).to_have_count(0)
+        expect(page.locator("time:not([title])")).to_have_count(0)
+        for cell in page.locator("tbody td, .stat .value").filter(has_text=re.compile(r"^\d+(\.\d)? [smhd]\b")).all():
+            if page.locator("h1").inner_text() not in ("Tasks", "Batches"):  # those are durations
+                expect(cell.locator("time")).to_have_count(1)
 
 
 def test_charts_show_values_and_periods_change(shop: Shop, open_page: Callable[..., Page]) -> None:

@@ -1,5 +1,5 @@
 // The graph around a job, drawn as SVG: blockers to the left, what waits for it to the right, its chain in a row.
-import { ROOT, html } from "./lib.js";
+import { ROOT, counted, html, number } from "./lib.js";
 
 const WIDTH = 190, HEIGHT = 48, COLUMN = 246, ROW = 62, PAD = 8;
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -30,18 +30,35 @@ export function Graph({ graph, here }) {
     rows[at] = (rows[at] || 0) + 1;
     place.set(node.id, { x: PAD + at * COLUMN, y: PAD + (rows[at] - 1) * ROW });
   }
-  const width = (Math.max(...column.values()) + 1) * COLUMN - (COLUMN - WIDTH) + 2 * PAD;
-  const height = Math.max(...Object.values(rows)) * ROW - (ROW - HEIGHT) + 2 * PAD;
-  const path = ({ source, target }) => {
+  // An edge that skips columns passes below their nodes, in a lane that it shares with others from the same source.
+  const lanes = new Map();
+  const lane = (source, at) => {
+    const name = `${source} ${at}`;
+    if (!lanes.has(name)) {
+      rows[at] = (rows[at] || 0) + 1;
+      lanes.set(name, PAD + (rows[at] - 1) * ROW + HEIGHT / 2);
+    }
+    return lanes.get(name);
+  };
+  const curve = (x1, y1, x2, y2) => { const half = Math.max(24, (x2 - x1) / 2); return `C${x1 + half},${y1} ${x2 - half},${y2} ${x2},${y2}`; };
+  const paths = edges.map(({ source, target }) => {
     const from = place.get(source), to = place.get(target);
     if (!from || !to) return "";
-    const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2, half = Math.max(24, (x2 - x1) / 2);
-    return `M${x1},${y1} C${x1 + half},${y1} ${x2 - half},${y2} ${x2 - 5},${y2}`;
-  };
-  const words = `${nodes.length} jobs and ${edges.length} dependencies`;
+    let x = from.x + WIDTH, y = from.y + HEIGHT / 2, drawn = `M${x},${y}`;
+    for (let at = column.get(source) + 1; at < column.get(target); at += 1) {
+      const left = PAD + at * COLUMN, height = lane(source, at);
+      drawn += ` ${curve(x, y, left, height)} H${left + WIDTH}`;
+      x = left + WIDTH;
+      y = height;
+    }
+    return `${drawn} ${curve(x, y, to.x - 5, to.y + HEIGHT / 2)}`;
+  });
+  const width = (Math.max(...column.values()) + 1) * COLUMN - (COLUMN - WIDTH) + 2 * PAD;
+  const height = Math.max(...Object.values(rows)) * ROW - (ROW - HEIGHT) + 2 * PAD;
+  const words = `${counted(nodes.length, "job")} and ${number(edges.length)} ${edges.length === 1 ? "dependency" : "dependencies"}`;
   return html`<div class="graph" tabindex="0" role="region" aria-label="Graph of ${words}"><svg width=${width} height=${height} viewBox="0 0 ${width} ${height}">
     <defs><marker id="arrow" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="var(--muted)" /></marker></defs>
-    ${edges.map((edge) => html`<path class="edge ${edge.kind}" d=${path(edge)} marker-end="url(#arrow)"><title>${edge.source} ${edge.kind === "continues" ? "continued with" : "blocks"} ${edge.target}</title></path>`)}
+    ${edges.map((edge, index) => html`<path class="edge ${edge.kind}" d=${paths[index]} marker-end="url(#arrow)"><title>${edge.source} ${edge.kind === "continues" ? "continued with" : "blocks"} ${edge.target}</title></path>`)}
     ${nodes.map((node) => {
       const { x, y } = place.get(node.id);
       const label = `job ${node.id}, ${node.task || "message"}, ${node.status}`;

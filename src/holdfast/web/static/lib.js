@@ -36,10 +36,13 @@ export async function call(path, { method = "GET", body, signal, shared = false 
     if (error.name === "AbortError") throw error;
     return {};
   });
-  if (response.status === 401 && path !== "/login" && path !== "/me") window.dispatchEvent(new Event("login-needed"));
-  if (!response.ok) throw new Problem(response.status, data);
+  const problem = response.ok ? null : new Problem(response.status, data);
+  if (response.status === 401 && path !== "/login" && path !== "/me") loginNeeded(problem);
+  if (problem) throw problem;
   return data;
 }
+
+const loginNeeded = (problem) => window.dispatchEvent(new CustomEvent("login-needed", { detail: problem }));
 
 export const post = (path, body) => call(path, { method: "POST", body });
 
@@ -49,9 +52,9 @@ export function query(parameters) {
   return text ? `?${text}` : "";
 }
 
-// Loads a path, and again when `again` changes. Keeps the old data while it loads.
+// Loads a path, and again when `again` changes. Keeps the old data while it loads, but not an error of another path.
 export function useData(path, again = 0) {
-  const [state, setState] = useState({ data: null, error: null, path: null });
+  const [state, setState] = useState({ data: null, error: null, failed: null });
   const [turn, setTurn] = useState(0);
   const before = useRef({});
   useLayoutEffect(() => { // asks at once, not after the next drawing
@@ -60,13 +63,13 @@ export function useData(path, again = 0) {
     const shared = before.current.path === path && before.current.turn === turn; // an event asks for it, not a person
     before.current = { path, turn };
     call(path, { signal: stop.signal, shared })
-      .then((data) => stop.signal.aborted || setState({ data, error: null, path }))
+      .then((data) => stop.signal.aborted || setState({ data, error: null, failed: null }))
       .catch((error) => {
-        if (error.name !== "AbortError") setState((old) => ({ ...old, error }));
+        if (error.name !== "AbortError") setState((old) => ({ ...old, error, failed: path }));
       });
     return () => stop.abort();
   }, [path, again, turn]);
-  return { data: state.path === path || state.data ? state.data : null, error: state.error, reload: () => setTurn((n) => n + 1) };
+  return { data: state.data, error: state.failed === path ? state.error : null, reload: () => setTurn((n) => n + 1) };
 }
 
 // --- the live stream: one connection per page, none while the tab is hidden ---
@@ -92,7 +95,10 @@ function connect() {
   source.onopen = () => { become("on"); };
   source.onerror = () => {
     become("lost", "The server cannot be reached.");
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => live.source === source && connect(), 3000);
+    if (source.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    setTimeout(() => live.source === source && connect(), 3000);
+    // The server refused, and an event source does not tell why. The session may have ended, as it does at a restart.
+    call("/me").catch((problem) => { if (problem.status === 401) loginNeeded(problem); });
   };
   for (const name of ["event", "stats", "ready", "reset", "unavailable"]) {
     source.addEventListener(name, (message) => {
@@ -117,7 +123,7 @@ export function useLive(topics, listen) {
     live.wanted.set(listener, topics);
     // One stream for all of them. While much happens, a page is told to load anew instead of each event.
     const all = [...new Set([...live.wanted.values()].join().replaceAll("events", "changes").split(","))].sort().join();
-    if (live.topics !== all || !live.source) {
+    if (live.topics !== all || !live.source || live.source.readyState === EventSource.CLOSED) {
       live.topics = all;
       connect();
     }
@@ -173,10 +179,19 @@ export function useRoute() {
   return route;
 }
 
+// --- a search for jobs, as text: `queue:mail key:"a, b"` ---
+
+export const QUALIFIED = /(\w+(?:\.[\w-]+)*):(?:"((?:[^"\\]|\\.)*)"|(\S*))|\S+/g;
+export const quoted = (value) => (/[\s",\\]/.test(value) ? `"${String(value).replace(/["\\]/g, "\\$&")}"` : value);
+export const unquoted = (value) => value.replace(/\\(.)/g, "$1");
+// In the API a comma separates several values.
+export const exactly = (value) => String(value).replaceAll(",", "\\,");
+
 // --- formats ---
 
 const NUMBER = new Intl.NumberFormat("en");
 export const number = (value) => (value === null || value === undefined ? "unknown" : NUMBER.format(value));
+export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";

@@ -32,7 +32,7 @@ function Page({ route }) {
   return html`<${views[found]} key=${id ?? found} id=${id} parameters=${route.parameters} />`;
 }
 
-const KEYS = [["/", "search jobs"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["g o", "overview"], ["g j", "jobs"], ["g i", "inbox"], ["g q", "queues"], ["g t", "tasks"], ["g e", "errors"], ["g w", "workers"], ["g s", "schedules"], ["g b", "batches"], ["g l", "events"], ["g d", "storage"], ["?", "this help"]];
+const KEYS = [["/", "search jobs"], ["j / k", "next / previous row"], ["Enter", "open the row"], ["x", "choose the job of the row"], ["g o", "overview"], ["g j", "jobs"], ["g i", "inbox"], ["g q", "queues"], ["g t", "tasks"], ["g e", "errors"], ["g w", "workers"], ["g s", "schedules"], ["g b", "batches"], ["g l", "events"], ["g d", "storage"], ["?", "this help"]];
 const PLACES = { o: "/", j: "/jobs", i: "/inbox", q: "/queues", t: "/tasks", e: "/errors", w: "/workers", s: "/schedules", b: "/batches", l: "/events", d: "/storage" };
 
 // Moves the focus to the first link of the next or previous row, or to the next panel's. The jobs page does it itself.
@@ -116,20 +116,23 @@ function Shell() {
     </header><main class="main" id="content" tabindex="-1"><${Page} route=${route} /></main></div><${Help} />`;
 }
 
+const needsLogin = (error) => error?.code === "LoginNeeded"; // and not one of the application around this page
+
 // `first`: what the server said about the user while the page was loading.
 function App({ first }) {
-  const [state, setState] = useState(first.me ? "in" : first.error?.status === 401 ? "out" : "loading");
+  const [state, setState] = useState(first.me ? "in" : needsLogin(first.error) ? "out" : "loading");
   const [problem, setProblem] = useState(first.error);
-  const start = () => who().then(({ me, error }) => {
-    if (me || error.status === 401) setState(me ? "in" : "out");
-    else { setProblem(error); setTimeout(start, 3000); }
-  });
+  const told = ({ me, error }) => { setState(me ? "in" : needsLogin(error) ? "out" : "loading"); setProblem(error); };
   useEffect(() => {
-    if (state === "loading") setTimeout(start, 3000);
-    const out = () => setState("out");
+    const out = (event) => told({ error: event.detail });
     window.addEventListener("login-needed", out);
     return () => window.removeEventListener("login-needed", out);
   }, []);
+  useEffect(() => {
+    if (state !== "loading") return undefined;
+    const timer = setInterval(() => who().then(told), 3000);
+    return () => clearInterval(timer);
+  }, [state]);
   if (state === "in") return html`<${Shell} />`;
   if (state === "out") return html`<${Login} done=${() => setState("in")} />`;
   return html`<main class="main"><${Failed} error=${problem} /></main>`;

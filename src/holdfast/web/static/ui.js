@@ -1,7 +1,7 @@
 // Components that several pages use.
-import { ago, bytes, duration, exact, go, html, live, number, query, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
+import { ago, bytes, counted, duration, exact, go, html, live, number, query, quoted, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
-export { ago, bytes, duration, exact, number };
+export { ago, bytes, counted, duration, exact, number };
 
 export const Badge = ({ state }) => html`<span class="badge s-${String(state).replace(/[^a-z]/g, "")}">${state}</span>`;
 
@@ -13,6 +13,9 @@ export function Time({ at }) {
   useEffect(() => { clocks.add(again); return () => clocks.delete(again); }, []);
   return at ? html`<time datetime=${at} title=${exact(at)} class="nowrap">${ago(at)}</time>` : "–";
 }
+
+// For how long something has been so, with the exact moment since when.
+export const Age = ({ seconds, since }) => (seconds === null || seconds === undefined ? "–" : html`<time datetime=${since} title="since ${exact(since)}">${duration(seconds)}</time>`);
 
 export const seconds = (from, to) => (from && to ? Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000) : null);
 
@@ -46,7 +49,7 @@ export const Name = ({ text }) => html`<span class="cut" title=${text}>${text}</
 export const Panel = ({ title, children, wide, more, plain }) => html`<section class="panel ${wide ? "wide" : ""} ${plain ? "plain" : ""}">
   ${title ? html`<div class="row"><h2>${title}</h2><span class="grow"></span>${more || ""}</div>` : ""}${children}</section>`;
 
-export const jobsPath = (filters) => `/jobs${query({ q: Object.entries(filters).filter(([, v]) => v).map(([k, v]) => `${k}:${/\s/.test(v) ? JSON.stringify(v) : v}`).join(" ") })}`;
+export const jobsPath = (filters) => `/jobs${query({ q: Object.entries(filters).filter(([, v]) => v).map(([k, v]) => `${k}:${quoted(v)}`).join(" ") })}`;
 
 export function JobLink({ id, task, queue }) {
   return html`<a href=${`${document.documentElement.dataset.root}/jobs/${id}`}>${id}</a>${task !== undefined ? html` <span class="cut" title=${task || queue}>${task || "message"}</span>` : ""}`;
@@ -54,9 +57,9 @@ export function JobLink({ id, task, queue }) {
 
 export const Link = ({ to, children, ...rest }) => html`<a href=${document.documentElement.dataset.root + to} ...${rest}>${children}</a>`;
 
-// columns: [title, row => cell, class]. rows may be empty: then `empty` is shown.
-export function Table({ columns, rows, empty, rowKey = (row) => row.id, selected, label }) {
-  if (!rows) return html`<p class="loading">Loading…</p>`;
+// columns: [title, row => cell, class]. rows may be empty: then `empty` is shown. error: why there are none yet.
+export function Table({ columns, rows, error, empty, rowKey = (row) => row.id, selected, label }) {
+  if (!rows) return error ? html`<p class="empty">This could not be loaded.</p>` : html`<p class="loading">Loading…</p>`;
   if (!rows.length) return html`<${Empty}>${empty || "Nothing here."}<//>`;
   return html`<div class="tablewrap" tabindex="0" role="region" aria-label=${label || "Table"}><table>
     <thead><tr>${columns.map(([title, , style]) => html`<th scope="col" class=${style || ""}>${title}</th>`)}</tr></thead>
@@ -95,9 +98,27 @@ export function Json({ value }) {
 }
 
 export function Copy({ text }) {
-  const [done, setDone] = useState(false);
-  const copy = () => navigator.clipboard?.writeText(text).then(() => { setDone(true); setTimeout(() => setDone(false), 1500); });
-  return html`<button class="link small" onClick=${copy} aria-live="polite">${done ? "copied" : "copy"}</button>`;
+  const [done, setDone] = useState("");
+  const copy = async () => {
+    setDone(await write(text) ? "copied" : "select it to copy");
+    setTimeout(() => setDone(""), 1500);
+  };
+  return html`<button class="link small" onClick=${copy} aria-live="polite">${done || "copy"}</button>`;
+}
+
+// Browsers have no clipboard API on a page that is neither of this machine nor over TLS: then they copy a selection.
+async function write(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const box = Object.assign(document.createElement("textarea"), { value: text, className: "skip" });
+    document.body.append(box);
+    box.select();
+    const copied = document.execCommand("copy");
+    box.remove();
+    return copied;
+  }
 }
 
 // --- small charts ---
@@ -210,8 +231,8 @@ export function toast(text) {
 }
 
 // A button that asks for a reason, runs `run(fields)` and tells the result.
-// fields: [{name, label, value, area, required, options}].
-export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled, said, prepare }) {
+// fields: [{name, label, value, area, number, required, placeholder}]. unlogged: the event log has no reason for it.
+export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled, said, prepare, unlogged }) {
   const dialog = useRef(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -240,8 +261,8 @@ export function Action({ label, title, danger, primary, fields = [], run, done, 
   return html`<button class=${danger ? "danger" : primary ? "primary" : ""} disabled=${disabled} onClick=${open}>${label}</button>
     <dialog ref=${dialog} aria-label=${title || label}><form onSubmit=${submit}>
       <h2>${title || label}</h2>${explain ? html`<p class="muted">${explain}</p>` : ""}${found ? html`<p role="status"><b>${found}</b></p>` : ""}
-      ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required} spellcheck="false">${field.value || ""}</textarea>` : html`<input name=${field.name} defaultValue=${field.value || ""} required=${field.required} placeholder=${field.placeholder || ""} />`}</label>`)}
-      <label>Reason, for the event log<br /><input name="reason" maxlength="400" /></label>
+      ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required} spellcheck="false">${field.value || ""}</textarea>` : html`<input name=${field.name} type=${field.number ? "number" : "text"} min=${field.number?.min} step=${field.number?.step} defaultValue=${field.value || ""} required=${field.required} placeholder=${field.placeholder || ""} />`}</label>`)}
+      ${unlogged ? "" : html`<label>Reason, for the event log<br /><input name="reason" maxlength="400" /></label>`}
       <${Failed} error=${error} />
       <div class="row"><button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${label}</button>
       <button type="button" onClick=${() => dialog.current.close()}>Close</button></div>

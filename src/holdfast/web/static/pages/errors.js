@@ -1,6 +1,6 @@
 // Errors, grouped by the place in the code: how often, since when, the trend, which tasks, and a traceback.
-import { go, html, may, post, query, useData, useState, useTick } from "../lib.js";
-import { Action, Copy, Empty, Failed, Head, JobLink, Link, Panel, Segments, Spark, Time, jobsPath, number } from "../ui.js";
+import { exactly, go, html, may, post, query, useData, useState, useTick } from "../lib.js";
+import { Action, Copy, Empty, Failed, Head, JobLink, Link, Panel, Segments, Spark, Time, counted, jobsPath, number } from "../ui.js";
 
 const RANGES = [["1 h", 3600], ["24 h", 86400], ["7 d", 604800], ["All", ""]];
 const PARTS = 48;
@@ -21,14 +21,14 @@ function grouped(items) {
   return [...groups.values()].sort((a, b) => b.count - a.count);
 }
 
-const matching = (counted) => counted.count === 0 && counted.is_complete ? "No job failed with it for good: its jobs were retried, or are deleted." : `${counted.is_complete ? "" : "At least "}${number(counted.count)} failed ${counted.count === 1 ? "job matches" : "jobs match"}.`;
+const matching = ({ count, is_complete: all }) => (count === 0 && all ? "No job failed with it for good: its jobs were retried, or are deleted." : `${all ? "" : "At least "}${counted(count, "failed job")} ${count === 1 ? "matches" : "match"}.`);
 
 function Group({ group, range, done }) {
   const tasks = [...new Set(group.members.map((one) => one.task).filter(Boolean))];
   const queues = [...new Set(group.members.map((one) => one.queue))];
   const print = group.fingerprint;
   const filters = print ? { status: "failed", fingerprint: print } : { status: "failed", error: group.error_code, task: tasks.length === 1 ? tasks[0] : "", queue: queues.length === 1 ? queues[0] : "" };
-  const selected = { action: "retry", filters: print ? { status: "failed", fingerprint: print } : { status: "failed", error_code: group.error_code, ...(tasks.length ? { task: tasks.join(",") } : {}), queue: queues.join(",") } };
+  const selected = { action: "retry", filters: print ? { status: "failed", fingerprint: print } : { status: "failed", error_code: exactly(group.error_code), ...(tasks.length ? { task: tasks.map(exactly).join() } : {}), queue: queues.map(exactly).join() } };
   const last = (group.traceback || "").trim().split("\n").pop();
   return html`<${Panel} title=${html`<${Link} to=${jobsPath(filters)}>${group.error_code}<//>`} more=${html`<${Spark} kind="bad" values=${group.trend} label="How often in ${range}" /><b class="times">${number(group.count)} ×</b>`}>
     <p>${last ? html`<code>${last}</code>` : html`<span class="muted">No traceback: it was not raised by code, or it is hidden from viewers.</span>`}</p>

@@ -1,7 +1,7 @@
 // One job: its state in words, what can be done, its timeline, relations, arguments and result.
 import { call, go, html, may, post, query, useData, useState, useTick } from "../lib.js";
 import { Graph } from "../graph.js";
-import { Action, Badge, Copy, CopyJson, Failed, Head, Json, Link, Panel, Time, duration, exact, jobsPath, number, seconds } from "../ui.js";
+import { Action, Badge, Copy, CopyJson, Failed, Head, Json, Link, Panel, Time, counted, duration, exact, jobsPath, number, seconds } from "../ui.js";
 
 const UNFINISHED = ["blocked", "scheduled", "ready", "running"];
 const TONES = { succeeded: "ok", completed: "ok", failed: "bad", lost: "bad", recovered: "bad", cancelled: "warn", retry_scheduled: "warn", running: "part", claimed: "part" };
@@ -38,8 +38,8 @@ const linked = (text, here) => text.split(/\b(job \d{1,18})\b/i).map((part, inde
 function left(graph) {
   const parts = [];
   if (graph.chain_length > 1) parts.push(`a chain of ${number(graph.chain_length)}`);
-  if (graph.more_blockers) parts.push(`${number(graph.more_blockers)} more blockers`);
-  if (graph.more_waiting) parts.push(`${number(graph.more_waiting)} more that wait`);
+  if (graph.more_blockers) parts.push(counted(graph.more_blockers, "more blocker"));
+  if (graph.more_waiting) parts.push(`${number(graph.more_waiting)} more that ${graph.more_waiting === 1 ? "waits" : "wait"}`);
   return parts.join(", ");
 }
 
@@ -50,7 +50,7 @@ function Actions({ job, open, again }) {
     ${job.status === "scheduled" ? html`<${Action} label="Run now" primary run=${act("run-now")} done=${again} />` : ""}
     ${open && job.task ? html`<${Action} label="Complete" primary=${job.is_external} title="Complete job ${job.id}" explain="The job succeeds with this result. What a running attempt does is not recorded." run=${complete(job.id)} done=${again} fields=${[{ name: "result", label: "Result, as JSON", area: true, value: "null" }]} />
       <${Action} label="Fail" title="Let job ${job.id} fail" run=${act("fail")} done=${again} fields=${[{ name: "code", label: "Error code", value: "REJECTED:BY_HAND", required: true }, { name: "detail", label: "Detail" }]} />` : ""}
-    ${job.task && !job.hidden && !job.is_external ? html`<${Action} label="Copy" title="Edit and enqueue a copy" explain="The arguments are checked against the task’s signature, if this server has the app." fields=${copyFields(job)} run=${copy(job)} done=${(made) => go(`/jobs/${made.id}`)} said=${(made) => `Enqueued job ${made.id}`} />` : ""}
+    ${job.task && !job.hidden && !job.is_external ? html`<${Action} label="Copy" title="Edit and enqueue a copy" explain="The arguments are checked against the task’s signature, if this server has the app. The copy has the same tags and timeout, and no key." unlogged fields=${copyFields(job)} run=${copy(job)} done=${(made) => go(`/jobs/${made.id}`)} said=${(made) => `Enqueued job ${made.id}`} />` : ""}
     ${open ? html`<${Action} label="Cancel" danger title="Cancel job ${job.id}" run=${act("cancel")} done=${again} />` : ""}
     ${may("admin") && !open ? html`<${Action} label="Delete" danger title="Delete job ${job.id}" explain="Its attempts and events are deleted, too." run=${(given) => call(`/jobs/${job.id}`, { method: "DELETE", body: given })} done=${() => go("/jobs")} />` : ""}`;
 }
@@ -81,7 +81,7 @@ function LastError({ job, history }) {
   const text = traceback.data?.traceback;
   return html`<${Panel} title="Last error" wide more=${text ? html`<${Copy} text=${text} />` : ""}>
     <p><${Link} to=${jobsPath(fingerprint ? { fingerprint } : { status: "failed", error: job.error_code })}><b>${job.error_code}</b><//> ${job.error_detail || ""}</p>
-    ${found ? html`<p class="muted small">The same error occurred <b>${number(found.count)}</b> ${found.count === 1 ? "time" : "times"}: first <${Time} at=${found.first_seen} />, last <${Time} at=${found.last_seen} />. <${Link} to="/errors">All errors<//></p>` : ""}
+    ${found ? html`<p class="muted small">The same error occurred <b>${counted(found.count, "time")}</b>: first <${Time} at=${found.first_seen} />, last <${Time} at=${found.last_seen} />. <${Link} to="/errors">All errors<//></p>` : ""}
     ${text ? html`<pre tabindex="0" role="region" aria-label="Traceback">${text}</pre>` : ""}<//>`;
 }
 
@@ -89,7 +89,7 @@ function Timeline({ entries }) {
   const [all, setAll] = useState(false);
   // The attempt tells what its claim and its end would tell again.
   const actors = new Map(entries.filter((entry) => entry.kind === "attempt").map((entry) => [entry.attempt, entry.actor]));
-  const repeats = (entry) => entry.kind === "event" && actors.get(entry.attempt) === entry.actor && (entry.name === "claimed" || entry.detail.from === "running");
+  const repeats = (entry) => entry.kind === "event" && actors.get(entry.attempt) === entry.actor && (["claimed", "succeeded"].includes(entry.name) || entry.detail.from === "running");
   const shown = all ? entries : entries.filter((entry) => !repeats(entry));
   let before = null;
   return html`<ol class="timeline">${shown.map((entry) => {
@@ -118,9 +118,9 @@ const whole = (text) => (text === "" ? undefined : Number(text));
 const complete = (id) => async ({ result, reason }) => post(`/jobs/${id}/complete`, { result: parsed(result, "The result"), reason });
 const copyFields = (job) => [
   { name: "args", label: "Arguments, as JSON", area: true, value: JSON.stringify(job.args, null, 2) },
-  { name: "queue", label: "Queue", value: job.queue, required: true }, { name: "delay", label: "Delay in seconds", value: "", placeholder: "0" },
-  { name: "priority", label: "Priority", value: String(job.priority) }, { name: "max_attempts", label: "Attempts", value: String(job.max_attempts) },
+  { name: "queue", label: "Queue", value: job.queue, required: true }, { name: "delay", label: "Delay in seconds", value: "", placeholder: "0", number: { min: 0, step: "any" } },
+  { name: "priority", label: "Priority", value: String(job.priority), number: {} }, { name: "max_attempts", label: "Attempts", value: String(job.max_attempts), number: { min: 1 } },
 ];
 const copy = (job) => async ({ args, queue, delay, priority, max_attempts }) => post("/jobs", {
-  task: job.task, queue, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(visible(args), "The arguments"),
+  task: job.task, queue, tags: job.tags.length ? job.tags : undefined, timeout: job.timeout, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(visible(args), "The arguments"),
 });

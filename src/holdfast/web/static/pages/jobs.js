@@ -1,6 +1,6 @@
 // Jobs: one search field with qualifiers, pages by cursor, and actions on the chosen jobs or on all that match.
-import { ROOT, go, html, may, post, query, session, useData, useEffect, useLayoutEffect, useRef, useState, useTick } from "../lib.js";
-import { Badge, Failed, Head, Pager, Table, Time, number } from "../ui.js";
+import { QUALIFIED, ROOT, exactly, go, html, may, post, query, quoted, session, unquoted, useData, useEffect, useLayoutEffect, useRef, useState, useTick } from "../lib.js";
+import { Badge, Failed, Head, Pager, Table, Time, counted, number } from "../ui.js";
 import { Operations } from "./operations.js";
 
 const QUALIFIERS = { status: "status", queue: "queue", task: "task", tag: "tag", key: "key", error: "error_code", fingerprint: "fingerprint", batch: "batch" };
@@ -18,32 +18,33 @@ const COLUMNS = [
   ["key", "Key", (row) => html`<span class="cut">${row.key || ""}</span>`], ["tags", "Tags", (row) => row.tags.join(", ")], ["progress", "Progress", (row) => (row.progress === null ? "" : `${Math.round(row.progress * 100)} %`)],
 ];
 const USUAL = ["id", "task", "queue", "status", "attempt", "created_at", "error_code"];
-const TOKEN = /(\w+(?:\.[\w-]+)*):(?:"([^"]*)"|(\S*))|\S+/g;
 
-// `status:failed task:"send mail" args.to:ada* since:1h` as filters of the API; words without a qualifier are told.
+// `status:failed task:"send mail" args.to:ada* since:1h` as filters of the API; words without a qualifier are told. A
+// comma separates several values, and is an ordinary character between quotation marks.
 export function parse(text) {
   const filters = {};
   const args = {};
   const wrong = [];
-  for (const [, name, quoted, plain] of text.matchAll(TOKEN)) {
-    const value = quoted ?? plain;
+  for (const [word, name, inMarks, plain] of text.matchAll(QUALIFIED)) {
+    const value = inMarks === undefined ? plain : unquoted(inMarks);
     const field = Object.hasOwn(QUALIFIERS, name) ? QUALIFIERS[name] : null;
-    if (name === undefined) wrong.push("a search is made of qualifiers, such as status:failed");
+    if (name === undefined) wrong.push(`${word} is no qualifier: a search is made of status:failed, task:send_*, args.to:ada@* and the like`);
     else if (name.startsWith("args.")) args[name.slice(5)] = value;
     else if (name === "since") {
       const [, amount, unit] = value.match(/^(\d+)([smhdw])$/) || [];
       if (amount) filters.created_after = new Date(Date.now() - amount * UNITS[unit] * 1000).toISOString();
       else wrong.push("since: must be such as 30m, 1h or 2d");
-    } else if (name === "id") filters.id = value;
-    else if (field) filters[field] = filters[field] ? `${filters[field]},${value}` : value;
+    } else if (name === "id") {
+      if (/^\d{1,18}$/.test(value)) filters.id = value;
+      else wrong.push("id: must be the number of a job, such as id:7");
+    } else if (field) filters[field] = [...(filters[field] ? [filters[field]] : []), inMarks === undefined ? value : exactly(value)].join();
     else wrong.push(`${name}: is no qualifier; there are ${[...Object.keys(QUALIFIERS), "id", "since", "args.NAME"].join(", ")}`);
   }
   if (Object.keys(args).length) filters.args = JSON.stringify(args);
   return { filters, wrong };
 }
 
-const chipsOf = (text) => [...text.matchAll(TOKEN)].map(([all]) => all);
-const quoted = (value) => (/[\s"]/.test(value) ? `"${value.replaceAll('"', "")}"` : value);
+const chipsOf = (text) => [...text.matchAll(QUALIFIED)].map(([all]) => all);
 
 // What may follow what was typed: qualifiers first, then the values of one.
 function suggest(text, known) {
@@ -97,7 +98,7 @@ export default function Jobs({ parameters }) {
   const { filters, wrong } = parse(text);
   // What follows a new search is done before the next key, not after the next drawing, which a person can be ahead of.
   useLayoutEffect(() => { if (session.searching) field.current.focus(); session.searching = false; }, []);
-  useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id) || 0}`, { replace: true }); }, [filters.id]);
+  useEffect(() => { if (filters.id) go(`/jobs/${Number(filters.id)}`, { replace: true }); }, [filters.id]);
   useLayoutEffect(() => { setChosen(new Set()); setSelected(-1); }, [text, parameters.cursor]);
   const tick = useTick(2);
   const { created_after, ...plain } = filters;
@@ -142,7 +143,7 @@ export default function Jobs({ parameters }) {
     </div>
     ${wrong.map((one) => html`<p class="note">${one}</p>`)}<${Failed} error=${error} />
     ${may("operator") ? html`<${Bulk} selection=${selection} what=${what} done=${done} />` : ""}<${Operations} started=${started} />
-    <section class="panel"><${Table} label="Jobs" selected=${selected} rows=${data || !path ? rows : null} empty=${html`No job matches. ${text ? html`<button class="link" onClick=${() => search("")}>Show all</button>` : html`Enqueue one: <code>my_task.enqueue(…)</code>`}`} columns=${may("operator") ? [checks, ...cells] : cells} /></section>
+    <section class="panel"><${Table} label="Jobs" selected=${selected} rows=${data || !path ? rows : null} error=${error} empty=${html`No job matches. ${text ? html`<button class="link" onClick=${() => search("")}>Show all</button>` : html`Enqueue one: <code>my_task.enqueue(…)</code>`}`} columns=${may("operator") ? [checks, ...cells] : cells} /></section>
     <${Pager} page=${path ? data : null} parameters=${{ q: text }} path="/jobs" />`;
 }
 
@@ -173,13 +174,13 @@ function Bulk({ selection, what, done }) {
     } catch (problem) { setError(problem); }
     setBusy(false);
   };
-  const counted = count && `${count.is_complete ? "" : "at least "}${number(count.count)} ${count.count === 1 ? "job" : "jobs"}`;
+  const found = count && `${count.is_complete ? "" : "at least "}${counted(count.count, "job")}`;
   return html`<div class="row bulk" role="group" aria-label="Actions on many jobs"><span class="muted small">${selection ? what : "Choose rows, or search, to act on many jobs."}</span>
     ${selection ? ACTIONS.filter(([one]) => one !== "delete" || may("admin")).map((one) => html`<button key=${one[0]} class=${one[0] === "delete" ? "danger" : ""} onClick=${() => ask(one)}>${one[1]} …</button>`) : ""}</div>
     <dialog ref=${dialog} aria-label="${label} many jobs"><form onSubmit=${start}><h2>${label}: ${what}</h2>
-      <p role="status">${counted ? `${counted} would be ${past}.` : error ? "" : "Counting…"}</p>
+      <p role="status">${found ? `${found} would be ${past}.` : error ? "" : "Counting…"}</p>
       <p class="muted small">It runs in the background, in short steps, and can be stopped. Jobs that come later are left alone.</p>
       <label>Reason, for the event log<br /><input name="reason" maxlength="400" style=${{ width: "100%" }} /></label><${Failed} error=${error} />
-      <div class="row"><button type="submit" class=${name === "delete" ? "danger" : "primary"} disabled=${busy || !count?.count}>${label} ${counted || ""}</button>
+      <div class="row"><button type="submit" class=${name === "delete" ? "danger" : "primary"} disabled=${busy || !count?.count}>${label} ${found || ""}</button>
       <button type="button" onClick=${() => dialog.current.close()}>Close</button></div></form></dialog>`;
 }

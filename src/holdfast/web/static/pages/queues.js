@@ -1,5 +1,5 @@
 import { html, may, post, useData, useTick } from "../lib.js";
-import { Action, Badge, Failed, Head, Link, Name, Panel, Spark, Table, Time, duration, jobsPath, number } from "../ui.js";
+import { Action, Age, Badge, Failed, Head, Link, Name, Panel, Spark, Table, Time, counted, jobsPath, number } from "../ui.js";
 
 const STEP = 120, STEPS = 30; // an hour
 
@@ -18,6 +18,8 @@ function rates(points) {
 }
 
 const per = (values) => { const sum = values.slice(-5).reduce((a, b) => a + b, 0) / 5; return sum < 10 ? sum.toFixed(sum ? 1 : 0) : number(Math.round(sum)); };
+
+const since = (age) => (age === null ? null : new Date(Date.now() - age * 1000).toISOString());
 
 export default function Queues() {
   const tick = useTick(2);
@@ -38,12 +40,12 @@ export default function Queues() {
     if (!serving.length) return html`<span class="nowrap ${row.ready ? "bad" : "muted"}">no worker</span>`;
     const limits = serving.map((one) => one.limits[row.name]).filter((limit) => limit !== undefined);
     const slots = serving.reduce((sum, one) => sum + Math.min(one.concurrency, one.limits[row.name] ?? one.concurrency), 0);
-    return html`<span title="${serving.length} ${serving.length === 1 ? "worker" : "workers"}">${number(row.running)} / ${number(slots)}</span>${limits.length ? html`<div class="muted small nowrap">limit ${limits.join(", ")}</div>` : ""}`;
+    return html`<span title=${counted(serving.length, "worker")}>${number(row.running)} / ${number(slots)}</span>${limits.length ? html`<div class="muted small nowrap">limit ${limits.join(", ")}</div>` : ""}`;
   };
-  return html`<${Head} title="Queues" /><${Failed} error=${error} /><${Panel} plain><${Table} label="Queues" rows=${data?.items} rowKey=${(row) => row.name}
+  return html`<${Head} title="Queues" /><${Failed} error=${error} /><${Panel} plain><${Table} label="Queues" rows=${data?.items} error=${error} rowKey=${(row) => row.name}
     empty=${html`<b>No queue has unfinished or failed jobs</b>Send a message: <code>holdfast send inbox '{"text": "hello"}'</code>`} columns=${[
       ["Queue", (row) => html`<${Link} to=${jobsPath({ queue: row.name })}><${Name} text=${row.name} /><//>${row.paused ? html`<div class="small reason"><${Badge} state="paused" /> <span class="muted">by ${row.paused_by || "plain SQL"} <${Time} at=${row.paused_at} />${row.pause_reason ? `: ${row.pause_reason}` : ""}</span></div>` : ""}`],
-      ["Ready", count("ready"), "right"], ["Oldest", (row) => html`<span class="muted">${duration(row.oldest_ready_age)}</span>`, "right nowrap"], ["Running", served, "right"],
+      ["Ready", count("ready"), "right"], ["Oldest", (row) => html`<span class="muted"><${Age} seconds=${row.oldest_ready_age} since=${since(row.oldest_ready_age)} /></span>`, "right nowrap"], ["Running", served, "right"],
       ["Scheduled", count("scheduled"), "right"], ["Blocked", count("blocked"), "right"], ["Failed", count("failed"), "right"],
       ["In and out per minute", (row) => html`${flow(row, "into", "in")}${flow(row, "out", "out")}`],
       ["", (row) => (may("operator") ? html`<span class="actions"><${Action} label=${row.paused ? "Resume" : "Pause"} title=${`${row.paused ? "Resume" : "Pause"} queue ${row.name}`} explain=${row.paused ? "" : "No worker or consumer takes jobs of it until it is resumed. Running jobs continue."} run=${act(row.name, row.paused ? "resume" : "pause")} done=${reload} /></span>` : "")]]} /><//>`;

@@ -1,5 +1,5 @@
 import { html, may, post, useData, useEffect, useState, useTick } from "../lib.js";
-import { Action, Badge, Bar, Empty, Failed, Head, JobLink, Panel, Table, Time, bytes, duration, number } from "../ui.js";
+import { Action, Age, Badge, Bar, Empty, Failed, Head, JobLink, Panel, Table, Time, bytes, number } from "../ui.js";
 
 const MOST = 500; // running jobs that are read
 const SHOWN = 12; // of one worker
@@ -14,7 +14,7 @@ function Worker({ worker, jobs, reload }) {
       <dt>Memory</dt><dd>${bytes(worker.memory)}</dd><dt>Version</dt><dd>${worker.version || "–"}</dd><dt>Queues</dt><dd>${worker.queues ? worker.queues.map((name) => `${name}${worker.limits[name] !== undefined ? ` (at most ${worker.limits[name]})` : ""}`).join(", ") : "all"}</dd>
       ${worker.stop_at ? html`<dt>Asked to stop</dt><dd><${Time} at=${worker.stop_at} /></dd>` : ""}</dl>
     <h3>Runs now</h3>${jobs.length ? html`<${Table} label="Jobs of worker ${worker.id}" rows=${shown} columns=${[
-      ["Job", (job) => html`<${JobLink} id=${job.id} task=${job.task} queue=${job.queue} />`], ["Attempt", (job) => `${job.attempt}/${job.max_attempts}`, "right"], ["Progress", (job) => (job.progress === null ? "" : `${Math.round(job.progress * 100)} %`), "right"], ["For", (job) => duration(job.started_at ? (Date.now() - Date.parse(job.started_at)) / 1000 : null), "right nowrap"]]} />
+      ["Job", (job) => html`<${JobLink} id=${job.id} task=${job.task} queue=${job.queue} />`], ["Attempt", (job) => `${job.attempt}/${job.max_attempts}`, "right"], ["Progress", (job) => (job.progress === null ? "" : `${Math.round(job.progress * 100)} %`), "right"], ["For", (job) => html`<${Age} seconds=${job.started_at ? (Date.now() - Date.parse(job.started_at)) / 1000 : null} since=${job.started_at} />`, "right nowrap"]]} />
       ${jobs.length > SHOWN ? html`<button class="link small" onClick=${() => setAll(!all)}>${all ? "Show fewer" : `Show ${number(jobs.length - SHOWN)} more`}</button>` : ""}` : html`<p class="muted small">Nothing: it waits for jobs.</p>`}<//>`;
 }
 
