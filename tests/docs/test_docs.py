@@ -52,7 +52,9 @@ DOCS = ROOT / "docs"
 SQL = ROOT / "src" / "holdfast" / "store" / "sqlite"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 GENERATE = runpy.run_path(str(DOCS / "generate_reference.py"))
-WRITTEN_LATER = {ROOT / "benchmarks" / "results.md"}  # by `make bench`
+MEASURED = ROOT / "benchmarks" / "results.md"  # by `make bench`
+MEASURED_ON_POSTGRES = ROOT / "benchmarks" / "postgres" / "results.md"  # by `make bench-postgres`
+WRITTEN_LATER = {MEASURED, MEASURED_ON_POSTGRES}
 
 OF_THE_STORE = {"WaitingJob", "FailureRecord", "MinuteRecord", "EventRecord", "Totals"}
 CLASSES: list[type[Any]] = [Holdfast, Queue, Message, Task, Job, Jobs, Page, QueueStats, HistoryEntry, Transaction]
@@ -95,6 +97,17 @@ def parameters(thing: type[Any]) -> Iterator[str]:
     ]
     for function in [thing.__init__, *functions] if thing in (Holdfast, FakeClock) else functions:
         yield from (name for name in inspect.signature(function).parameters if name not in ("self", "function"))
+
+
+def test_the_figures_of_both_stores_have_the_names_that_the_guide_tells() -> None:
+    section = read("guides/postgresql.md").partition("## Both stores measured")[2]
+    rows = re.findall(r"^\| .* \| `([^`]+)` \| `([^`]+)` \|$", section, re.MULTILINE)
+    assert len(rows) > 5
+    sources = "".join(path.read_text(encoding="utf-8") for path in MEASURED_ON_POSTGRES.parent.glob("*.py"))
+    for ours, theirs in rows:
+        assert re.search(rf'[("]{re.escape(theirs)}', sources), theirs
+        for name, page in ((ours, MEASURED), (theirs, MEASURED_ON_POSTGRES)):
+            assert not page.exists() or f"\n| {name}" in page.read_text(encoding="utf-8"), name
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -4,7 +4,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,12 @@ from click.testing import CliRunner
 
 from holdfast import Context, Fail, Holdfast, Retry
 from holdfast.cli import main as command_line
-from holdfast.errors import CannotMove, DatabaseMoved
-from holdfast.store.move import NOT_MOVED, TABLES, Copier
+from holdfast.errors import CannotMove, DatabaseMoved, StoreBusy, StoreError
+from holdfast.store.move import CHUNK, NOT_MOVED, TABLES, Copier
 from holdfast.testing import FakeClock
 from support.backend import SqliteBackend
 from support.postgres_backend import PostgresBackend, admin
-from support.running_worker import RunningWorker, drain
+from support.running_worker import RunningWorker, drain, eventually
 
 LARGE = "x" * 100_000
 
@@ -149,6 +151,7 @@ def test_what_is_left_runs_at_the_destination(places: Places, clock: FakeClock) 
 
 def test_the_source_refuses_writes_and_names_the_place(places: Places) -> None:
     source, destination = places.open(0), places.open(1)
+    source.task(name="work")(lambda: None)
     source.queue("inbox").send_many([1, 2])
     source.move(destination, wait=0)
     place = destination.store.side.moving.place
@@ -157,7 +160,10 @@ def test_the_source_refuses_writes_and_names_the_place(places: Places) -> None:
         lambda: source.queue("inbox").send(3, key="k"),
         lambda: source.queue("inbox").receive(),
         lambda: source.queue("inbox").pause(),
+        lambda: source.queue("inbox").purge(),
         lambda: source.jobs.cancel(1),
+        lambda: source.jobs.delete(1),
+        lambda: source.worker().run(),
     ):
         with pytest.raises(DatabaseMoved, match="was moved to") as caught:
             refused()
@@ -166,8 +172,9 @@ def test_the_source_refuses_writes_and_names_the_place(places: Places) -> None:
         source.move(destination)
     kind = {"sqlite": SqliteBackend, "postgres": PostgresBackend}[places.kinds[0]]
     table = f"{source.store.side.database.tables}jobs"
-    with pytest.raises(kind.DatabaseError, match="was moved to"):
-        plain_sql(places, f"INSERT INTO {table} (task) VALUES ('work')")  # noqa: S608
+    for statement in (f"INSERT INTO {table} (task) VALUES ('work')", f"DELETE FROM {table}"):  # noqa: S608
+        with pytest.raises(kind.DatabaseError, match="was moved to"):
+            plain_sql(places, statement)
     assert source.queue("inbox").stats().ready == 2, "it can be read"
     one = source.check().of("MOVED")
     assert one is not None and place in one.meaning and source.check().of("TRIGGERS_ADDED") is None
@@ -175,11 +182,11 @@ def test_the_source_refuses_writes_and_names_the_place(places: Places) -> None:
 
 def plain_sql(places: Places, statement: str) -> None:
     url = places.arguments(0)["url"]
-    connection: Any = psycopg.connect(url) if places.kinds[0] == "postgres" else sqlite3.connect(url)
-    try:
+    in_schema = {"options": "-c search_path=place0"}
+    connection: Any = psycopg.connect(url, **in_schema) if places.kinds[0] == "postgres" else sqlite3.connect(url)  # type: ignore[arg-type]
+    with closing(connection):
         connection.execute(statement)
-    finally:
-        connection.close()
+        connection.commit()
 
 
 def test_a_destination_with_jobs_is_refused(places: Places) -> None:
@@ -190,6 +197,144 @@ def test_a_destination_with_jobs_is_refused(places: Places) -> None:
     with pytest.raises(CannotMove, match="are the same database"):
         source.move(source)
     assert source.queue("inbox").send(2)
+
+
+def interrupt(now: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_destination_that_is_not_free_is_refused(places: Places, tmp_path: Path) -> None:
+    source, destination = places.open(0), places.open(1)
+    with closing(Holdfast(tmp_path / "third.db")) as third:
+        for app in (source, third):
+            app.queue("inbox").send(1)
+        with pytest.raises(KeyboardInterrupt):
+            third.move(destination, progress=interrupt)
+        for dry_run in (False, True):
+            with pytest.raises(CannotMove, match=r"is being filled from .*third\.db.*choose an empty database"):
+                source.move(destination, dry_run=dry_run)
+        third.move(destination, wait=0)
+        for dry_run in (False, True):
+            with pytest.raises(CannotMove, match=r"was itself moved to .*choose an empty database"):
+                source.move(third, dry_run=dry_run)
+        assert source.queue("inbox").send(2)
+
+
+AHEAD = "UPDATE holdfast_events SET id = 1125899906842624"
+TO_POSTGRES = pytest.mark.parametrize("places", [("sqlite", "postgres"), ("postgres", "postgres")], indirect=True)
+
+
+@TO_POSTGRES
+def test_a_log_that_is_ahead_of_the_server_is_refused(places: Places) -> None:
+    source, destination = places.open(0), places.open(1)
+    source.queue("inbox").send(1)
+    plain_sql(places, AHEAD)
+    for dry_run in (True, False):
+        with pytest.raises(CannotMove, match="choose a server that has run more transactions"):
+            source.move(destination, dry_run=dry_run)
+    assert source.queue("inbox").send(2) and destination.queue("inbox").send(1)
+
+
+@TO_POSTGRES
+def test_a_log_that_runs_ahead_of_the_server_meanwhile_leaves_the_source_in_service(places: Places) -> None:
+    source, destination = places.open(0), places.open(1)
+    source.queue("inbox").send(1)
+
+    def run_ahead(now: Any) -> None:
+        if now.stage == "running":
+            plain_sql(places, AHEAD)
+
+    with pytest.raises(CannotMove, match="choose a server that has run more transactions"):
+        source.move(destination, wait=0, progress=run_ahead)
+    assert source.queue("inbox").send(2)
+
+
+@pytest.mark.parametrize("places", [("sqlite", "postgres"), ("sqlite", "sqlite")], indirect=True)
+@pytest.mark.parametrize(("text", "told"), [("x'22ff22'", "not UTF-8 .*xff"), ("x'220022'", "NUL")])
+def test_a_text_that_would_not_arrive_as_it_is_leaves_the_source_in_service(
+    places: Places, text: str, told: str
+) -> None:
+    source, destination = places.open(0), places.open(1)
+    inbox = source.queue("inbox")
+    id = inbox.send(1)
+    plain_sql(places, f"UPDATE holdfast_jobs SET args = CAST({text} AS text)")  # noqa: S608
+    if told == "NUL" and places.kinds[1] == "sqlite":
+        source.move(destination, wait=0)
+        assert contents(source) == contents(destination)
+        return
+    with pytest.raises(StoreError, match=told):
+        source.move(destination, wait=0)
+    last = inbox.send("well")
+    source.jobs.delete(id)
+    source.move(destination, wait=0)
+    assert [job.id for job in destination.jobs.list()] == [last]
+
+
+def enqueue_elsewhere(places: Places) -> Any:
+    """Return the connection of another program that has enqueued a message and not committed it."""
+    url = places.arguments(0)["url"]
+    connection: Any
+    if places.kinds[0] == "postgres":
+        connection = psycopg.connect(url, options="-c search_path=place0")
+    else:
+        connection = sqlite3.connect(url, check_same_thread=False)
+    connection.execute("INSERT INTO holdfast_jobs (queue) VALUES ('inbox')")
+    return connection
+
+
+def test_an_open_transaction_of_others_ends_the_move_and_not_the_service(places: Places) -> None:
+    destination = places.open(1)
+    with closing(Holdfast(**places.arguments(0), busy_timeout=0.3)) as source, ThreadPoolExecutor(1) as elsewhere:
+        source.queue("inbox").send(1)
+        other = elsewhere.submit(enqueue_elsewhere, places).result()
+        with pytest.raises(StoreBusy, match="write lock"):
+            source.move(destination, wait=0)
+        other.commit()
+        other.close()
+        assert source.queue("inbox").send(2)
+        source.move(destination, wait=0)
+        assert destination.queue("inbox").stats().ready == 3
+
+
+@pytest.mark.parametrize("places", [("postgres", "sqlite")], indirect=True)
+def test_a_move_does_not_deadlock_with_a_transaction_of_the_caller(places: Places) -> None:
+    """It has written to one table, and the move waits for it. Then it writes to the others."""
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'ShareRowExclusiveLock'"
+    tables = [table.name for table in TABLES]
+    source, destination = places.open(0), places.open(1)
+    for first in ("jobs", "workers", "meta"):
+        with psycopg.connect(places.arguments(0)["url"]) as connection, ThreadPoolExecutor(1) as pool:
+            connection.execute(f"DELETE FROM place0.holdfast_{first} WHERE false")  # noqa: S608
+            held = pool.submit(source.store.side.database.run_in_this_thread, source.store.side.moving.lock)
+            eventually(lambda: admin().execute(waiting).fetchall(), "the move waits")
+            for table in tables:
+                connection.execute(f"DELETE FROM place0.holdfast_{table} WHERE false")  # noqa: S608
+            connection.execute("INSERT INTO place0.holdfast_jobs (queue) VALUES ('inbox')")
+            connection.commit()
+            held.result()
+    assert source.move(destination, wait=0).rows["jobs"] == 3
+
+
+def test_a_move_is_few_transactions(places: Places, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the source; of the destination one for each chunk that differs, and a handful."""
+    source, destination = places.open(0, clock=clock), places.open(1, clock=clock)
+    fill(source, clock)
+    source.queue("many").send_many(range(3000))
+    written = Counter[str]()
+    for name, app in (("source", source), ("destination", destination)):
+        database: Any = app.store.database  # type: ignore[attr-defined]
+        for method in ("run", "run_in_this_thread"):
+            original = getattr(database, method)
+
+            def counted(*given: Any, name: str = name, run: Any = original, **options: Any) -> Any:
+                written[name] += 1
+                return run(*given, **options)
+
+            monkeypatch.setattr(database, method, counted)
+    source.move(destination, wait=0)
+    chunks = sum(-(-len(rows) // CHUNK) for rows in contents(destination).values())
+    assert written["source"] == 1
+    assert chunks < written["destination"] < chunks + 15
 
 
 def test_a_dry_run_changes_nothing(places: Places) -> None:
@@ -203,9 +348,6 @@ def test_a_dry_run_changes_nothing(places: Places) -> None:
 def test_a_destination_that_is_being_filled_takes_no_jobs(places: Places) -> None:
     source, destination = places.open(0), places.open(1)
     source.queue("inbox").send(1)
-
-    def interrupt(now: Any) -> None:
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         source.move(destination, progress=interrupt)

@@ -16,6 +16,9 @@ from .database import MOVED, Connection, SharedDatabase
 from .statements import as_json
 
 CHUNK = 2000  # rows
+ALL_VERBS: tuple[str, ...] = ("INSERT", "UPDATE", "DELETE")
+REFUSED = dict.fromkeys(("jobs", "schedules", "queues", "batches", "operations"), ALL_VERBS)
+REFUSED["workers"] = ("INSERT",)  # so that none starts; those that stop say so
 T = TypeVar("T")
 Rows = Callable[[str, Sequence[Any]], list[Any]]
 
@@ -28,6 +31,10 @@ class Moving(Protocol):
 
     def columns(self, connection: Connection, table: str, /) -> list[str]: ...
 
+    def rows(self, connection: Connection, statement: str, values: Sequence[Any], /) -> list[Any]:
+        """Read rows as they are. Raises CannotMove if a text is not UTF-8: it would arrive as another one."""
+        ...
+
     def lock(self, connection: Connection, /) -> None:
         """Keep all other connections from writing until the transaction ends."""
         ...
@@ -35,7 +42,7 @@ class Moving(Protocol):
     def without_triggers(self, connection: Connection, table: str, /) -> AbstractContextManager[None]: ...
 
     def refuse_writes(self, connection: Connection, message: str, /) -> None:
-        """Make every write of jobs, schedules, queues, batches and operations fail, also by plain SQL."""
+        """Make the writes in REFUSED fail with this message, also by plain SQL."""
         ...
 
     def accept_writes(self, connection: Connection, /) -> None: ...
@@ -80,8 +87,16 @@ class Side:
     def count_running(self) -> int:
         return int(self.database.rows(self._sql.count_running)[0][0])
 
-    def last_event(self) -> int:
-        return int(self.database.rows(self._sql.last_event_id)[0][0])
+    def last_event(self, read: Rows | None = None) -> int:
+        return int((read or self.rows)(self._sql.last_event_id, ())[0][0])
+
+    def rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Read rows as they are, for the other side."""
+        return self.database.read(lambda connection: self.moving.rows(connection, statement, values))
+
+    def require_later_events(self, last: int) -> None:
+        """Raise CannotMove if new events would stand before this one in the log."""
+        self.database.read(lambda connection: self.moving.require_later_events(connection, last))
 
     def history(self) -> list[MovedTable]:
         """Return what is copied while the workers run: jobs that have ended, and the log until now."""
@@ -96,7 +111,6 @@ class Side:
         message = f"{MOVED}this database is being filled from {source.place}: wait until 'holdfast move' has ended"
 
         def work(connection: Any) -> None:
-            self.moving.require_later_events(connection, source.last_event())
             connection.execute(self._sql.set_meta, ("moving_from", source.place))
             self.moving.refuse_writes(connection, message)
 
@@ -130,7 +144,7 @@ class Side:
             event = {"now": now, "event": "moved", "actor": actor, "detail": as_json(detail)}
             connection.execute(self._sql.log_event, event)
             highest = self.moving.highest_ids(connection)
-            result = copy(lambda statement, values: connection.execute(statement, values).fetchall(), highest)
+            result = copy(partial(self.moving.rows, connection), highest)
             connection.execute(self._sql.set_meta, ("moved_to", destination.place))
             self.moving.refuse_writes(connection, message)
             return result

@@ -75,6 +75,7 @@ def move(
             + ("has jobs already" if filling is None else f"is being filled from {filling}")
             + ": choose an empty database"
         )
+    there.require_later_events(here.last_event())
     jobs, events = here.sizes()
     if dry_run:
         rows = {"jobs": jobs, "events": events}
@@ -98,8 +99,8 @@ class _Move:
         self._copier.forget_unsettled()
         self._begin("history", self._total)
         for table in self._here.history():
-            self._copier.copy(table, self._here.database.rows)
-        self._copier.copy_blobs(self._here.database.rows)
+            self._copier.copy(table, self._here.rows)
+        self._copier.copy_blobs(self._here.rows)
         self._let_end(wait, actor, reason)
         locked = monotonic()
         rows = self._here.hand_over(self._there, actor, reason, self._copy_rest)
@@ -128,6 +129,7 @@ class _Move:
         self._begin("comparing", None)
         for table in TABLES:
             self._copier.require_count(table, rows[table.name])
+        self._there.require_later_events(self._here.last_event(read))  # again, since work went on
         self._there.continue_ids(highest)
         return rows
 

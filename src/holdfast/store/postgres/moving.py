@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
+
+import psycopg
 
 from ...errors import CannotMove
 from ..database import Connection
+from ..move import REFUSED
 from .database import PostgresDatabase
 
-REFUSING = ("jobs", "schedules", "queues", "batches", "operations")
+LOCK_MILLISECONDS = 200  # less than deadlock_timeout, which is a second
+PAUSE_SECONDS = 0.05  # in which others go on
 WITH_IDS = ("jobs", "batches", "operations", "endings", "fires")
 
 
@@ -24,9 +29,26 @@ class PostgresMoving:
         given = {"table": f"{self._db.tables}{table}"}
         return [row[0] for row in connection.execute(self._db.sql.columns_of, given).fetchall()]
 
+    def rows(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[Any]:
+        return connection.execute(statement, values).fetchall()  # the server stores no other text
+
     def lock(self, connection: Any) -> None:
+        """Lock all tables, or none for now: who waits with some of them would deadlock with other transactions."""
         tables = [row[0] for row in connection.execute(self._db.sql.own_tables, self._db.names.given).fetchall()]
-        connection.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
+        ((usual,),) = connection.execute("SHOW lock_timeout").fetchall()
+        deadline = monotonic() + self._db.options.busy_timeout
+        connection.execute("SAVEPOINT holdfast_move")
+        while True:
+            try:
+                connection.execute(f"SET LOCAL lock_timeout = '{LOCK_MILLISECONDS}ms'")
+                connection.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
+                break
+            except psycopg.errors.LockNotAvailable:
+                connection.execute("ROLLBACK TO SAVEPOINT holdfast_move")
+                if monotonic() >= deadline:
+                    raise
+            sleep(PAUSE_SECONDS)
+        connection.execute(f"SET LOCAL lock_timeout = '{usual}'")
 
     @contextmanager
     def without_triggers(self, connection: Connection, table: str) -> Iterator[None]:
@@ -43,10 +65,10 @@ class PostgresMoving:
             f"CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS "
             f"$moved$ BEGIN RAISE EXCEPTION '{text}' USING ERRCODE = 'HF001'; END $moved$"
         )
-        for table in REFUSING:
+        for table, verbs in REFUSED.items():
             connection.execute(
-                f"CREATE TRIGGER {self._db.names.prefix}moved BEFORE INSERT OR UPDATE ON {self._db.tables}{table} "
-                f"FOR EACH ROW EXECUTE FUNCTION {function}()"
+                f"CREATE TRIGGER {self._db.names.prefix}moved BEFORE {' OR '.join(verbs)} "
+                f"ON {self._db.tables}{table} FOR EACH ROW EXECUTE FUNCTION {function}()"
             )
 
     def accept_writes(self, connection: Connection) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from ...errors import CannotMove
 from ..database import Connection
+from ..move import REFUSED
 from .database import Database
 
-REFUSING = ("jobs", "schedules", "queues", "batches", "operations")
-VERBS = ("INSERT", "UPDATE")
+MOST_SHOWN = 60  # bytes
 WITH_IDS = ("jobs", "batches", "operations")
 
 
@@ -22,6 +24,18 @@ class SqliteMoving:
     def columns(self, connection: Connection, table: str) -> list[str]:
         given = {"table": f"{self._db.tables}{table}"}
         return [row[0] for row in connection.execute(self._db.sql.columns_of, given).fetchall()]
+
+    def rows(self, connection: Any, statement: str, values: Sequence[Any]) -> list[Any]:
+        usual, connection.text_factory = connection.text_factory, _decoded
+        try:
+            return list(connection.execute(statement, values).fetchall())
+        except UnicodeDecodeError as error:
+            raise CannotMove(
+                f"{self.place} has text that is not UTF-8 and would become another text "
+                f"({error.object[:MOST_SHOWN]!r}): correct or delete its row, then move again"
+            ) from error
+        finally:
+            connection.text_factory = usual
 
     def lock(self, connection: Connection) -> None:
         """The transaction has the write lock."""
@@ -39,16 +53,16 @@ class SqliteMoving:
     def refuse_writes(self, connection: Connection, message: str) -> None:
         self.accept_writes(connection)
         text = message.replace("'", "''")
-        for table in REFUSING:
-            for verb in VERBS:
+        for table, verbs in REFUSED.items():
+            for verb in verbs:
                 connection.execute(
                     f"CREATE TRIGGER {self._name(table, verb)} BEFORE {verb} ON {self._db.tables}{table} "
                     f"BEGIN SELECT RAISE(ABORT, '{text}'); END"
                 )
 
     def accept_writes(self, connection: Connection) -> None:
-        for table in REFUSING:
-            for verb in VERBS:
+        for table, verbs in REFUSED.items():
+            for verb in verbs:
                 connection.execute(f"DROP TRIGGER IF EXISTS {self._name(table, verb)}")
 
     def _name(self, table: str, verb: str) -> str:
@@ -71,3 +85,7 @@ class SqliteMoving:
 
     def require_later_events(self, connection: Connection, last: int) -> None:
         """The next event has the highest id and one more."""
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode()
