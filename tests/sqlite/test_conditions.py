@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.statement_bench import ANY, BOOT, LEASE, NOW, PAUSED, Bench, Row, some_jobs
+from support.statement_bench import ANY, BOOT, CREATED, LEASE, NOW, PAUSED, Bench, Row, some_jobs
 
 
 @pytest.fixture
@@ -136,6 +136,34 @@ def test_a_claim_of_one_job_takes_it_if_it_is_ready(bench: Bench, crowd: list[Ro
         given = {"worker": "w", "lease": LEASE, "now": NOW, "id": job["id"]}
         wanted = is_ready(job, job["queue"], job["task"]) and job["task"] is not None
         assert set(bench.changed("claim_one", given)) == ({job["id"]} if wanted else set()), job
+
+
+CLAIM = {"worker": "w", "lease": LEASE, "now": NOW, "boot_now": BOOT, "limit": ANY, "each": ANY, "scanned": ANY}
+ONE_PAIR = CLAIM | {"pairs": json.dumps([("a", "one", 9)]), "skip": "[]", "queue": "a", "task": "one"}
+BY_INDEX: dict[str, tuple[Row, dict[str, Any] | tuple[Any, ...]]] = {
+    "claim_messages": ({"status": "ready", "task": None}, ("w", LEASE, NOW, "a", ANY)),
+    "claim_next_message": ({"status": "ready", "task": None}, ("w", LEASE, NOW, "a", BOOT)),
+    "claim_task": ({"status": "ready"}, ONE_PAIR),
+    "claim_tasks": ({"status": "ready"}, ONE_PAIR),
+    "claim_readable": ({"status": "ready"}, ONE_PAIR),
+    "promote": ({"status": "scheduled"}, ONE_PAIR),
+    "recover": ({"status": "running"}, ONE_PAIR),
+    "recover_spent": ({"status": "running", "attempt": 2}, ONE_PAIR),
+    "expire": ({"status": "ready", "expires_at": NOW}, ONE_PAIR),
+    "time_out_external": ({"status": "blocked", "external": 1, "expires_at": NOW}, ONE_PAIR),
+}
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_a_job_that_has_ended_is_not_moved_if_a_damaged_index_still_has_it(bench: Bench, name: str) -> None:
+    row, given = BY_INDEX[name]
+    job = {"queue": "a", "task": "one", "attempt": 1, "max_attempts": 2, "created_at": CREATED, "run_at": NOW} | row
+    bench.insert("jobs", [job])
+    assert len(bench.changed(name, given)) == 1
+    bench.end_behind_indexes(job["status"])
+    problems = [text for (text,) in bench.connection.execute("PRAGMA integrity_check")]
+    assert any("index holdfast_jobs_" in problem for problem in problems), problems
+    assert bench.changed(name, given) == {}
 
 
 def populations() -> Iterator[list[Row]]:

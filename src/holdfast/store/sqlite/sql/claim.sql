@@ -1,6 +1,9 @@
 -- Sweeping and claiming: into `ready` and from there into `running`.
 -- Workers use claim_task or claim_tasks, during a deployment claim_readable; consumers of messages claim_messages and
 -- claim_next_message; claim_one is for one job by its id.
+--
+-- An index finds the jobs, and the row itself is asked for its status once more (+status, so that no index answers): in
+-- a damaged file an index may still have a job that has ended, and it must not run again.
 
 -- name: peek_messages
 -- whether a scheduled job is due, a lease has expired, and the queue has a ready message
@@ -13,6 +16,7 @@ SELECT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?)
 UPDATE {p}jobs SET status = 'ready',
     transition = 'promoted', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'scheduled' AND run_at <= :now ORDER BY run_at LIMIT :limit)
+  AND +status = 'scheduled'
 
 -- name: recover
 -- running -> ready, when the lease has expired
@@ -22,7 +26,7 @@ UPDATE {p}jobs SET status = 'ready', run_at = max(run_at, :now), worker = NULL, 
     transition = 'recovered', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
              ORDER BY coalesce(lease, 0) LIMIT :limit)
-  AND attempt < max_attempts
+  AND attempt < max_attempts AND +status = 'running'
 
 -- name: recover_spent
 -- running -> failed, when the lease of the last attempt has expired
@@ -32,7 +36,7 @@ UPDATE {p}jobs SET status = 'failed', finished_at = :now, worker = NULL, lease =
     transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= :boot_now
              ORDER BY coalesce(lease, 0) LIMIT :limit)
-  AND attempt >= max_attempts
+  AND attempt >= max_attempts AND +status = 'running'
 
 -- name: claim_messages
 -- ready -> running: the next messages of a queue, unless it is paused
@@ -43,7 +47,7 @@ WHERE id IN (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT ?5
-)
+) AND +status = 'ready'
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
           CAST(args_blob AS TEXT)
 
@@ -58,7 +62,7 @@ WHERE id = (
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'scheduled' AND run_at <= ?3)
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
     ORDER BY priority DESC, id LIMIT 1
-)
+) AND +status = 'ready'
 RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
           CAST(args_blob AS TEXT)
 
@@ -120,7 +124,7 @@ WHERE id IN (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task = :task
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT :limit
-)
+) AND +status = 'ready'
 RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
@@ -138,7 +142,7 @@ WHERE id IN (
     )
     WHERE json_extract(pair.value, '$[0]') NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
     ORDER BY job.priority DESC, job.id LIMIT :limit
-)
+) AND +status = 'ready'
 RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
@@ -160,7 +164,7 @@ WHERE id IN (
     )
     WHERE json_extract(pair.value, '$[0]') NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
     ORDER BY job.priority DESC, job.id LIMIT :limit
-)
+) AND +status = 'ready'
 RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
           error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 

@@ -100,7 +100,8 @@ UPDATE {p}jobs SET status = 'failed', finished_at = :now, error_code = 'TIMEOUT:
     error_detail = 'the external job was not settled before its timeout',
     transition = 'failed', actor = :actor, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
-               AND expires_at <= :now ORDER BY expires_at LIMIT :limit) AND external
+               AND expires_at <= :now ORDER BY expires_at LIMIT :limit)
+  AND external AND +status IN ('blocked', 'scheduled', 'ready')
 
 -- name: expire
 -- blocked, scheduled, ready -> cancelled, when the job was not started before it expired
@@ -108,7 +109,8 @@ UPDATE {p}jobs SET status = 'cancelled', finished_at = :now, error_code = 'TIMEO
     error_detail = 'the job expired before attempt ' || (attempt + 1) || ' was started',
     transition = 'cancelled', actor = :actor, reason = 'expired', updated_at = :now, revision = revision + 1
 WHERE id IN (SELECT id FROM {p}jobs WHERE expires_at IS NOT NULL AND (status = 'blocked' OR status = 'scheduled' OR status = 'ready')
-               AND expires_at <= :now ORDER BY expires_at LIMIT :limit) AND NOT external
+               AND expires_at <= :now ORDER BY expires_at LIMIT :limit)
+  AND NOT external AND +status IN ('blocked', 'scheduled', 'ready')
 
 -- name: blocked_if_requeued
 -- The jobs among these that can be requeued and would wait again: their chains, and the chains that each waits for.
