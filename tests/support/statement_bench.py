@@ -55,16 +55,14 @@ class Bench:
         """Let jobs of this status succeed, but leave them in the indexes, as in a damaged file."""
         parts = "type IN ('index', 'trigger') AND tbl_name = 'holdfast_jobs' AND sql IS NOT NULL"
         self.connection.execute("PRAGMA writable_schema = ON")
-        hidden = self.connection.execute(f"SELECT * FROM sqlite_schema WHERE {parts}").fetchall()  # noqa: S608
+        rows = self.connection.execute(f"SELECT * FROM sqlite_schema WHERE {parts}").fetchall()  # noqa: S608
         self.connection.execute(f"DELETE FROM sqlite_schema WHERE {parts}")  # noqa: S608
         self.connection.execute("PRAGMA writable_schema = RESET")
         self.connection.execute(
             "UPDATE holdfast_jobs SET status = 'succeeded', worker = NULL, lease = NULL WHERE status = ?", (status,)
         )
         self.connection.execute("PRAGMA writable_schema = ON")
-        self.connection.executemany(
-            "INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", [tuple(row) for row in hidden]
-        )
+        self.connection.executemany("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", map(tuple, rows))
         self.connection.execute("PRAGMA writable_schema = RESET")
 
     def jobs(self, where: str = "1") -> list[Row]:
