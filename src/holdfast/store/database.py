@@ -274,11 +274,11 @@ class BlobLocks(Protocol):
     """
 
     def hold_blob(self, connection: Connection, name: str, /) -> bool:
-        """Let nobody delete it. Return whether the next statement sees that somebody has done so before."""
+        """Keep others from deleting it. Return whether the next statement sees a deletion that came before."""
         ...
 
     def lock_blob(self, connection: Connection, name: str, /) -> bool:
-        """Let nobody refer to it. The next statement sees who does. Return False if one may be about to."""
+        """Keep new references from being made; the next statement sees all others. False: one may be about to be."""
         ...
 
 

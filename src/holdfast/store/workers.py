@@ -28,15 +28,15 @@ def all_workers(connection: Connection, sql: Statements, locks: ProcessLocks) ->
     claimed = defaultdict[str, list[Any]](list)
     for worker, *count in connection.execute(sql.claimed_by_workers, {"bound": MAX_RUNNING_READ}).fetchall():
         claimed[worker].append(tuple(count))
-    return _attendance(connection, sql, locks, claimed)
+    return _worker_statuses(connection, sql, locks, claimed)
 
 
 def present_workers(connection: Connection, sql: Statements, locks: ProcessLocks) -> list[WorkerStatus]:
     """Return the workers that have not ended, without the jobs that they have claimed."""
-    return [one for one in _attendance(connection, sql, locks, {}) if one.record.ended_at is None]
+    return [one for one in _worker_statuses(connection, sql, locks, {}) if one.record.ended_at is None]
 
 
-def _attendance(
+def _worker_statuses(
     connection: Connection, sql: Statements, locks: ProcessLocks, claimed: ClaimedCounts
 ) -> list[WorkerStatus]:
     found = []

@@ -145,7 +145,7 @@ class Engine:
         if self.busy_retry.run(lambda: _boot_id(connection, sql)) == boot_id:
             return
         if was_left_open:
-            # A row that breaks a constraint is no damage of the file: it stops nobody, and the doctor names it.
+            # A row that breaks a constraint is not damage of the file: other jobs run, and the doctor reports it.
             connection.execute("PRAGMA ignore_check_constraints = ON")
             problems = connection.execute("PRAGMA quick_check(3)").fetchall()
             connection.execute("PRAGMA ignore_check_constraints = OFF")

@@ -7,7 +7,7 @@ is a local variable of the function that uses it. If another connection holds th
 
 A connection that another thread may be using is never used here. That thread may hold the connection's mutex and wait
 for the interpreter, in an authorizer or a function written in Python, while this one holds the interpreter and waits
-for the mutex: neither would ever go on.
+for the mutex: a deadlock.
 
 Connections are searched from the variables of the functions that this thread runs. A list of all objects of the
 program (`gc.get_objects`) is never made: it would refer to each tuple that another thread is making from a generator.
