@@ -19,7 +19,7 @@ import holdfast.testing
 from holdfast import Batch, Chain, Context, Holdfast, Job, Message, Page, Queue, Task, errors, failure, validate
 from holdfast.app.app import BUSY_SECONDS, WORKER_BUSY_SECONDS, WorkerInfo
 from holdfast.app.explain import Explanation
-from holdfast.app.jobs import Filters, HistoryEntry, Jobs
+from holdfast.app.jobs import MAX_PAGE, Filters, HistoryEntry, Jobs
 from holdfast.app.options import (
     LINK_OPTIONS,
     MAX_BLOCKERS,
@@ -39,12 +39,20 @@ from holdfast.model.job import STATUSES, NewJob
 from holdfast.model.stats import EVENTS, QueueOverview, QueueStats
 from holdfast.observe import Observe
 from holdfast.retention import Retention, Rule
+from holdfast.retry_policies import MAX_DELAY_SECONDS
+from holdfast.store.blobs import LARGEST_INLINE_BYTES
+from holdfast.store.claim import WINDOW_STEPS
+from holdfast.store.enqueue import CHUNK_ROWS
 from holdfast.store.schedules import EVENTS as EVENTS_OF_SCHEDULES
 from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
+from holdfast.store.workers import ENDED_WORKERS_KEPT
+from holdfast.store.workflow import MAX_RESOLVED
 from holdfast.testing import Drained, FakeClock, Ran
 from holdfast.upkeep.doctor.check import Checkup, Finding
 from holdfast.upkeep.prune import PruneReport
 from holdfast.upkeep.vacuum import VacuumReport
+from holdfast.worker.dispatcher import MAX_BATCH
+from holdfast.worker.housekeeping import MAX_STUCK
 from holdfast.worker.worker import Worker, WorkerOptions, WorkerReport
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +205,32 @@ def test_the_readme_has_the_limits_of_the_code() -> None:
         f"deleted** after {days['succeeded']} days, failed ones after {days['failed']}",
     ):
         assert claim in text
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    section = read("reference/settings.md").partition("## Limits")[2]
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE))
+    for what, limit in {
+        "payload, result, as JSON": MAX_BYTES,
+        "payload of a schedule, of a callback of a batch": LARGEST_INLINE_BYTES,
+        "one statement of `enqueue_many` and `send_many`": CHUNK_ROWS,
+        "depth of a payload, of a result": MAX_DEPTH,
+        "name of a queue, a task, a tag, an actor": validate.MAX_NAME,
+        "key": validate.MAX_KEY,
+        "blockers of one job (`after`)": MAX_BLOCKERS,
+        "jobs released in one transaction when a blocker finishes": MAX_RESOLVED,
+        "error detail of a failure, reason of an operator": failure.DETAIL_LIMIT,
+        "traceback": failure.TRACEBACK_LIMIT,
+        "messages in one `receive_many`, dead letters in one call, jobs on a page": MAX_PAGE,
+        "jobs that a worker claims at a time": MAX_BATCH,
+        "pairs of queue and task that are compared by priority": WINDOW_STEPS // 2,  # a step for each queue, too
+        "tasks still running after their timeout, before a worker stops": MAX_STUCK,
+        "ended workers in the list": ENDED_WORKERS_KEPT,
+        "retry delay, snooze": round(MAX_DELAY_SECONDS / 86_400),
+    }.items():
+        assert re.search(rf"\b{limit}\b", rows[what].replace(",", "")), what
+    guide = read("guides/workers.md")
+    assert f"at most {MAX_BATCH} jobs" in guide and f"Up to {WINDOW_STEPS // 2} pairs" in guide
 
 
 def test_every_exception_that_a_page_names_exists() -> None:

@@ -270,8 +270,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "conn": Option(
         validate.connection,
-        "An `sqlite3.Connection`, a `Session` or `Connection` of SQLAlchemy, Django's connection, or the value of "
-        "`app.transaction()`. The job is stored in that transaction. Not `None`.",
+        "A connection of `sqlite3` or psycopg, a `Session` or `Connection` of SQLAlchemy, Django's connection, or "
+        "the value of `app.transaction()`. The job is stored in that transaction. Not `None`.",
     ),
     "after": Option(
         _after,
