@@ -459,6 +459,8 @@ def test_pictures_for_the_guide(shop: Shop, open_page: Callable[..., Page], them
         expect(page.locator(".loading")).to_have_count(0)
         if path == "/":
             expect(page.locator(".u-legend")).to_have_count(3)
+        if path == job:
+            expect(page.locator(".graph svg")).to_have_count(1)
         screenshot(page, f"{name}-{theme}", full_page=False)
         for width, height in ((360, 700), (3840, 2000), (1280, 900)):
             require_that_it_fits(page, width, height)
