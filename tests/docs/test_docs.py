@@ -42,9 +42,12 @@ from holdfast.retention import Retention, Rule
 from holdfast.retry_policies import MAX_DELAY_SECONDS
 from holdfast.store.blobs import LARGEST_INLINE_BYTES
 from holdfast.store.claim import WINDOW_STEPS
-from holdfast.store.enqueue import CHUNK_ROWS
+from holdfast.store.enqueue import CHUNK_ROWS, _Insertion
 from holdfast.store.schedules import EVENTS as EVENTS_OF_SCHEDULES
+from holdfast.store.sqlite.database import CHANGES_PER_FOLD
 from holdfast.store.sqlite.engine.transaction import CompletingTransaction, Transaction
+from holdfast.store.sqlite.engine.writer import MAX_GROUP
+from holdfast.store.statistics import FOLD_EVENTS
 from holdfast.store.workers import ENDED_WORKERS_KEPT
 from holdfast.store.workflow import MAX_RESOLVED
 from holdfast.testing import Drained, FakeClock, Ran
@@ -229,8 +232,24 @@ def test_the_limits_are_those_of_the_code() -> None:
         "retry delay, snooze": round(MAX_DELAY_SECONDS / 86_400),
     }.items():
         assert re.search(rf"\b{limit}\b", rows[what].replace(",", "")), what
-    guide = read("guides/workers.md")
-    assert f"at most {MAX_BATCH} jobs" in guide and f"Up to {WINDOW_STEPS // 2} pairs" in guide
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("guides/workers.md", f"at most {MAX_BATCH} jobs"),
+        ("guides/workers.md", f"Up to {WINDOW_STEPS // 2} pairs"),
+        ("internals/worker.md", f"at most {MAX_BATCH}. A task"),
+        ("internals/worker.md", f"| unfolded events | {FOLD_EVENTS:,} |"),
+        ("internals/store.md", f"fit into {WINDOW_STEPS} steps"),
+        ("internals/statistics.md", f"at most {FOLD_EVENTS:_} events".replace("_", " ")),
+        ("internals/statistics.md", f"after every {CHANGES_PER_FOLD:_} changes".replace("_", " ")),
+        ("internals/group-commit.md", f"2 to {_Insertion.max_combined} members"),
+        ("internals/group-commit.md", f"A group has at most {MAX_GROUP} members."),
+    ],
+)
+def test_a_number_in_the_text_is_that_of_the_code(page: str, words: str) -> None:
+    assert words in " ".join(read(page).split())
 
 
 def test_every_exception_that_a_page_names_exists() -> None:
