@@ -158,6 +158,13 @@ def test_a_trigger_that_was_changed(path: Path) -> None:
     assert check(path, repair=True).of("SCHEMA") is not None
 
 
+def test_a_definition_that_is_stored_as_bytes(path: Path) -> None:
+    """As after one flipped bit. SQLite reads it as text."""
+    to_bytes = "UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'holdfast_jobs_ready'"
+    run_sql(path, "PRAGMA writable_schema = ON", to_bytes)
+    assert check(path, deep=True).of("SCHEMA") is not None
+
+
 def test_a_table_that_was_changed(path: Path) -> None:
     run_sql(path, "ALTER TABLE holdfast_tags ADD COLUMN mine")
     one = finding(path, "SCHEMA_CHANGED", "error")

@@ -48,7 +48,7 @@ SELECT count(*), coalesce(max(-step), 0) FROM (
 ) WHERE step < -:tolerance
 
 -- name: schema_objects
-SELECT type, name, tbl_name, sql FROM sqlite_master
+SELECT type, CAST(name AS TEXT), CAST(tbl_name AS TEXT), CAST(sql AS TEXT) FROM sqlite_master
 WHERE sql IS NOT NULL AND (substr(name, 1, length(:prefix)) = :prefix OR substr(tbl_name, 1, length(:prefix)) = :prefix)
 
 -- name: prefixes

@@ -7,7 +7,7 @@ SELECT (SELECT page_count FROM pragma_page_count), (SELECT freelist_count FROM p
 -- --- moving: see move.sql ---
 
 -- name: triggers_of
-SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
+SELECT name, CAST(sql AS TEXT) FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
 
 -- name: last_ids
 SELECT name, seq FROM sqlite_sequence
