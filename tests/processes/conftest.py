@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from yard import Yard
+from worker_processes import Processes
 
 from holdfast import Holdfast
 from support.child_processes import Crew
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
+def processes(tmp_path: Path) -> Iterator[Processes]:
     database = tmp_path / "app.db"
     with Holdfast(database, busy_timeout=60) as app, Crew(tmp_path, database) as crew:
-        yield Yard(tmp_path, crew, app, database)
+        yield Processes(tmp_path, crew, app, database)
         connection = sqlite3.connect(database)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from yard import Yard
+from worker_processes import Processes
 
 from holdfast import Holdfast, Retention
 
@@ -45,30 +45,30 @@ def read(archive: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("after", [1, 3, 8])
-def test_a_killed_run_is_finished_by_the_next_and_no_job_is_in_neither(yard: Yard, after: int) -> None:
-    archive = yard.folder / "jobs.jsonl.gz"
-    fill(yard.app, yard.database)
+def test_a_killed_run_is_finished_by_the_next_and_no_job_is_in_neither(processes: Processes, after: int) -> None:
+    archive = processes.folder / "jobs.jsonl.gz"
+    fill(processes.app, processes.database)
     for _ in range(KILLS):
-        pruner = yard.crew.start("pruner", str(archive), str(after), str(ROWS))
+        pruner = processes.crew.start("pruner", str(archive), str(after), str(ROWS))
         for _ in range(after):
-            assert pruner.hear().startswith("gone"), yard.crew.complaints()
+            assert pruner.hear().startswith("gone"), processes.crew.complaints()
         pruner.say("go")  # the kill comes while it does the next step, or right before or after it
-        yard.crew.kill(pruner)
-    left = {job for job in range(1, JOBS + 1) if yard.app.store.jobs.get(job) is not None}
+        processes.crew.kill(pruner)
+    left = {job for job in range(1, JOBS + 1) if processes.app.store.jobs.get(job) is not None}
     assert 0 < len(left) < JOBS
-    with closing(sqlite3.connect(yard.database)) as connection:
+    with closing(sqlite3.connect(processes.database)) as connection:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         halves = """SELECT id FROM holdfast_jobs AS job WHERE continued
             AND NOT EXISTS (SELECT 1 FROM holdfast_jobs WHERE chain_id = job.id)"""
         assert connection.execute(halves).fetchall() == [], "a chain goes as a whole"
-    assert yard.app.store.pruning.state().pid is None, "nobody is at it any more"
+    assert processes.app.store.pruning.state().pid is None, "nobody is at it any more"
 
-    yard.app.prune(retention=Retention(succeeded=0, failed=0, cancelled=0), archive=archive, hurry=True)
-    assert [job.status for job in yard.app.jobs.list()] == ["ready", "ready"]
-    assert yard.app.observe.counts().by_status == {"ready": 2}
-    assert yard.app.store.statistics.totals().outcomes == {} and yard.app.check().of("COUNTS") is not None
+    processes.app.prune(retention=Retention(succeeded=0, failed=0, cancelled=0), archive=archive, hurry=True)
+    assert [job.status for job in processes.app.jobs.list()] == ["ready", "ready"]
+    assert processes.app.observe.counts().by_status == {"ready": 2}
+    assert processes.app.store.statistics.totals().outcomes == {} and processes.app.check().of("COUNTS") is not None
     assert set(read(archive)) == set(range(1, JOBS + 1)), "twice, perhaps, but never in neither"
-    told = [event.detail for event in yard.app.observe.last_events(limit=100) if event.event == "pruned"]
+    told = [event.detail for event in processes.app.observe.last_events(limit=100) if event.event == "pruned"]
     counts = sum(one.get("succeeded", 0) + one.get("failed", 0) for one in told)
     assert counts == JOBS, "what the dead had deleted is in the log too"
     assert [one.get("interrupted", False) for one in told].count(True) >= 1

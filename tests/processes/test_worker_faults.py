@@ -178,7 +178,7 @@ def test_what_ran_when_the_machine_went_down_is_recovered_at_once(
     """With another lock file, as beside a restored backup, the name of the boot alone tells that they are dead."""
     database = tmp_path / "app.db"
     with Holdfast(database, busy_timeout=60) as before, Crew(tmp_path, database) as crew:
-        worker = crew.start("laborer")
+        worker = crew.start("many_tasks_worker")
         tx_job = before.queue("unrelated").send("x")
         with before.transaction() as tx:
             tx.execute(

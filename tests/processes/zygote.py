@@ -52,7 +52,7 @@ def main(database: str, log: str) -> None:
     from victim_tasks import prepare, work
 
     import holdfast.worker.worker  # noqa: F401  so that no child has to
-    import support.unhurried  # noqa: F401
+    import support.any_speed  # noqa: F401
 
     def obey(order: Order) -> None:
         if order.trap is not None:

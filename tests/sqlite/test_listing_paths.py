@@ -14,8 +14,8 @@ from holdfast.app.jobs import page_of
 from holdfast.model.job import Counted, Criteria
 from holdfast.store import listing, listing_plan, statistics
 from holdfast.store.listing_plan import AccessPath, UnionScan
-from support.crowd import deletable, fill, fitting, read, some_criteria
 from support.effort import a_part
+from support.random_jobs import deletable, fill, fitting, read, some_criteria
 
 # With some hundred jobs the usual bounds are never reached. With these, one way or another is taken.
 BOUNDS: dict[str, dict[str, int]] = {

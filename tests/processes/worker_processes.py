@@ -16,7 +16,7 @@ from support.child_processes import Crew, Member
 from support.running_worker import PATIENCE_SECONDS, eventually
 
 
-class Yard:
+class Processes:
     """A database, the processes at work on it, and files by which they are let go."""
 
     def __init__(self, folder: Path, crew: Crew, app: Holdfast, database: Path) -> None:
@@ -27,7 +27,7 @@ class Yard:
         """A worker; returns when it is at work. What is in capitals is for its environment."""
         environment = {name: str(options.pop(name)) for name in list(options) if name.isupper()}
         arguments = (f"{name}={value}" for name, value in options.items())
-        member = self.crew.start("laborer", *arguments, **environment)
+        member = self.crew.start("many_tasks_worker", *arguments, **environment)
         known = {one.record.id for one in self.app.store.workers.list()}
         eventually(
             lambda: (

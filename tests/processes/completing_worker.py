@@ -1,6 +1,6 @@
 """Runs a worker with tasks that complete themselves in processes of its pool, until it is stopped.
 
-usage: completer.py DATABASE LOG [OPTION=NUMBER …]       (options of app.worker, such as pool=2 max_jobs=3)
+usage: completing_worker.py DATABASE LOG [OPTION=NUMBER …]  (options of app.worker, such as pool=2 max_jobs=3)
 """
 
 import logging
@@ -14,7 +14,7 @@ from holdfast import Context, Holdfast, Then
 from holdfast.errors import LeaseLost
 
 sys.path.append(str(Path(__file__).parent.parent))
-import support.unhurried  # noqa: F401
+import support.any_speed  # noqa: F401
 
 logging.disable()  # what a worker has to say is no complaint here
 app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)

@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path[0] = os.getcwd()  # as with `python -m`
 sys.path.append(str(Path(__file__).parents[1]))
 
-import support.unhurried  # noqa: E402, F401
+import support.any_speed  # noqa: E402, F401
 
 if __name__ == "__main__":
     from holdfast.cli import main

@@ -1,6 +1,6 @@
 """Runs a worker with tasks of many kinds, and writes down what they do, until it is stopped.
 
-usage: laborer.py DATABASE LOG [OPTION=NUMBER …]       (options of app.worker, such as lease=1 concurrency=2)
+usage: many_tasks_worker.py DATABASE LOG [OPTION=NUMBER …]  (options of app.worker, such as lease=1 concurrency=2)
 
 With polls=0 it waits for wake-ups and looks at the database at no other time. With SLOW_START_SECONDS in the
 environment each process of its pool takes so long to start. With HOOKS it has hooks that write down their call; those
@@ -22,7 +22,7 @@ from typing import Any
 from holdfast import Context, Holdfast
 
 sys.path.append(str(Path(__file__).parent.parent))
-from support.unhurried import stop_polling
+from support.any_speed import stop_polling
 
 app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)
 LOG = sys.argv[2]
