@@ -561,6 +561,17 @@ def test_charts_show_values_and_periods_change(shop: Shop, open_page: Callable[.
     eventually(has_value, "the legend has the value below the mouse")
 
 
+def test_a_chosen_period_is_in_the_address(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(f"{shop.url}/errors?period=all")
+    expect(page.get_by_role("button", name="All", exact=True)).to_have_attribute("aria-pressed", "true")
+    for path in ("/", "/tasks", "/errors"):
+        page.goto(shop.url + path)
+        page.get_by_role("button", name="7 d").click()
+        page.wait_for_url("**?period=7d")
+        page.reload()
+        expect(page.get_by_role("button", name="7 d")).to_have_attribute("aria-pressed", "true")
+
+
 def test_a_zoomed_chart_stays_so_when_something_happens(
     full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
 ) -> None:
@@ -582,6 +593,27 @@ def test_a_zoomed_chart_stays_so_when_something_happens(
     expect(chart).to_have_attribute("title", "Double-click to zoom out")
     over.dblclick()
     expect(chart).to_have_attribute("title", "Drag to zoom in")
+
+
+def test_old_events_are_found_however_much_happened_since(
+    full: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    full.queue("busy").send_many(range(800))
+    page = open_page(f"{serve(full)}/events?q=maintenance")
+    expect(page.locator(".empty")).to_contain_text("None of the newest 200 events matches")
+    page.get_by_role("button", name="Search older events").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("reason maintenance")
+    page.get_by_label("Filter events").fill("")
+    expect(page.get_by_role("button", name="Older")).to_have_count(0)
+    expect(page.locator("tbody tr")).to_have_count(full.observe.last_event())
+
+
+def test_a_job_that_is_quicker_than_a_millisecond_has_a_duration(shop: Shop, open_page: Callable[..., Page]) -> None:
+    page = open_page(shop.url)
+    times = ["2026-01-01T00:00:00.001002Z", "2026-01-01T00:00:00.001009Z"]
+    took = "(times) => import('/static/ui.js').then((ui) => ui.seconds(...times))"
+    assert page.evaluate(took, times) == 0.000007
 
 
 def test_columns_are_chosen_and_stay_so(

@@ -1,5 +1,5 @@
 // Components that several pages use.
-import { ago, bytes, counted, duration, exact, go, html, live, number, query, quoted, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
+import { ago, bytes, counted, duration, exact, go, here, html, live, number, query, quoted, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 export { ago, bytes, counted, duration, exact, number };
 
@@ -17,7 +17,9 @@ export function Time({ at }) {
 // For how long something has been so, with the exact moment since when.
 export const Age = ({ seconds, since }) => (seconds === null || seconds === undefined ? "–" : html`<time datetime=${since} title="since ${exact(since)}">${duration(seconds)}</time>`);
 
-export const seconds = (from, to) => (from && to ? Math.max(0, (Date.parse(to) - Date.parse(from)) / 1000) : null);
+// Date.parse drops microseconds, and many jobs are quicker than a millisecond.
+const micros = (text) => Date.parse(text) * 1000 + Number(text.slice(23, 26));
+export const seconds = (from, to) => (from && to ? Math.max(0, (micros(to) - micros(from)) / 1e6) : null);
 
 export function Head({ title, children, lead }) {
   const [, again] = useState(0);
@@ -37,6 +39,14 @@ export const Empty = ({ children }) => html`<div class="empty">${children}</div>
 
 // options: [label, …]; `chosen` is an index.
 export const Segments = ({ options, chosen, choose, label }) => html`<span class="segments" role="group" aria-label=${label}>${options.map(([text], index) => html`<button aria-pressed=${chosen === index} onClick=${() => choose(index)}>${text}</button>`)}</span>`;
+
+// The period that the address names, as an index of options, and a function that changes it.
+export function usePeriod(parameters, options, usual) {
+  const named = ([label]) => label.replace(" ", "").toLowerCase();
+  const found = options.findIndex((one) => named(one) === parameters.period);
+  const choose = (index) => go(`${here().path}${query({ ...parameters, period: index === usual ? "" : named(options[index]) })}`, { replace: true });
+  return [found < 0 ? usual : found, choose];
+}
 
 export function Stat({ to, value, label, children }) {
   const body = html`<div class="value">${value}</div><div class="label">${children || label}</div>`;

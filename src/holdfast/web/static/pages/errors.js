@@ -1,6 +1,6 @@
 // Errors, grouped by the place in the code: how often, since when, the trend, which tasks, and a traceback.
-import { exactly, go, html, may, post, query, useData, useState, useTick } from "../lib.js";
-import { Action, Copy, Empty, Failed, Head, JobLink, Link, Panel, Segments, Spark, Time, counted, jobsPath, number } from "../ui.js";
+import { exactly, go, html, may, post, query, useData, useTick } from "../lib.js";
+import { Action, Copy, Empty, Failed, Head, JobLink, Link, Panel, Segments, Spark, Time, counted, jobsPath, number, usePeriod } from "../ui.js";
 
 const RANGES = [["1 h", 3600], ["24 h", 86400], ["7 d", 604800], ["All", ""]];
 const PARTS = 48;
@@ -39,8 +39,8 @@ function Group({ group, range, done }) {
     ${group.traceback ? html`<details><summary class="small">Traceback</summary><div class="row"><span class="grow"></span><${Copy} text=${group.traceback} /></div><pre tabindex="0" role="region" aria-label="Traceback">${group.traceback}</pre></details>` : ""}<//>`;
 }
 
-export default function Errors() {
-  const [range, setRange] = useState(1);
+export default function Errors({ parameters }) {
+  const [range, setRange] = usePeriod(parameters, RANGES, 1);
   const tick = useTick(5);
   const { data, error, reload } = useData(`/failures${query({ since: RANGES[range][1], limit: 200, parts: PARTS })}`, tick);
   const groups = grouped(data?.items || []);

@@ -16,8 +16,9 @@ export function Operations({ started }) {
     const timer = setInterval(() => document.hidden || setTurn((n) => n + 1), 1000);
     return () => clearInterval(timer);
   }, [running]);
-  if (!shown.length) return html`<${Failed} error=${error} />`;
-  return html`<section class="panel operations" aria-label="Bulk operations"><${Failed} error=${error} />${shown.map((one) => html`<div class="row" key=${one.id}>
+  const told = error?.status ? error : null; // that the server is gone is told by what this is a part of
+  if (!shown.length) return html`<${Failed} error=${told} />`;
+  return html`<section class="panel operations" aria-label="Bulk operations"><${Failed} error=${told} />${shown.map((one) => html`<div class="row" key=${one.id}>
     <${Badge} state=${one.state} /><span>${one.action.replace("_", " ")}: ${number(one.changed)} of ${one.matched_all ? "" : "at least "}${number(one.matched)}</span>
     <progress max="1" value=${one.progress} aria-label="Progress of operation ${one.id}"></progress>
     <span class="muted small">by ${one.actor}${one.reason ? `: ${one.reason}` : ""}, <${Time} at=${one.created_at} />${one.error ? ` – ${one.error}` : ""}</span><span class="grow"></span>

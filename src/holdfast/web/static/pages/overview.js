@@ -1,6 +1,6 @@
 // The five questions at a glance: how many, in what state, stuck on whom, failing why, kept how long.
 import { html, query, useData, useEffect, useLive, useState } from "../lib.js";
-import { Age, Badge, Chart, Empty, Failed, Head, JobLink, Link, Name, Panel, Segments, Spark, Stat, Table, Time, bytes, counted, duration, jobsPath, number } from "../ui.js";
+import { Age, Badge, Chart, Empty, Failed, Head, JobLink, Link, Name, Panel, Segments, Spark, Stat, Table, Time, bytes, counted, duration, jobsPath, number, usePeriod } from "../ui.js";
 
 const RANGES = [["15 min", 900, 60], ["1 h", 3600, 60], ["24 h", 86400, 3600], ["7 d", 604800, 7200]];
 const STATES = ["ready", "running", "scheduled", "blocked", "failed", "cancelled", "succeeded"];
@@ -13,8 +13,8 @@ function sums(items) {
   return counts;
 }
 
-export default function Overview() {
-  const [range, setRange] = useState(1);
+export default function Overview({ parameters }) {
+  const [range, setRange] = usePeriod(parameters, RANGES, 1);
   const [turn, setTurn] = useState(0);
   const first = useData("/stats");
   const [stats, setStats] = useState(null);

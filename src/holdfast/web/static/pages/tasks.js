@@ -1,5 +1,5 @@
-import { html, query, useData, useState, useTick } from "../lib.js";
-import { Bar, Failed, Head, Link, Name, Panel, Segments, Table, duration, jobsPath, number } from "../ui.js";
+import { html, query, useData, useTick } from "../lib.js";
+import { Bar, Failed, Head, Link, Name, Panel, Segments, Table, duration, jobsPath, number, usePeriod } from "../ui.js";
 
 const RANGES = [["1 h", 3600], ["24 h", 86400], ["7 d", 604800]];
 const MOST = 6;
@@ -16,8 +16,8 @@ function Attempts({ counts }) {
     <span class="small muted">${Math.round(first * 100)} % first</span></span>`;
 }
 
-export default function Tasks() {
-  const [range, setRange] = useState(1);
+export default function Tasks({ parameters }) {
+  const [range, setRange] = usePeriod(parameters, RANGES, 1);
   const tick = useTick(5);
   const since = query({ since: RANGES[range][1], whole: true });
   const attempts = useData(`/attempts${since}`, tick);
