@@ -8,11 +8,13 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from packaging.requirements import Requirement
 from starlette.testclient import TestClient
 
 from holdfast import Cancel, Holdfast
+from holdfast.cli.commands.web import make_server
 from holdfast.errors import InvalidInput
 from holdfast.testing import drain
 from holdfast.web import Identity, Role, Users, auth, identity, trusted_header
@@ -40,6 +42,24 @@ def test_another_host_name_is_refused(api: TestClient, host: str) -> None:
     """A page whose name was rebound to 127.0.0.1 sends its own name as Host."""
     response = api.get("/jobs", headers={"host": host})
     assert (response.status_code, response.json()["code"]) == (421, "WrongHost")
+
+
+def test_the_command_line_allows_only_known_hosts_on_loopback_whatever_authenticates(
+    served: Holdfast, users: Users
+) -> None:
+    options: dict[str, Any] = {"auth": str(users.path), "redact": ()}
+    server = make_server(served, 0, "127.0.0.1", (), **options).start()
+    behind_proxy = make_server(served, 0, "127.0.0.1", ("jobs.example.org",), **options).start()
+
+    def status(server: WebServer, host: str) -> int:
+        return httpx.get(f"{server.url}api/v1/jobs", headers={"host": host} | bearer("viewer")).status_code
+
+    try:
+        assert [status(server, host) for host in ("localhost", "jobs.example.org")] == [200, 421]
+        assert [status(behind_proxy, host) for host in ("jobs.example.org", "evil.example")] == [200, 421]
+    finally:
+        server.close()
+        behind_proxy.close()
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8520", "127.0.0.1:1", "[::1]:8520"])
@@ -200,6 +220,17 @@ def test_a_removed_user_loses_access_at_once(connect: Connect, users: Users) -> 
         del found["operator"]
     assert client.get("/jobs").status_code == 401
     assert client.get("/jobs", headers=bearer("operator")).status_code == 401
+
+
+def test_a_new_password_ends_the_sessions_of_the_old_one(connect: Connect, users: Users) -> None:
+    """Whoever has stolen a session is out, and so is a former user of a name that is used again."""
+    client, other = connect(auth=users), connect(auth=users)
+    log_in(client, "operator")
+    log_in(other, "viewer")
+    with users.edit() as found:
+        found["operator"] = auth.User("operator", auth.hash_password("another password"), {})
+    assert client.get("/jobs").status_code == 401
+    assert other.get("/jobs").status_code == 200
 
 
 def test_the_users_file_holds_no_secret_and_is_private(users: Users) -> None:

@@ -288,11 +288,13 @@ def web_options(prefix: str = "") -> Callable[[F], F]:
         one("auth", type=click.Path(dir_okay=False), metavar="FILE",
             help="Users file of the web page, made by holdfast web-user."),
         one("allow-host", multiple=True, metavar="NAME",
-            help="Host name in the URL of the page, such as jobs.example.org. Can be repeated."),
+            help="Host name in the URL of the page, such as jobs.example.org. Others than those given and loopback "
+                 "are refused; if none is given and --host is not loopback, all are served. Can be repeated."),
         one("read-only", is_flag=True, help="Refuse all changes by the page and the API, for all users."),
         one("hide-args", is_flag=True, help="Do not show arguments, results and error messages to viewers."),
         one("redact", multiple=True, metavar="PATTERN",
-            help="Hide the values of all names that match this regular expression. Can be repeated."),
+            help="Hide the values of all names in arguments and results that match this regular expression. "
+                 "Can be repeated."),
     )  # fmt: skip
     return lambda command: functools.reduce(lambda found, option: option(found), reversed(options), command)
 

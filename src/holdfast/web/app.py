@@ -169,7 +169,10 @@ class Guard:
             scope = {**scope, "path": _path_with_slashes(scope["raw_path"])}
         host = Request(scope).headers.get("host", "")
         if self._hosts is not None and _without_port(host).lower() not in self._hosts:
-            detail = f"the Host header must be one of {', '.join(sorted(self._hosts))}: pass hosts= to allow others"
+            names = ", ".join(sorted(self._hosts))
+            detail = (
+                f"the Host header must be one of {names}: to allow others, pass --allow-host, or hosts= in Python"
+            )
             await _problem(421, "WrongHost", detail)(scope, receive, guarded)
             return
         await self._app(scope, receive, guarded)
@@ -354,7 +357,7 @@ class Server:
                     raise _login_needed()
                 return identity, None
             session = self._sessions.find(request.cookies.get(COOKIE, ""))
-            current = None if session is None else users.current(session.identity)
+            current = None if session is None else users.current(session)
         except InvalidInput as error:
             log.error("%s", error)
             raise Refusal(
@@ -381,7 +384,7 @@ class Server:
         if identity is None:
             raise Refusal(401, "WrongPassword", "the name or the password is wrong")
         self._attempts.succeeded(*subjects)
-        value, session = self._sessions.open(identity)
+        value, session = self._sessions.open(identity, users.hash_of(identity.name))
         response = _json(self._me(identity, session))
         secure = request.url.scheme == "https"
         path = request.scope.get("root_path") or "/"

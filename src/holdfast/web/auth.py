@@ -190,10 +190,17 @@ class Users:
                     found = Identity(name, parse_role(user.role))
         return found
 
-    def current(self, known: Identity) -> Identity | None:
-        """Return the identity of a session with its current role; None if the user was removed."""
-        user = self.read().get(known.name)
-        return None if user is None else Identity(known.name, parse_role(user.role))
+    def current(self, session: Session) -> Identity | None:
+        """Return the identity of a session with its current role; None if the user was removed, or the password is
+        another.
+        """
+        name = session.identity.name
+        user = self.read().get(name)
+        return None if user is None or user.password != session.password else Identity(name, parse_role(user.role))
+
+    def hash_of(self, name: str) -> str | None:
+        user = self.read().get(name)
+        return None if user is None else user.password
 
 
 def hash_password(password: object) -> str:
@@ -236,20 +243,24 @@ class Session(Struct, frozen=True):
     """A login of a browser. `csrf` must come back as a header with every change."""
 
     identity: Identity
+    password: str | None
+    """The hash of the password at the login."""
     csrf: str
     expires: float  # monotonic
 
 
 class Sessions:
-    """The logins of this server. They end after twelve hours, at a logout, and when the server stops."""
+    """The logins of this server. They end after twelve hours, at a logout, with another password, and when the server
+    stops.
+    """
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, Session] = OrderedDict()
 
-    def open(self, identity: Identity) -> tuple[str, Session]:
+    def open(self, identity: Identity, password: str | None) -> tuple[str, Session]:
         """Return the value of the cookie, and the session."""
         value = secrets.token_urlsafe(32)
-        session = Session(identity, secrets.token_urlsafe(32), time.monotonic() + SESSION_SECONDS)
+        session = Session(identity, password, secrets.token_urlsafe(32), time.monotonic() + SESSION_SECONDS)
         self._found[token_hash(value)] = session
         while len(self._found) > MAX_SESSIONS:
             self._found.popitem(last=False)

@@ -79,10 +79,11 @@ def check_options(host: str, auth: str | None, redact: Iterable[str], **others: 
 def make_server(app: Holdfast, port: int, host: str, allow_host: Iterable[str], **options: Any) -> WebServer:
     """Return a server of the page of this app, with the options of `web_options`."""
     from ...web.auth import LOOPBACK_NAMES
-    from ...web.server import WebServer
+    from ...web.server import WebServer, is_loopback
 
     users = check_options(host, **options)
-    hosts = (*allow_host, host, *LOOPBACK_NAMES) if allow_host else None
+    is_known = bool(allow_host) or is_loopback(host)
+    hosts = (*allow_host, host, *LOOPBACK_NAMES) if is_known else None
     return WebServer(app.web(**options | {"auth": users, "hosts": hosts}), host, port)
 
 
