@@ -265,3 +265,20 @@ def test_a_status_that_is_bytes_is_shown(app: Holdfast, url: str) -> None:
     for command in (["show", str(first.id)], ["show", str(second.id)], ["explain", str(second.id)], ["jobs"]):
         shown = CliRunner().invoke(main, [*command, "--db", url], catch_exceptions=False)
         assert shown.exit_code == 0 and "\ufffd" in shown.output, (command, shown.output)
+
+
+def test_a_count_that_is_null_counts_as_none(app: Holdfast, url: str) -> None:
+    app.queue("inbox").send("x")
+    app.store.statistics.fold()
+    with closing(sqlite3.connect(url, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'n      INTEGER NOT NULL', 'n      INTEGER') "
+            "WHERE name = 'holdfast_counts'"
+        )
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        assert connection.execute("UPDATE holdfast_counts SET n = NULL").rowcount == 1
+    assert app.observe.snapshot().counts.items == []
+    found = CliRunner().invoke(main, ["doctor", "--db", url, "--deep", "--json"], catch_exceptions=False)
+    assert '"COUNTS_WRONG"' in found.output

@@ -88,9 +88,7 @@ class StatisticsReader:
         statement = self._sql.folded_counts
         if tasks:  # filtered by the database, since there may be tens of thousands of rows
             statement, values = self._sql.folded_counts_of_tasks, {"queue": queue, "tasks": as_json([*tasks])}
-        found: Counter[tuple[str, str, str]] = Counter()
-        for *key, n in connection.execute(statement, values).fetchall():
-            found[text(key[0]), text(key[1]), text(key[2])] += n
+        found = _added_up(connection.execute(statement, values).fetchall())
         for key, n in self.tail(connection).counts.items():
             if queue is None or key[0] == queue:
                 found[text(key[0]), text(key[1]), text(key[2])] += n
@@ -114,7 +112,7 @@ class StatisticsReader:
         values = {"queue": queue, "most": MAX_UNLOGGED_JOBS}
         statement = self._sql.unlogged_counts if queue is None else self._sql.unlogged_counts_of_queue
         rows = connection.execute(statement, values).fetchall()
-        found = Counter({(text(in_queue), text(task), text(status)): n for in_queue, task, status, n in rows})
+        found = _added_up(rows)
         if found.total() < MAX_UNLOGGED_JOBS:
             return found, set()
         last = max((in_queue, task) for in_queue, task, _ in found)
@@ -282,11 +280,11 @@ class StatisticsReader:
         """Compare the counts with the jobs. Return the differences: queue, task, status, count, actual number."""
         counted: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.folded_counts, {"queue": None}).fetchall():
-            counted[key[0], key[1], key[2]] += n
+            counted[text(key[0]), text(key[1]), text(key[2])] += n
         counted.update(self.tail(connection).counts)
         actual: Counter[tuple[str, str, str]] = Counter()
         for *key, n in connection.execute(self._sql.recounted).fetchall():
-            actual[key[0], key[1], key[2]] = n
+            actual[text(key[0]), text(key[1]), text(key[2])] += n
         keys = sorted({*counted, *actual})
         return [(*key, counted[key], actual[key]) for key in keys if counted[key] != actual[key]]
 
@@ -394,6 +392,14 @@ class Statistics(StatisticsReader):
             lambda connection: connection.execute(self._sql.delete_events_of_removed, values).rowcount
         )
         return deleted
+
+
+def _added_up(rows: Iterable[tuple[Any, ...]]) -> Counter[tuple[str, str, str]]:
+    """Add up rows of queue, task, status and count."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for queue, task, status, n in rows:
+        found[text(queue), text(task), text(status)] += integer(n)
+    return found
 
 
 def _rows(sums: Counter[Any]) -> Iterable[tuple[Any, ...]]:
