@@ -278,13 +278,9 @@ class StatisticsReader:
 
     def recount(self, connection: Any) -> list[tuple[str, str, str, int, int]]:
         """Compare the counts with the jobs. Return the differences: queue, task, status, count, actual number."""
-        counted: Counter[tuple[str, str, str]] = Counter()
-        for *key, n in connection.execute(self._sql.folded_counts, {"queue": None}).fetchall():
-            counted[text(key[0]), text(key[1]), text(key[2])] += n
+        counted = _added_up(connection.execute(self._sql.folded_counts, {"queue": None}).fetchall())
         counted.update(self.tail(connection).counts)
-        actual: Counter[tuple[str, str, str]] = Counter()
-        for *key, n in connection.execute(self._sql.recounted).fetchall():
-            actual[text(key[0]), text(key[1]), text(key[2])] += n
+        actual = _added_up(connection.execute(self._sql.recounted).fetchall())
         keys = sorted({*counted, *actual})
         return [(*key, counted[key], actual[key]) for key in keys if counted[key] != actual[key]]
 
