@@ -15,6 +15,7 @@ from holdfast.errors import LeaseLost
 
 sys.path.append(str(Path(__file__).parent.parent))
 import support.any_speed  # noqa: F401
+from support.append_log import append_line
 
 logging.disable()  # what a worker has to say is no complaint here
 app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)
@@ -22,9 +23,7 @@ LOG = sys.argv[2]
 
 
 def note(*words: object) -> None:
-    out = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(out, (" ".join(map(str, words)) + "\n").encode())
-    os.close(out)
+    append_line(LOG, *words)
 
 
 def wait_for(file: str) -> None:

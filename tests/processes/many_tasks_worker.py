@@ -23,15 +23,14 @@ from holdfast import Context, Holdfast
 
 sys.path.append(str(Path(__file__).parent.parent))
 from support.any_speed import stop_polling
+from support.append_log import append_line
 
 app = Holdfast(sys.argv[1], min_free_bytes=0, busy_timeout=60)
 LOG = sys.argv[2]
 
 
 def note(*words: object) -> None:
-    out = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(out, (" ".join(map(str, words)) + "\n").encode())
-    os.close(out)
+    append_line(LOG, *words)
 
 
 class Listener(logging.Handler):
