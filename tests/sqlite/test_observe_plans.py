@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from test_query_plans import plan, statement_of
+from test_query_plans import fill, plan, statement_of  # noqa: F401  (one is a fixture)
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
@@ -35,7 +35,7 @@ def walked(lines: list[str]) -> set[str]:
 @pytest.mark.parametrize("name", sorted(set(READS) - BY_TIME))
 def test_no_statement_scans_the_jobs_or_the_log(
     app: Holdfast,
-    conn: sqlite3.Connection,  # noqa: F811
+    conn: sqlite3.Connection,
     name: str,
 ) -> None:
     lines = plan(conn, statement_of(app, name))
