@@ -156,9 +156,10 @@ def _binaries(folder: Path) -> Path:
             "no PostgreSQL: install the packages of requirements-dev.txt, or set HOLDFAST_TEST_POSTGRES"
         )
     package = Path(spec.origin).parent
-    programs = package / ("pginstall18" if wheel == "18" else "pginstall")
-    shutil.copytree(programs, folder / "pginstall" / "pginstall", symlinks=True)
-    libraries = package.parent / f"{package.name}.libs"
-    if libraries.exists():
-        shutil.copytree(libraries, folder / libraries.name)  # where the programs look for them
-    return folder / "pginstall" / "pginstall" / "bin"
+    copied = folder / "pginstall" / "pginstall"
+    if not copied.exists():  # it does if a new server follows another one in its folder
+        shutil.copytree(package / ("pginstall18" if wheel == "18" else "pginstall"), copied, symlinks=True)
+        libraries = package.parent / f"{package.name}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, folder / libraries.name)  # where the programs look for them
+    return copied / "bin"
