@@ -52,7 +52,8 @@ def target(url: str) -> Target:
         names = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
         ports = str(parts.get("port") or "").split(",")
         writable = {"target_session_attrs": "read-write"} if len(names) > 1 else {}
-        conninfo = make_conninfo(**(KEEPALIVES | writable | {"application_name": "holdfast"} | parts))  # type: ignore[arg-type]
+        usual = KEEPALIVES | writable | {"application_name": "holdfast"}
+        conninfo = make_conninfo(**(usual | parts | {"client_encoding": "UTF8"}))  # type: ignore[arg-type]
     except psycopg.ProgrammingError as error:
         told = "" if _may_have_password(url) else f": {str(error).strip().splitlines()[0]}"
         raise InvalidInput(

@@ -23,6 +23,7 @@ from ...errors import (
     CannotOpen,
     ConnectionLost,
     ForeignConnection,
+    InvalidInput,
     OutcomeUnknown,
     StoreClosed,
     TransactionError,
@@ -321,6 +322,11 @@ class PostgresDatabase:
                     "the transaction of conn= cannot go on because of another one: roll it back, and do it again"
                 ) from error
             raise translate(error, self.where.shown) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"conn= has the client_encoding {driver.info.encoding}, which lacks a character of this call: "
+                "SET client_encoding = 'UTF8'"
+            ) from error
         finally:
             thread.handle = before
             if is_lent:

@@ -73,6 +73,8 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
         )
     if state in ("23514", "23502"):
         return DamagedRow(f"a constraint of {where} does not allow this change ({told})")
+    if state in ("22P05", "22021"):
+        return StoreError(f"{where} cannot store this text ({told}): create the database with ENCODING 'UTF8'")
     if state.startswith("XX"):
         return CorruptDatabase(f"{where} is damaged ({told}): stop writing to it, and restore a backup")
     if state == "25P02":

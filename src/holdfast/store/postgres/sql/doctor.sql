@@ -122,6 +122,9 @@ SELECT class.relname, stat.n_live_tup, stat.n_dead_tup,
        NOT coalesce('autovacuum_enabled=false' = ANY (class.reloptions) OR 'autovacuum_enabled=off' = ANY (class.reloptions), false)
 FROM pg_stat_all_tables AS stat JOIN pg_class AS class ON class.oid = stat.relid
 WHERE stat.schemaname = :schema AND starts_with(stat.relname, :prefix) AND class.relkind = 'r'
+  AND NOT EXISTS (SELECT 1 FROM pg_class AS other WHERE other.relnamespace = class.relnamespace AND other.relkind = 'r'
+                  AND other.relname LIKE '%migrations' AND starts_with(other.relname, :prefix)
+                  AND other.relname <> :prefix || 'migrations' AND starts_with(class.relname, left(other.relname, -10)))
 ORDER BY class.relname LIMIT 100
 
 -- name: connections

@@ -72,10 +72,13 @@ SELECT CASE WHEN pg_try_advisory_xact_lock(CAST(:class AS int), CAST(:sleepers A
             ELSE pg_notify(:channel, '')::text END
 
 -- name: table_sizes
--- bytes of all tables of this prefix, with their indexes
+-- bytes of all tables of this prefix, with their indexes; but not of a longer prefix that begins with it
 SELECT coalesce(sum(pg_total_relation_size(class.oid)), 0)::bigint, current_setting('block_size')::bigint
 FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
 WHERE space.nspname = :schema AND class.relkind IN ('r', 'p') AND starts_with(class.relname, :prefix)
+  AND NOT EXISTS (SELECT 1 FROM pg_class AS other WHERE other.relnamespace = class.relnamespace AND other.relkind = 'r'
+                  AND other.relname LIKE '%migrations' AND starts_with(other.relname, :prefix)
+                  AND other.relname <> :prefix || 'migrations' AND starts_with(class.relname, left(other.relname, -10)))
 
 -- name: used_bytes
 -- of the table and its indexes: in proportion to the rows in a sample of about a thousand pages of the table
@@ -87,9 +90,13 @@ FROM size, LATERAL (SELECT coalesce(sum(pg_column_size(sampled.*) + 4), 0) AS li
                     FROM {table} AS sampled TABLESAMPLE SYSTEM (share * 100)) AS rows
 
 -- name: own_tables
+-- but not those of a longer prefix that begins with this one
 SELECT format('%I.%I', space.nspname, class.relname)
 FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = class.relnamespace
 WHERE space.nspname = :schema AND class.relkind IN ('r', 'p') AND starts_with(class.relname, :prefix)
+  AND NOT EXISTS (SELECT 1 FROM pg_class AS other WHERE other.relnamespace = class.relnamespace AND other.relkind = 'r'
+                  AND other.relname LIKE '%migrations' AND starts_with(other.relname, :prefix)
+                  AND other.relname <> :prefix || 'migrations' AND starts_with(class.relname, left(other.relname, -10)))
 
 -- name: same_database
 -- identifies the database, to compare two connections
