@@ -32,9 +32,25 @@ def bench(tmp_path: Path, migrated: Path) -> Iterator[Bench]:
         yield one
 
 
+@pytest.fixture
+def fill(app: Holdfast) -> Callable[[], None]:
+    """Insert rows for `conn`. A module may have a `fill` of its own."""
+
+    def rows() -> None:
+        inbox = app.queue("inbox", max_attempts=1)
+        inbox.send_many(range(300))
+        inbox.receive_many(100)
+        for message in inbox.receive_many(100):
+            message.ack()
+        inbox.send_many(range(100), delay=60)
+        app.task(name="work")(lambda: None).using(key="k").enqueue()
+
+    return rows
+
+
 @pytest.fixture(params=["an empty database", "a full one", "one that was analysed"])
 def conn(request: pytest.FixtureRequest, url: str, fill: Callable[[], None]) -> Iterator[sqlite3.Connection]:
-    """A connection for query plans, which must not depend on the rows. The test module's `fill` inserts them."""
+    """A connection for query plans, which must not depend on the rows. `fill` inserts them."""
     if request.param != "an empty database":
         fill()
     with closing(sqlite3.connect(url)) as connection:

@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from test_query_plans import fill, plan, statement_of  # noqa: F401  (one is a fixture)
+from test_query_plans import plan, statement_of
 
 import holdfast.store.sqlite
 from holdfast import Holdfast

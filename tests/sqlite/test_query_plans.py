@@ -2,11 +2,8 @@
 
 import re
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import holdfast.store.sqlite
 from holdfast import Holdfast
@@ -99,20 +96,6 @@ HOT = [
     "mark_args_unused",
     "mark_results_unused",
 ]
-
-
-@pytest.fixture
-def fill(app: Holdfast) -> Callable[[], None]:
-    def rows() -> None:
-        inbox = app.queue("inbox", max_attempts=1)
-        inbox.send_many(range(300))
-        inbox.receive_many(100)
-        for message in inbox.receive_many(100):
-            message.ack()
-        inbox.send_many(range(100), delay=60)
-        app.task(name="work")(lambda: None).using(key="k").enqueue()
-
-    return rows
 
 
 def statement_of(app: Holdfast, name: str) -> str:
