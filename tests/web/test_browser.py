@@ -192,6 +192,24 @@ def test_every_page_shows_hostile_data_safely_and_is_accessible(
         require_accessible(page, path)
 
 
+def test_a_huge_payload_is_cut_and_leaves_the_page_usable(
+    app: Holdfast, serve: Callable[..., str], open_page: Callable[..., Page]
+) -> None:
+    deep: Any = "the end"
+    for _ in range(30):
+        deep = [{"deeper": deep}]
+    huge = ["y" * 1_000_000, list(range(150_000)), deep, {"k" * 100_000: "v", "\u202ertl\0": "\x1b[31m", "__proto__": 1}]
+    ids = app.queue("q").send_many(huge)
+    page = open_page(serve(app))
+    for id in ids:
+        page.goto(f"{page.url.split('/jobs')[0].rstrip('/')}/jobs/{id}")
+        expect(page.locator(".timeline li")).to_have_count(1)
+        require_that_it_fits(page, 1280, 900)
+        assert page.evaluate("document.querySelectorAll('*').length") < 2000
+        assert page.evaluate("document.documentElement.scrollHeight") < 1200
+        require_accessible(page, page.url)
+
+
 def act(page: Page, label: str, reason: str, **fields: str) -> None:
     page.get_by_role("button", name=label, exact=True).first.click()
     dialog = page.locator("dialog[open]")
