@@ -244,6 +244,9 @@ def test_every_endpoint_is_described(openapi: dict[str, Any]) -> None:
     described = {(method.upper(), path) for path, item in openapi["paths"].items() for method in item}
     assert described == {(one.method, "/api/v1" + re.sub(r":int", "", one.path)) for one in ENDPOINTS}
     assert all(one.summary for one in ENDPOINTS)
+    log, stats = (openapi["paths"][f"/api/v1/{name}"]["get"] for name in ("events", "stats"))
+    assert set(log["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert "304" in stats["responses"]
 
 
 def check(openapi: dict[str, Any], endpoint: Endpoint, data: Any) -> None:

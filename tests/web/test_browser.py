@@ -198,7 +198,12 @@ def test_a_huge_payload_is_cut_and_leaves_the_page_usable(
     deep: Any = "the end"
     for _ in range(30):
         deep = [{"deeper": deep}]
-    huge = ["y" * 1_000_000, list(range(150_000)), deep, {"k" * 100_000: "v", "\u202ertl\0": "\x1b[31m", "__proto__": 1}]
+    huge = [
+        "y" * 1_000_000,
+        list(range(150_000)),
+        deep,
+        {"k" * 100_000: "v", "\u202ertl\0": "\x1b[31m", "__proto__": 1},
+    ]
     ids = app.queue("q").send_many(huge)
     page = open_page(serve(app))
     for id in ids:

@@ -236,7 +236,7 @@ class Server:
             raise Refusal(403, "ReadOnly", "this server was started with --read-only: nothing can be changed by it")
         if not self._has_resumed:
             self._resume_operations()
-        if endpoint.run.__name__ == "events" and "text/event-stream" in request.headers.get("accept", ""):
+        if endpoint.is_stream and "text/event-stream" in request.headers.get("accept", ""):
             return self._stream(request, frozenset({"events"}))  # type: ignore[return-value]
         call = Call(
             app=self._app,
@@ -247,7 +247,7 @@ class Server:
             body=None if endpoint.body is None else await self._body(request, endpoint.body),
             key=_idempotency_key(request) if endpoint.idempotent_key else None,
         )
-        etag = await self._etag(call) if endpoint.run.__name__ == "stats" else None
+        etag = await self._etag(call) if endpoint.has_etag else None
         if etag is not None and etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"etag": etag})
         try:

@@ -74,16 +74,25 @@ def _operation(one: Endpoint, schemas: Schemas) -> Schema:
             parameters.append({"name": field.name, "in": "query", "required": field.required, "schema": schema})
     if one.idempotent_key:
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": PRIMITIVES[str]})
+    if one.has_etag:
+        parameters.append({"name": "If-None-Match", "in": "header", "schema": PRIMITIVES[str]})
+    if one.is_stream:
+        parameters.append({"name": "Last-Event-ID", "in": "header", "schema": PRIMITIVES[str]})
     problem = {"description": "Error", "content": {"application/problem+json": {"schema": schemas.of(Problem)}}}
+    responses: Schema = {
+        str(one.status): {"description": "Done", "content": _json(schemas.of(one.result))},
+        "default": problem,
+    }
+    if one.has_etag:
+        responses["304"] = {"description": "Nothing has changed"}
+    if one.is_stream:
+        responses[str(one.status)]["content"]["text/event-stream"] = {"schema": PRIMITIVES[str]}
     found: Schema = {
         "operationId": one.run.__name__,
         "summary": one.summary,
         "description": f"Needs the role {one.role.name}.",
         "parameters": parameters,
-        "responses": {
-            str(one.status): {"description": "Done", "content": _json(schemas.of(one.result))},
-            "default": problem,
-        },
+        "responses": responses,
     }
     if one.body is not None:
         required = any(field.required for field in msgspec.structs.fields(one.body))

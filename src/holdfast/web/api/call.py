@@ -105,6 +105,10 @@ class Endpoint(Struct, frozen=True):
     body: type[Struct] | None = None
     status: int = 200
     idempotent_key: bool = False
+    has_etag: bool = False
+    """An unchanged response is answered with 304."""
+    is_stream: bool = False
+    """With `Accept: text/event-stream`, it goes on as server-sent events."""
 
     @property
     def waits(self) -> bool:

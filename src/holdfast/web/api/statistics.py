@@ -74,7 +74,7 @@ class TracebackText(Struct):
     """Null: it is not stored any more, or hidden from this user."""
 
 
-@endpoint("GET", "/stats", Role.viewer, Snapshot)
+@endpoint("GET", "/stats", Role.viewer, Snapshot, has_etag=True)
 def stats(call: Call) -> Any:
     """Get counts, oldest jobs, attempts, failures, workers, latency, storage and retention, as of one moment."""
     found = call.app.observe.snapshot()
@@ -130,7 +130,7 @@ def traceback(call: Call) -> Any:
     return {"traceback": None if call.hides_payloads else call.app.jobs.traceback(call.path["fingerprint"])}
 
 
-@endpoint("GET", "/events", Role.viewer, Items[Event], query=EventQuery)
+@endpoint("GET", "/events", Role.viewer, Items[Event], query=EventQuery, is_stream=True)
 def events(call: Call) -> Any:
     """Read the event log: the newest events, or those after or before one. As an event stream, follow it."""
     query, observe = call.query, call.app.observe
