@@ -11,7 +11,7 @@ function Item({ item, reload }) {
   const complete = ({ result, reason }) => post(`/jobs/${item.id}/complete`, { result: parsed(result), reason });
   const reject = ({ code, detail, reason }) => post(`/jobs/${item.id}/fail`, { code, detail, reason });
   return html`<${Panel}><div class="inbox-item">
-    <div><h2>${item.task}</h2><div class="muted small">job <${JobLink} id=${item.id} /> on ${item.queue}, since <${Time} at=${item.created_at} />${item.key ? `, key ${item.key}` : ""}${item.tags.length ? `, ${item.tags.join(", ")}` : ""}</div>
+    <div><h2>${item.task}</h2><div class="muted small">job <${JobLink} id=${item.id} /> on ${item.queue}, created <${Time} at=${item.created_at} />${item.key ? `, key ${item.key}` : ""}${item.tags.length ? `, ${item.tags.join(", ")}` : ""}</div>
       ${item.timeout_at ? html`<div class="small">Deadline <b><${Time} at=${item.timeout_at} /></b></div>` : ""}</div>
     ${may("operator") ? html`<span class="actions"><${Action} label="Complete" primary title="Complete ${name}" fields=${[{ name: "result", label: "Answer, as JSON", area: true, value: "true" }]} run=${complete} done=${reload} />
       <${Action} label="Reject" danger title="Reject ${name}" fields=${[{ name: "code", label: "Error code", value: "REJECTED:BY_HAND", required: true }, { name: "detail", label: "Comment" }]} run=${reject} done=${reload} /></span>` : html`<span></span>`}
