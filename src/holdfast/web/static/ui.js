@@ -79,13 +79,13 @@ export function Table({ columns, rows, error, empty, rowKey = (row) => row.id, s
 
 // --- a JSON tree that folds, as text nodes: nothing in it is ever HTML ---
 
+const beginning = (text, most) => (text.length > most ? `${text.slice(0, most)}… (${number(text.length)} characters)` : text);
+
 export function Tree({ value, name, depth = 0 }) {
-  const label = name === undefined ? "" : html`<span class="k">${String(name)}</span>: `;
+  const label = name === undefined ? "" : html`<span class="k">${beginning(String(name), 200)}</span>: `;
   if (value === null || typeof value !== "object") {
     const kind = typeof value === "string" ? "s" : "n";
-    const text = JSON.stringify(value);
-    const shown = text.length > 4000 ? `${text.slice(0, 4000)}… (${number(text.length)} characters)` : text;
-    return html`<div>${label}<span class=${kind}>${shown}</span></div>`;
+    return html`<div>${label}<span class=${kind}>${beginning(JSON.stringify(value), 4000)}</span></div>`;
   }
   const entries = Array.isArray(value) ? value.map((one, index) => [index, one]) : Object.entries(value);
   const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
@@ -103,8 +103,8 @@ function Fold({ open, label, children }) {
 
 export const CopyJson = ({ value }) => html`<${Copy} text=${JSON.stringify(value, null, 2)} />`;
 
-export function Json({ value }) {
-  return html`<div class="tree"><${Tree} value=${value} /></div>`;
+export function Json({ value, label }) {
+  return html`<div class="tree" tabindex="0" role="region" aria-label=${label}><${Tree} value=${value} /></div>`;
 }
 
 export function Copy({ text }) {

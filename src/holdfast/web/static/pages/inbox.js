@@ -15,7 +15,7 @@ function Item({ item, reload }) {
       ${item.timeout_at ? html`<div class="small">Deadline <b><${Time} at=${item.timeout_at} /></b></div>` : ""}</div>
     ${may("operator") ? html`<span class="actions"><${Action} label="Complete" primary title="Complete ${name}" fields=${[{ name: "result", label: "Answer, as JSON", area: true, value: "true" }]} run=${complete} done=${reload} />
       <${Action} label="Reject" danger title="Reject ${name}" fields=${[{ name: "code", label: "Error code", value: "REJECTED:BY_HAND", required: true }, { name: "detail", label: "Comment" }]} run=${reject} done=${reload} /></span>` : html`<span></span>`}
-    ${item.hidden ? html`<p class="muted">The payload is hidden from viewers.</p>` : item.unreadable ? html`<p class="bad">${item.unreadable}</p>` : item.args === null ? html`<p class="muted small">No payload.</p>` : html`<${Json} value=${item.args} />`}</div><//>`;
+    ${item.hidden ? html`<p class="muted">The payload is hidden from viewers.</p>` : item.unreadable ? html`<p class="bad">${item.unreadable}</p>` : item.args === null ? html`<p class="muted small">No payload.</p>` : html`<${Json} value=${item.args} label="Payload of ${name}" />`}</div><//>`;
 }
 
 export default function Inbox({ parameters }) {

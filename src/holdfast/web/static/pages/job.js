@@ -23,8 +23,8 @@ export default function Job({ id }) {
     <div class="grid">
       <${Facts} job=${one} graph=${graph.data} />
       <div class="stack">
-        <${Panel} title=${one.is_external ? "Payload" : "Arguments"} more=${one.hidden || one.unreadable ? "" : html`<${CopyJson} value=${one.args} />`}>${one.hidden ? html`<p class="muted">Hidden from viewers.</p>` : one.unreadable ? html`<p class="bad">${one.unreadable}</p>` : html`<${Json} value=${one.args} />`}<//>
-        ${one.result !== null ? html`<${Panel} title="Result" more=${html`<${CopyJson} value=${one.result} />`}><${Json} value=${one.result} /><//>` : ""}
+        <${Panel} title=${one.is_external ? "Payload" : "Arguments"} more=${one.hidden || one.unreadable ? "" : html`<${CopyJson} value=${one.args} />`}>${one.hidden ? html`<p class="muted">Hidden from viewers.</p>` : one.unreadable ? html`<p class="bad">${one.unreadable}</p>` : html`<${Json} value=${one.args} label=${one.is_external ? "Payload" : "Arguments"} />`}<//>
+        ${one.result !== null ? html`<${Panel} title="Result" more=${html`<${CopyJson} value=${one.result} />`}><${Json} value=${one.result} label="Result" /><//>` : ""}
       </div>
       ${one.error_code ? html`<${LastError} job=${one} history=${history.data?.items || []} />` : ""}
       ${graph.data && graph.data.nodes.length > 1 ? html`<${Panel} title="Chain and dependencies" wide more=${html`<span class="muted small">${left(graph.data)}</span>`}><${Graph} graph=${graph.data} here=${id} /><//>` : ""}
