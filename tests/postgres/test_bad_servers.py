@@ -6,15 +6,21 @@ import ssl
 import struct
 import subprocess
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
+from click.testing import CliRunner
 
 from holdfast import Holdfast
+from holdfast.cli import main as command_line
 from holdfast.errors import CannotOpen, HoldfastError, InvalidInput, ReadOnlyDatabase
 from support.postgres_backend import PostgresBackend
+from support.postgres_server import start_server, stop_server
+from support.running_worker import eventually
 
 PASSWORD = "hunter2"
 
@@ -67,6 +73,34 @@ def test_no_representation_shows_the_password(backend: PostgresBackend) -> None:
         database = app.store.database  # type: ignore[attr-defined]
         shown = [app, app.store, database, database.options, database.where, database.sessions, app.store.location]
         assert PASSWORD not in " ".join(map(repr, shown))
+
+
+def test_a_wrong_password_is_a_typed_error_that_does_not_show_it() -> None:
+    server = start_server()
+    try:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE ada LOGIN PASSWORD 'the right one'")
+            rules = server.folder / "data" / "pg_hba.conf"
+            rules.write_text(f"local all ada scram-sha-256\n{rules.read_text()}")
+            connection.execute("SELECT pg_reload_conf()")
+            url = server.url.replace("user=holdfast", f"user=ada&password={PASSWORD}")
+            eventually(lambda: not connects(url), "the server has read its rules")
+        with pytest.raises(CannotOpen, match="password authentication failed") as caught:
+            Holdfast(url)
+        told = "".join(traceback.format_exception(caught.value))
+        for command in ("stats", "doctor"):
+            told += CliRunner().invoke(command_line, [command, "--db", url]).output
+        assert told.count("password authentication failed") == 3 and PASSWORD not in told
+    finally:
+        stop_server(server)
+
+
+def connects(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def test_a_database_that_does_not_exist_is_a_typed_error(backend: PostgresBackend) -> None:

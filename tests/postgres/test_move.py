@@ -22,6 +22,7 @@ from holdfast.store.move import CHUNK, NOT_MOVED, TABLES, Copier
 from holdfast.testing import FakeClock
 from support.backend import SqliteBackend
 from support.postgres_backend import PostgresBackend, admin
+from support.postgres_server import CRASHES, start_server, stop_server
 from support.running_worker import RunningWorker, drain, eventually
 
 LARGE = "x" * 100_000
@@ -458,6 +459,29 @@ def test_a_destination_that_changes_meanwhile_leaves_the_source_in_service(place
         source.move(destination, wait=0, progress=interfere)
     assert source.queue("inbox").send(2)
     source.move(destination, wait=0)
+
+
+@pytest.mark.parametrize("stage", ["rest", "comparing"])
+def test_a_server_that_crashes_in_the_last_step_leaves_the_source_in_service(tmp_path: Path, stage: str) -> None:
+    server = start_server(CRASHES)
+    try:
+        with Holdfast(server.url, busy_timeout=60) as source, Holdfast(tmp_path / "app.db") as destination:
+            source.queue("inbox").send_many(range(10))
+            crashes = iter([1])
+
+            def crash(now: Any) -> None:
+                if now.stage == stage and next(crashes, None):
+                    server.stop(signal.SIGQUIT)
+                    server.start()
+
+            with pytest.raises(StoreError):
+                source.move(destination, wait=0, progress=crash)
+            assert source.queue("inbox").send("in service")
+            with pytest.raises(DatabaseMoved, match="is being filled from"):
+                destination.queue("inbox").send("too early")
+            assert source.move(destination, wait=0).rows["jobs"] == destination.queue("inbox").stats().ready == 11
+    finally:
+        stop_server(server)
 
 
 def test_workers_are_asked_to_stop(places: Places) -> None:
