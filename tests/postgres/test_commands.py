@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli.main import COMMANDS, main
 from holdfast.errors import DatabaseMoved
 from support.postgres_backend import PostgresBackend, admin
+from support.running_worker import eventually
 from support.terminal_windows import Window
 
 ASIDE = {
@@ -122,6 +123,20 @@ def test_top_on_a_terminal(backend: PostgresBackend) -> None:
         assert lines[0].startswith("holdfast top") and "1 ready" in lines[1]
         inbox.send(2)
         window.until("2 ready")
+
+
+def test_a_move_shows_its_progress_on_a_terminal(backend: PostgresBackend, tmp_path: Path) -> None:
+    inbox = backend.open().queue("inbox")
+    inbox.send(1)
+    assert inbox.receive(visibility=3600)
+
+    def shows() -> bool:
+        window.read()
+        return "Waiting for running jobs ━━━" in window.display.normal
+
+    with Window("move", backend.url, str(tmp_path / "there.db"), "--wait", "10m") as window:
+        eventually(shows)
+    assert inbox.send(2), "it was killed, and the source is in service"
 
 
 def test_move_on_the_command_line(backend: PostgresBackend, run: Callable[..., Result], tmp_path: Path) -> None:
