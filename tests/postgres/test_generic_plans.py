@@ -110,6 +110,7 @@ HOT: dict[str, tuple[Any, int]] = {
     "awaited": ({"queues": '["q1"]', "most": 10, "jobs": json.dumps(IDS), "chains": "[]", "batches": "[]"}, MANY),
     "find_live_key": ({"task": "t", "key": "k", "queue": "q"}, 0),
     "find_finished_key": ({"task": "t", "key": "k", "queue": "q", "since": 0}, 0),
+    "is_blob_in_use": (("0" * 64,), 0),
     "events_after": ({"after": ROWS // 2, "limit": 100}, 100),
     "events_of_job_after": ({"job": 7, "after": 0, "limit": 100}, 0),
     "last_event_to_fold": ({"after": ROWS // 2, "limit": 100}, 100),
