@@ -135,6 +135,10 @@ def add(path: str, name: str, role: str, password_stdin: bool) -> None:
 
 
 def _ask_password() -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask for the password: pass --password-stdin and write it to standard input"
+        )
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
 
 

@@ -1,5 +1,5 @@
--- Enqueueing: into `ready`, `scheduled` or `blocked`. The trigger jobs_enqueued writes the event. job_columns.py
--- lists the columns of a new job.
+-- Enqueueing: into `ready`, `scheduled` or `blocked`. The trigger jobs_enqueued writes the event.
+-- statements.py lists the columns of a new job.
 
 -- name: insert
 INSERT INTO {p}jobs ({columns}) VALUES ({values})
