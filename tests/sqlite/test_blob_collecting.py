@@ -317,7 +317,8 @@ def test_references_are_looked_up_by_index(app: Holdfast, url: str) -> None:
             "result_blobs_after",
         ):
             statement = getattr(app.store.database.sql, name)  # type: ignore[attr-defined]
-            values: Any = {"names": "[]", "now": 1, "limit": 1} if ":" in statement else [1] * (statement.count("?") - statement.count("?1") // 2)
+            several = statement.count("?") - statement.count("?1") // 2
+            values: Any = {"names": "[]", "now": 1, "limit": 1} if ":" in statement else [1] * several
             plan = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
             assert not [
                 line
