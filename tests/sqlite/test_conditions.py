@@ -141,7 +141,7 @@ def test_a_claim_of_one_job_takes_it_if_it_is_ready(bench: Bench, crowd: list[Ro
 CLAIM = {"worker": "w", "lease": LEASE, "now": NOW, "boot_now": BOOT, "limit": ANY, "each": ANY, "scanned": ANY}
 ONE_PAIR = CLAIM | {"pairs": json.dumps([("a", "one", 9)]), "skip": "[]", "queue": "a", "task": "one"}
 BY_INDEX: dict[str, tuple[Row, dict[str, Any] | tuple[Any, ...]]] = {
-    "claim_messages": ({"status": "ready", "task": None}, ("w", LEASE, NOW, "a", ANY)),
+    "claim_messages": ({"status": "ready", "task": None}, ("w", LEASE, NOW, "a", 1)),
     "claim_next_message": ({"status": "ready", "task": None}, ("w", LEASE, NOW, "a", BOOT)),
     "claim_task": ({"status": "ready"}, ONE_PAIR),
     "claim_tasks": ({"status": "ready"}, ONE_PAIR),
@@ -152,6 +152,17 @@ BY_INDEX: dict[str, tuple[Row, dict[str, Any] | tuple[Any, ...]]] = {
     "expire": ({"status": "ready", "expires_at": NOW}, ONE_PAIR),
     "time_out_external": ({"status": "blocked", "external": 1, "expires_at": NOW}, ONE_PAIR),
 }
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_a_job_that_has_ended_takes_no_place_of_another_one(bench: Bench, name: str) -> None:
+    row, given = BY_INDEX[name]
+    few = {"limit": 1, "each": 1, "scanned": 1}
+    job = {"queue": "a", "task": "one", "attempt": 1, "max_attempts": 2, "created_at": CREATED, "run_at": NOW} | row
+    bench.insert("jobs", [job | {"status": "succeeded", "run_at": NOW - 1, "priority": 5}, job])
+    ended, other = bench.jobs()
+    changed = bench.changed(name, given | few if isinstance(given, dict) else given)
+    assert changed.keys() == {other["id"]} and ended["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("name", BY_INDEX)
