@@ -48,6 +48,13 @@ ON_A_SCHEDULE: dict[str, Callable[[Holdfast], Any]] = {
 }
 
 
+def test_an_enqueue_by_an_operator_is_in_the_log(app: Holdfast) -> None:
+    job = app.jobs.enqueue("tidy", {"n": 1}, **BY)
+    assert log_of(app, "enqueued") == ("kim", BY["reason"])
+    assert app.jobs.cancel(job.id)
+    assert log_of(app, "cancelled")[1] is None  # the reason was that of the enqueue
+
+
 @pytest.mark.parametrize("event", ON_A_FAILED_JOB)
 def test_what_is_done_to_a_failed_job_is_in_the_log(app: Holdfast, event: str) -> None:
     job = app.task(name="broken", max_attempts=1)(lambda: 1 / 0).enqueue()

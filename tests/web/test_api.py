@@ -52,6 +52,12 @@ def test_a_job_is_enqueued_listed_run_and_read(api: TestClient, served: Holdfast
     assert "succeeded" in api.get(f"/jobs/{second}/explain").json()["reason"]
 
 
+def test_who_enqueued_a_job_and_why_is_in_the_log(api: TestClient) -> None:
+    id = api.post("/jobs", json={"task": "add", "args": {"a": 1, "b": 2}, "reason": "by request"}).json()["id"]
+    (enqueued,) = api.get(f"/jobs/{id}/history").json()["items"]
+    assert enqueued["detail"]["reason"] == "by request"
+
+
 def test_an_idempotency_key_is_the_key_of_the_job(api: TestClient, served: Holdfast) -> None:
     body = {"task": "add", "args": {"a": 1, "b": 2}}
     answers = [api.post("/jobs", json=body, headers={"Idempotency-Key": "k1"}).json() for _ in range(3)]

@@ -92,12 +92,13 @@ class Jobs:
         /,
         *,
         actor: str | None = None,
+        reason: str = "",
         **options: "Unpack[EnqueueOptions]",
     ) -> Job[Any]:
         """Enqueue a job by the name of its task, with arguments as plain JSON values.
 
         If this app has the task, its signature checks the arguments and its options are the defaults. An app without
-        tasks, as of a program that only operates a database, stores the job unchecked.
+        tasks, as of a program that only operates a database, stores the job unchecked. actor, reason: for the event log.
         """
         from .options import EnqueueOptions, checked
 
@@ -107,6 +108,8 @@ class Jobs:
         new = self._new_job(name, encode(dict(args or {})), checked(options, EnqueueOptions.__annotations__))
         if actor is not None:
             new = msgspec.structs.replace(new, actor=validate.actor(actor))
+        if reason:
+            new = msgspec.structs.replace(new, reason=validate.reason(reason))
         app, conn = self._app, options.get("conn")
         inserted = (app._tracing or app.store.jobs).insert(new, conn)
         job: Job[Any] = Job(app, inserted.record(new), deduplicated=inserted.existing is not None)

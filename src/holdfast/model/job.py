@@ -92,6 +92,7 @@ class NewJob(Redacted, frozen=True):
     tags: str | None = None  # a JSON array
     history: bool = True
     actor: str | None = None  # None: this process
+    reason: str | None = None  # why the actor enqueues it, for the event log
     links: Links | None = None  # None: no relation to other jobs
     trace: str | None = None  # the trace context of the enqueue
     args_blob: str | None = None  # the blob that `args` refers to

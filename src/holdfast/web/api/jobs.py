@@ -129,9 +129,11 @@ class NewJobBody(Struct, forbid_unknown_fields=True):
     delay: float | UnsetType = UNSET
     run_at: datetime | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
+    reason: str = ""
 
     def options(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("task", "args")}
+        options = [name for name in self.__struct_fields__ if name not in ("task", "args", "reason")]
+        given = {name: getattr(self, name) for name in options}
         return {name: value for name, value in given.items() if value is not UNSET}
 
 
@@ -180,7 +182,7 @@ def list_jobs(call: Call) -> Any:
 def enqueue(call: Call) -> Any:
     """Enqueue a job. With an Idempotency-Key, a repeated request stores nothing while the job is unfinished."""
     options = call.body.options() | ({} if call.key is None else {"key": call.key})
-    job = call.app.jobs.enqueue(call.body.task, call.body.args, actor=call.identity.name, **options)
+    job = call.app.jobs.enqueue(call.body.task, call.body.args, **call.by, **options)
     return {"id": job.id, "deduplicated": job.deduplicated}
 
 

@@ -241,8 +241,8 @@ export function toast(text) {
 }
 
 // A button that asks for a reason, runs `run(fields)` and tells the result.
-// fields: [{name, label, value, area, number, required, placeholder}]. unlogged: the event log has no reason for it.
-export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled, said, prepare, unlogged }) {
+// fields: [{name, label, value, area, number, required, placeholder}].
+export function Action({ label, title, danger, primary, fields = [], run, done, explain, disabled, said, prepare }) {
   const dialog = useRef(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -272,7 +272,7 @@ export function Action({ label, title, danger, primary, fields = [], run, done, 
     <dialog ref=${dialog} aria-label=${title || label}><form onSubmit=${submit}>
       <h2>${title || label}</h2>${explain ? html`<p class="muted">${explain}</p>` : ""}${found ? html`<p role="status"><b>${found}</b></p>` : ""}
       ${fields.map((field) => html`<label>${field.label}<br />${field.area ? html`<textarea name=${field.name} required=${field.required} spellcheck="false">${field.value || ""}</textarea>` : html`<input name=${field.name} type=${field.number ? "number" : "text"} min=${field.number?.min} step=${field.number?.step} defaultValue=${field.value || ""} required=${field.required} placeholder=${field.placeholder || ""} />`}</label>`)}
-      ${unlogged ? "" : html`<label>Reason, for the event log<br /><input name="reason" maxlength="400" /></label>`}
+      <label>Reason, for the event log<br /><input name="reason" maxlength="400" /></label>
       <${Failed} error=${error} />
       <div class="row"><button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${label}</button>
       <button type="button" onClick=${() => dialog.current.close()}>Close</button></div>

@@ -447,9 +447,9 @@ BEGIN
     SELECT count(*) FILTER (WHERE history = 1), bool_or(tags IS NOT NULL) INTO total, tagged FROM new_rows;
     IF total > 0 THEN
         first_id := {p}next_events(total);
-        INSERT INTO {p}events (id, job_id, at, event, queue, task, new_status, attempt, actor)
+        INSERT INTO {p}events (id, job_id, at, event, queue, task, new_status, attempt, actor, reason)
         SELECT first_id - 1 + row_number() OVER (ORDER BY id), id, created_at, 'enqueued', queue, task, status, 0,
-               coalesce(actor, 'sql')
+               coalesce(actor, 'sql'), reason
         FROM new_rows WHERE history = 1;
     END IF;
     IF tagged THEN

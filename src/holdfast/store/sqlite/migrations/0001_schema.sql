@@ -452,11 +452,11 @@ CREATE TABLE {p}endings (
 
 CREATE TRIGGER {p}jobs_enqueued AFTER INSERT ON {p}jobs WHEN NEW.history
 BEGIN
-    INSERT INTO {p}events (job_id, at, event, queue, task, new_status, attempt, actor)
+    INSERT INTO {p}events (job_id, at, event, queue, task, new_status, attempt, actor, reason)
     VALUES (NEW.id, NEW.created_at, 'enqueued', NEW.queue, NEW.task,
             CASE WHEN NEW.status <> 'new' THEN NEW.status
                  WHEN NEW.run_at > NEW.created_at THEN 'scheduled' ELSE 'ready' END,
-            0, coalesce(NEW.actor, 'sql'));
+            0, coalesce(NEW.actor, 'sql'), NEW.reason);
 END;
 
 -- Sets the status after an INSERT by plain SQL: ready, or scheduled if run_at is in the future. Fills `tags`.

@@ -50,7 +50,7 @@ function Actions({ job, open, again }) {
     ${job.status === "scheduled" ? html`<${Action} label="Run now" primary run=${act("run-now")} done=${again} />` : ""}
     ${open && job.task ? html`<${Action} label="Complete" primary=${job.is_external} title="Complete job ${job.id}" explain="The job succeeds with this result. What a running attempt does is not recorded." run=${complete(job.id)} done=${again} fields=${[{ name: "result", label: "Result, as JSON", area: true, value: "null" }]} />
       <${Action} label="Fail" title="Let job ${job.id} fail" run=${act("fail")} done=${again} fields=${[{ name: "code", label: "Error code", value: "REJECTED:BY_HAND", required: true }, { name: "detail", label: "Detail" }]} />` : ""}
-    ${job.task && !job.hidden && !job.is_external ? html`<${Action} label="Copy" title="Edit and enqueue a copy" explain="The arguments are checked against the task’s signature, if this server has the app. The copy has the same tags and timeout, and no key." unlogged fields=${copyFields(job)} run=${copy(job)} done=${(made) => go(`/jobs/${made.id}`)} said=${(made) => `Enqueued job ${made.id}`} />` : ""}
+    ${job.task && !job.hidden && !job.is_external ? html`<${Action} label="Copy" title="Edit and enqueue a copy" explain="The arguments are checked against the task’s signature, if this server has the app. The copy has the same tags and timeout, and no key." fields=${copyFields(job)} run=${copy(job)} done=${(made) => go(`/jobs/${made.id}`)} said=${(made) => `Enqueued job ${made.id}`} />` : ""}
     ${open ? html`<${Action} label="Cancel" danger title="Cancel job ${job.id}" run=${act("cancel")} done=${again} />` : ""}
     ${may("admin") && !open ? html`<${Action} label="Delete" danger title="Delete job ${job.id}" explain="Its attempts and events are deleted, too." run=${(given) => call(`/jobs/${job.id}`, { method: "DELETE", body: given })} done=${() => go("/jobs")} />` : ""}`;
 }
@@ -121,6 +121,6 @@ const copyFields = (job) => [
   { name: "queue", label: "Queue", value: job.queue, required: true }, { name: "delay", label: "Delay in seconds", value: "", placeholder: "0", number: { min: 0, step: "any" } },
   { name: "priority", label: "Priority", value: String(job.priority), number: {} }, { name: "max_attempts", label: "Attempts", value: String(job.max_attempts), number: { min: 1 } },
 ];
-const copy = (job) => async ({ args, queue, delay, priority, max_attempts }) => post("/jobs", {
-  task: job.task, queue, tags: job.tags.length ? job.tags : undefined, timeout: job.timeout, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(visible(args), "The arguments"),
+const copy = (job) => async ({ args, queue, delay, priority, max_attempts, reason }) => post("/jobs", {
+  task: job.task, queue, tags: job.tags.length ? job.tags : undefined, timeout: job.timeout, delay: whole(delay), priority: whole(priority), max_attempts: whole(max_attempts), args: parsed(visible(args), "The arguments"), reason,
 });
