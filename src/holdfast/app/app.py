@@ -17,7 +17,7 @@ from ..codec import encode, encode_state
 from ..context import Completion, Context
 from ..errors import InvalidArguments, InvalidInput, InvalidTask, LeaseLost, UndefinedAnnotation, WorkerNotFound
 from ..failure import ErrorTable
-from ..model.job import DEFAULT_MAX_ATTEMPTS, FailureReport, Lease, Links, NewJob
+from ..model.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, FailureReport, Lease, Links, NewJob
 from ..model.schedule import Missed
 from ..model.stats import QueueOverview, queue_overviews
 from ..model.worker import WorkerStatus
@@ -449,7 +449,7 @@ class App:
         name: str,
         payload: Any = None,
         *,
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         timeout_at: datetime | None = None,
         key: str | None = None,
         tags: str | Sequence[str] = (),

@@ -12,7 +12,7 @@ from ..clock import as_datetime, with_datetimes
 from ..codec import encode, encode_result
 from ..errors import InvalidArguments, InvalidInput, JobNotFound, PartOfChain
 from ..failure import Failure, check_code, shorten
-from ..model.job import NAME_FIELDS, Criteria, Cursor, JobRecord, Listed, NewJob, Page, TimelineEntry
+from ..model.job import DEFAULT_QUEUE, NAME_FIELDS, Criteria, Cursor, JobRecord, Listed, NewJob, Page, TimelineEntry
 from ..store.protocol import OperatorAction, Store
 from .job import Job
 from .waiting import in_thread
@@ -98,7 +98,8 @@ class Jobs:
         """Enqueue a job by the name of its task, with arguments as plain JSON values.
 
         If this app has the task, its signature checks the arguments and its options are the defaults. An app without
-        tasks, as of a program that only operates a database, stores the job unchecked. actor, reason: for the event log.
+        tasks, as of a program that only operates a database, stores the job unchecked. The event log has actor and
+        reason.
         """
         from .options import EnqueueOptions, checked
 
@@ -128,7 +129,7 @@ class Jobs:
             options.pop("conn", None)
             if links := options.keys() & set(LINK_OPTIONS):
                 raise InvalidInput(f"{min(links)} needs the task {task!r} itself: use an app that has it")
-            return NewJob(task=task, args=args.decode(), **options)
+            return NewJob(task=task, args=args.decode(), **{"queue": DEFAULT_QUEUE} | options)
         try:
             known.signature.decode(args)
         except msgspec.DecodeError as error:

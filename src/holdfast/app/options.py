@@ -14,7 +14,7 @@ from msgspec import Struct, json
 from .. import validate
 from ..clock import SECOND, as_datetime
 from ..errors import InvalidInput, InvalidTask
-from ..model.job import DEFAULT_MAX_ATTEMPTS, ON_BLOCKER_FAILURE, OnBlockerFailure, OnConflict
+from ..model.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, ON_BLOCKER_FAILURE, OnBlockerFailure, OnConflict
 from ..retry_policies import RetryPolicy, backoff, retry_policy
 from .job import Job
 from .workflows import Batch, Chain, batch_id
@@ -76,7 +76,7 @@ class TaskOptions(Struct, frozen=True):
     """The checked options of a task, with their defaults. `timeout` and `expires` are microseconds."""
 
     name: str
-    queue: str = "default"
+    queue: str = DEFAULT_QUEUE
     priority: int = 0
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     retry: RetryPolicy = backoff()

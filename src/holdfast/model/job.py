@@ -39,6 +39,7 @@ class Status(StrEnum):
 STATUSES: frozenset[str] = frozenset(Status)
 TERMINAL: frozenset[str] = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 DEFAULT_MAX_ATTEMPTS = 5  # of tasks, messages and schedules; the defaults in the schema are the same
+DEFAULT_QUEUE = "default"
 OnConflict = Literal["return", "replace"]
 OnBlockerFailure = Literal["hold", "fail", "cancel", "run"]
 ON_BLOCKER_FAILURE: frozenset[str] = frozenset(get_args(OnBlockerFailure))
