@@ -90,7 +90,7 @@ picture: .venv/installed  ## Make docs/images/top.svg anew, from a run of MINUTE
 # The pictures of docs/guides/web.md, made by the browser tests: 256 colours, so that they stay small.
 pictures: .venv/installed browser  ## Make docs/images/web/*.png anew
 	HOLDFAST_SCREENSHOTS=docs/images/web $(BIN)/python -m pytest -q tests/web/test_browser.py -k pictures
-	rm -f docs/images/web/*-360.png
+	git clean -fq docs/images/web  # those that the guide does not show
 
 hooks: .venv/hooks  ## Run the checks before each git commit (optional, uses pre-commit)
 	$(BIN)/pre-commit install
