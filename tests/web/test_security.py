@@ -476,7 +476,11 @@ def test_every_change_is_in_the_log_with_the_person_and_the_reason(
         "/batches/{id:int}/retry": batch.id,
         "/operations/{id:int}/stop": running,
     }
-    more = {"/jobs/{id:int}/fail": {"code": "REJECTED:X"}, "/operations": {"action": "cancel", "ids": [failed]}}
+    more: dict[str, dict[str, Any]] = {
+        "/jobs": {"task": "add", "args": {"a": 1, "b": 2}},
+        "/jobs/{id:int}/fail": {"code": "REJECTED:X"},
+        "/operations": {"action": "cancel", "ids": [failed]},
+    }
     taking = [one for one in ENDPOINTS if one.body is not None and "reason" in one.body.__struct_fields__]
     taking.sort(key=lambda one: (one.path.endswith("retry") and "batches" in one.path, one.path.endswith("resume")))
     assert len(taking) >= 13
