@@ -6,7 +6,6 @@
 import os
 import pwd
 import shutil
-import signal
 import subprocess
 import threading
 import warnings
@@ -47,7 +46,7 @@ def url(request: pytest.FixtureRequest, backend: PostgresBackend) -> Iterator[st
         eventually(lambda: _answers(url), "pgbouncer has started")
         yield url
     finally:
-        process.send_signal(signal.SIGQUIT)
+        process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -387,10 +387,12 @@ def test_an_operation_of_a_former_process_is_continued_at_the_start(connect: Any
     assert {served.jobs.get(id).status for id in ids} == {"cancelled"}
 
 
-def test_a_mounted_application_continues_it_with_its_first_request(api: TestClient, served: Holdfast) -> None:
+def test_a_mounted_application_continues_it_with_its_first_request(served: Holdfast) -> None:
     served.jobs.enqueue("add", {"a": 1, "b": 2})
     started = served.operations.start("cancel", task="add")
-    assert wait_until_over(api, started.id)["changed"] == 1
+    site = Starlette(routes=[Mount("/jobs", app=served.web())])  # it starts and ends no mounted application
+    with TestClient(site, base_url="http://localhost/jobs/api/v1") as api:  # all requests in one event loop
+        assert wait_until_over(api, started.id)["changed"] == 1
 
 
 def test_only_an_admin_deletes_many(connect: Any, users: Any, served: Holdfast) -> None:
