@@ -147,9 +147,14 @@ class Storm:
         return [number for number in self._workers if (self._folder / f"worker-{number}.log").exists()]
 
     def _is_calm(self, until: float) -> bool:
-        """Return whether nothing was cut off so far, as on a busy machine, and there is time for more."""
+        """Return whether nothing was cut off so far, as on a busy machine, and there is time for more.
+
+        With a fault: whether the fault has done no harm so far.
+        """
         if time.monotonic() > until + OVERTIME_SECONDS:
             return False
+        if self._fault:
+            return not self.logs().violations()
         return min(self.counts["kills"], self.counts["stops"]) < ENOUGH or not any(
             self.logs().holds_until(one) < one.ended for one in self.logs().attempts
         )
