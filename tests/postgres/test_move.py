@@ -508,7 +508,7 @@ def test_a_move_to_the_same_kind(kind: str, tmp_path: Path, template: Callable[.
 
 def test_no_table_is_forgotten(tmp_path: Path) -> None:
     """The others are about processes, or made anew by the destination. Large payloads are copied apart."""
-    apart = {"workers", "upkeep", "migrations", "unused_blobs", "job_events"}
+    apart = {"workers", "upkeep", "migrations", "unused_blobs", "event_blocks"}
     Holdfast(tmp_path / "app.db").close()
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'holdfast_%'")

@@ -109,11 +109,11 @@ TIMED = "('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed')"
 BADLY = "CASE WHEN {0} IN ('failed', 'recovered', 'lost') THEN 'badly' ELSE {0} END"
 
 COUNTED = {
-    "an index of events by job that does not have the folded events": """SELECT job_id, event_id, sum(n) FROM (
-            SELECT job_id, event_id, 1 AS n FROM holdfast_job_events
-            UNION ALL SELECT job_id, id, -1 FROM holdfast_events
-            WHERE job_id IS NOT NULL AND id <= (SELECT cursor FROM holdfast_fold))
-        GROUP BY 1, 2 HAVING sum(n) <> 0""",
+    "a folded event that the index of events by job does not have": """SELECT job_id, id FROM holdfast_events
+        WHERE job_id IS NOT NULL AND id <= (SELECT cursor FROM holdfast_fold)
+          AND (job_id / 8, id / 8) NOT IN (SELECT jobs, events FROM holdfast_event_blocks)""",
+    "an entry in the index of events by job without an event": """SELECT jobs, events FROM holdfast_event_blocks
+        WHERE (jobs, events) NOT IN (SELECT job_id / 8, id / 8 FROM holdfast_events WHERE job_id IS NOT NULL)""",
     "a count that a recount does not give": f"""SELECT status, queue, task, sum(kept), sum(counted) FROM (
             SELECT status, queue, task, n AS kept, 0 AS counted FROM holdfast_counts
             UNION ALL SELECT new_status, queue, coalesce(task, ''), 1, 0 FROM {TAIL} AND new_status IS NOT NULL

@@ -66,14 +66,22 @@ def test_the_index_of_events_by_job_has_those_that_are_folded(app: Holdfast, sql
     assert message is not None and message.ack()
     inbox.send(3)
     logged = "SELECT job_id, id FROM holdfast_events WHERE job_id IS NOT NULL ORDER BY 1, 2"
-    indexed = "SELECT job_id, event_id FROM holdfast_job_events ORDER BY 1, 2"
-    assert [row[0] for row in sql(indexed)] == [first, second]
-    assert sql("SELECT * FROM holdfast_events_by_job ORDER BY 1, 2") == sql(logged)
+    by_job = "SELECT * FROM holdfast_events_by_job ORDER BY 1, 2"
+    blocks = "SELECT DISTINCT job_id / 8, id / 8 FROM holdfast_events"
+    folded = f"{blocks} WHERE job_id IS NOT NULL AND id <= ? ORDER BY 1, 2"
+    indexed = "SELECT jobs, events FROM holdfast_event_blocks ORDER BY 1, 2"
+    assert sql(indexed) == sql(folded, (2,))
+    assert sql(by_job) == sql(logged) and len(sql(logged)) == 5
     assert [entry.name for entry in app.jobs.history(first)] == ["enqueued", "claimed", "succeeded", "succeeded"]
     fold_all(app)
-    assert sql(indexed) == sql(logged) and len(sql(indexed)) == 5
+    assert sql(indexed) == sql(folded, (5,)) and sql(by_job) == sql(logged)
     app.jobs.delete(second)
     app.jobs.delete(first)
-    inbox.send(4)
+    inbox.send_many(range(20))
     fold_all(app)
-    assert sql(indexed) == sql(logged) and len(sql(indexed)) == 2
+    assert sql(indexed) == sql(folded, (2**62,)) and len(sql(indexed)) > 2
+    assert sql(by_job) == sql(logged) and len(sql(logged)) == 21
+    app.queue("inbox").purge()
+    inbox.send("the last")
+    fold_all(app)
+    assert sql(indexed) == sql(folded, (2**62,)) and len(sql(logged)) == 1

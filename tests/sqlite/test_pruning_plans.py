@@ -87,7 +87,7 @@ def test_finished_jobs_are_read_in_the_order_of_an_index(app: Holdfast, conn: sq
 def test_the_folded_events_of_a_job_are_found_by_their_key(app: Holdfast, conn: sqlite3.Connection) -> None:
     for name in ("trim_events", "export_events", "export_attempts", "footprints", "delete_events_of_removed"):
         lines = plan(conn, statement_of(app, name))
-        assert any("SEARCH holdfast_job_events USING PRIMARY KEY (job_id=?)" in line for line in lines), lines
+        assert any("SEARCH block USING PRIMARY KEY (jobs=?)" in line for line in lines), lines
 
 
 @pytest.mark.parametrize("table", ["minutes", "failure_minutes"])

@@ -262,7 +262,7 @@ def test_a_deletion_is_logged_and_noted(bench: Bench, root: int) -> None:
 
 
 def indexed(bench: Bench) -> set[tuple[int, int]]:
-    return {(one["job_id"], one["event_id"]) for one in rows(bench, "SELECT * FROM holdfast_job_events")}
+    return {(one["jobs"], one["events"]) for one in rows(bench, "SELECT * FROM holdfast_event_blocks")}
 
 
 def fold_up_to(bench: Bench, cursor: int) -> None:
@@ -270,29 +270,51 @@ def fold_up_to(bench: Bench, cursor: int) -> None:
 
 
 def insert_events(bench: Bench, *jobs: Any) -> None:
-    bench.insert("events", [{"id": id, "job_id": job, "at": NOW, "event": "x"} for id, job in enumerate(jobs, 1)])
+    """Insert an event of each of these jobs, with the ids 0, 1, 2 and so on. A block has eight of each."""
+    bench.insert("events", [{"id": id, "job_id": job, "at": NOW, "event": "x"} for id, job in enumerate(jobs)])
 
 
 def test_the_events_that_a_fold_passes_are_indexed_and_no_others(bench: Bench) -> None:
-    insert_events(bench, 7, 8, None, 7, 7, 8)
-    fold_up_to(bench, 4)
-    assert indexed(bench) == {(7, 1), (8, 2), (7, 4)}
-    bench.connection.execute("DELETE FROM holdfast_job_events WHERE event_id = 1")
-    fold_up_to(bench, 5)
-    assert indexed(bench) == {(8, 2), (7, 4), (7, 5)}, "those before the cursor are not indexed again"
+    insert_events(bench, 0, 7, 8, 8, None, 15, 16, 24, 7, 32, 40, 48)
+    fold_up_to(bench, 9)
+    assert indexed(bench) == {(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (4, 1)}
+    bench.connection.execute("DELETE FROM holdfast_event_blocks WHERE jobs < 3")
+    fold_up_to(bench, 10)
+    assert indexed(bench) == {(3, 0), (4, 1), (5, 1)}, "those before the cursor are not indexed again"
+
+
+def test_a_block_is_indexed_once_though_two_folds_end_in_it(bench: Bench) -> None:
+    insert_events(bench, 1, 2, 3)
+    fold_up_to(bench, 1)
+    fold_up_to(bench, 2)
+    assert indexed(bench) == {(0, 0)}
 
 
 def test_an_event_of_a_job_that_has_no_number_does_not_keep_the_fold_from_moving(bench: Bench) -> None:
     bench.connection.execute("PRAGMA ignore_check_constraints = ON")
-    insert_events(bench, "seven", 7)
+    insert_events(bench, "seven", 8)
     bench.connection.execute("PRAGMA ignore_check_constraints = OFF")
-    fold_up_to(bench, 2)
-    assert indexed(bench) == {(7, 2)}
+    fold_up_to(bench, 1)
+    assert indexed(bench) == {(1, 0)}
 
 
-def test_with_an_event_its_entry_in_the_index_is_deleted_and_no_other(bench: Bench) -> None:
-    insert_events(bench, 7, 7, 8)
-    fold_up_to(bench, 3)
-    bench.insert("job_events", [{"job_id": 9, "event_id": 1}])  # of no event
+def test_with_the_last_event_of_a_block_its_entry_in_the_index_is_deleted_and_no_other(bench: Bench) -> None:
+    insert_events(bench, 8, 15, 16, 7, 0, 0, 0, 0, 8)
+    fold_up_to(bench, 8)
+    bench.insert("event_blocks", [{"jobs": 9, "events": 0}])  # of no event
+    others = {(0, 0), (2, 0), (1, 1), (9, 0)}
+    assert indexed(bench) == {(1, 0)} | others
+    bench.connection.execute("DELETE FROM holdfast_events WHERE id = 0")
+    assert indexed(bench) == {(1, 0)} | others, "it has another event of these jobs"
     bench.connection.execute("DELETE FROM holdfast_events WHERE id = 1")
-    assert indexed(bench) == {(7, 2), (8, 3), (9, 1)}
+    assert indexed(bench) == others
+
+
+def test_the_events_of_a_job_are_each_found_once_by_the_view(bench: Bench) -> None:
+    jobs = [None, 7, 8, 9, 8, 15, 16, 8, 8, 9, 8, 7]
+    insert_events(bench, *jobs)
+    for cursor in range(len(jobs)):
+        fold_up_to(bench, cursor)
+        for job in (7, 8, 9, 15, 16, 17):
+            found = rows(bench, f"SELECT event_id FROM holdfast_events_by_job WHERE job_id = {job} ORDER BY 1")  # noqa: S608
+            assert [one["event_id"] for one in found] == [id for id, its in enumerate(jobs) if its == job]

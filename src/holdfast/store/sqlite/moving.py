@@ -78,8 +78,8 @@ class SqliteMoving:
             given = {"table": f"{self._db.tables}{table}", "last": highest.get(table, 0)}
             connection.execute(self._db.sql.begin_ids, given)
             connection.execute(self._db.sql.continue_ids, given)
-        connection.execute(self._db.sql.forget_job_events)
-        connection.execute(self._db.sql.index_job_events)
+        connection.execute(self._db.sql.forget_event_blocks)
+        connection.execute(self._db.sql.index_events_by_job)
         with self.without_triggers(connection, "batches"):
             connection.execute(self._db.sql.place_of_open_batches)
 

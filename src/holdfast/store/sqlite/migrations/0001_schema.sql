@@ -203,35 +203,44 @@ BEGIN
     INSERT INTO {p}events (id, at, event) VALUES (OLD.id, OLD.at, 'removed');
 END;
 
--- The folded events of each job: an index of events by job, filled when the cursor of the fold moves, thousands of rows
--- at a time. As an index of events it would cost every transition a page.
-CREATE TABLE {p}job_events (
-    job_id   INTEGER NOT NULL,
-    event_id INTEGER NOT NULL,
-    CONSTRAINT one_row_per_event_of_a_job PRIMARY KEY (job_id, event_id),
-    CONSTRAINT job_events_have_their_types CHECK (typeof(job_id) = 'integer' AND typeof(event_id) = 'integer')
+-- A coarse index of the folded events by job: which blocks of 8 consecutive events have some of which block of 8
+-- consecutive jobs. Filled when the cursor of the fold moves, thousands of events at a time. As an index of events it
+-- would cost every transition a page, and as a row per event the fold three times as much.
+CREATE TABLE {p}event_blocks (
+    jobs   INTEGER NOT NULL,                         -- job_id / 8
+    events INTEGER NOT NULL,                         -- id / 8
+    CONSTRAINT one_row_per_pair_of_blocks PRIMARY KEY (jobs, events),
+    CONSTRAINT event_blocks_have_their_types CHECK (typeof(jobs) = 'integer' AND typeof(events) = 'integer')
 ) WITHOUT ROWID;
-
--- The same with the events that are not folded yet. To read the events of a job: `id IN (SELECT event_id FROM …)`.
-CREATE VIEW {p}events_by_job AS
-SELECT job_id, event_id FROM {p}job_events
-UNION ALL
-SELECT job_id, id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IS NOT NULL;
 
 CREATE TRIGGER {p}events_deleted AFTER DELETE ON {p}events WHEN OLD.job_id IS NOT NULL
 BEGIN
-    DELETE FROM {p}job_events WHERE job_id = OLD.job_id AND event_id = OLD.id;
+    DELETE FROM {p}event_blocks
+    WHERE jobs = OLD.job_id / 8 AND events = OLD.id / 8
+      AND NOT EXISTS (SELECT 1 FROM {p}events WHERE id >= OLD.id / 8 * 8 AND id < OLD.id / 8 * 8 + 8
+                      AND job_id / 8 = OLD.job_id / 8);
 END;
+
+-- The events of each job: those that are folded, and the others, which are found by their ids. To read the events of
+-- a job: `id IN (SELECT event_id FROM … WHERE job_id = …)`.
+CREATE VIEW {p}events_by_job AS
+SELECT event.job_id, event.id AS event_id
+FROM {p}event_blocks AS block CROSS JOIN {p}events AS event
+  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND block.jobs = event.job_id / 8
+WHERE event.id <= (SELECT cursor FROM {p}fold)
+UNION ALL
+SELECT job_id, id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IS NOT NULL;
 
 -- One row per attempt: finished and folded, finished since, running.
 CREATE VIEW {p}attempts AS
-SELECT found.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
+SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worker, event.claimed_at, event.started_at,
        event.at AS finished_at,
        CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END AS outcome,
        event.error_code, event.error_detail, event.fingerprint
-FROM {p}job_events AS found CROSS JOIN {p}events AS event ON event.id = found.event_id
-     CROSS JOIN {p}jobs AS job ON job.id = found.job_id
-WHERE event.claimed_at IS NOT NULL
+FROM {p}event_blocks AS block CROSS JOIN {p}events AS event
+  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND block.jobs = event.job_id / 8
+     CROSS JOIN {p}jobs AS job ON job.id = event.job_id
+WHERE event.id <= (SELECT cursor FROM {p}fold) AND event.claimed_at IS NOT NULL
 UNION ALL
 SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor), event.claimed_at, event.started_at, event.at,
        CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END,
@@ -271,8 +280,9 @@ INSERT INTO {p}fold (id, cursor, folded_at, rolled) VALUES (1, 0, 0, 0);
 
 CREATE TRIGGER {p}events_folded AFTER UPDATE OF cursor ON {p}fold WHEN NEW.cursor > OLD.cursor
 BEGIN
-    INSERT INTO {p}job_events (job_id, event_id)
-    SELECT job_id, id FROM {p}events WHERE id > OLD.cursor AND id <= NEW.cursor AND typeof(job_id) = 'integer'
+    INSERT INTO {p}event_blocks (jobs, events)
+    SELECT DISTINCT job_id / 8, id / 8 FROM {p}events
+    WHERE id > OLD.cursor AND id <= NEW.cursor AND typeof(job_id) = 'integer'
     ON CONFLICT DO NOTHING;
 END;
 
@@ -548,7 +558,10 @@ WHEN OLD.history OR OLD.awaited OR OLD.batch_id IS NOT NULL OR OLD.args_blob IS 
 BEGIN
     INSERT INTO {p}events (job_id, at, event, queue, task, old_status, actor)
     SELECT OLD.id, {now}, 'removed', OLD.queue, OLD.task, OLD.status, 'sql' WHERE OLD.history;
-    DELETE FROM {p}events WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id = OLD.id);
+    DELETE FROM {p}events WHERE id IN (
+        SELECT event.id FROM {p}event_blocks AS block CROSS JOIN {p}events AS event
+          ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = OLD.id
+        WHERE block.jobs = OLD.id / 8 AND event.id <= (SELECT cursor FROM {p}fold));
     UPDATE {p}batches SET deleted = deleted + (OLD.status <> 'succeeded') WHERE id = OLD.batch_id;
     INSERT INTO {p}endings (chain_id, batch_id) SELECT CASE WHEN OLD.awaited THEN OLD.id END, OLD.batch_id
     WHERE OLD.awaited OR OLD.batch_id IS NOT NULL;

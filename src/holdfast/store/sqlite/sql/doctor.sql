@@ -66,8 +66,11 @@ UPDATE {p}jobs SET finished_at = :now WHERE id IN (SELECT value FROM json_each(:
   AND status IN ('succeeded', 'failed', 'cancelled') AND (finished_at IS NULL OR finished_at > :future)
 
 -- name: delete_orphaned_events
-DELETE FROM {p}events
-WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id IN (SELECT value FROM json_each(:jobs)))
+DELETE FROM {p}events WHERE id IN (
+    SELECT event.id FROM json_each(:jobs) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
+    CROSS JOIN {p}events AS event
+      ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
+    WHERE event.id <= (SELECT cursor FROM {p}fold))
   AND job_id NOT IN (SELECT id FROM {p}jobs)
 
 -- name: delete_orphaned_tags

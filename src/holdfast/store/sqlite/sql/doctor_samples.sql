@@ -5,11 +5,13 @@
 -- name: orphaned_events
 -- Deleted jobs with folded events but without the event of the deletion. With that event, they are deleted when it is
 -- folded.
-SELECT DISTINCT job_id FROM (
-    SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id LIMIT :window)
-    UNION ALL SELECT * FROM (SELECT job_id FROM {p}job_events WHERE job_id > 0 ORDER BY job_id DESC LIMIT :window)
-) AS found WHERE job_id NOT IN (SELECT id FROM {p}jobs)
-  AND job_id NOT IN (SELECT job_id FROM {p}events WHERE event = 'removed' AND job_id IS NOT NULL) LIMIT :limit
+SELECT DISTINCT event.job_id FROM (
+    SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs, events LIMIT :window)
+    UNION ALL SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs DESC, events DESC LIMIT :window)
+) AS block CROSS JOIN {p}events AS event
+  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id / 8 = block.jobs
+WHERE event.id <= (SELECT cursor FROM {p}fold) AND event.job_id > 0 AND event.job_id NOT IN (SELECT id FROM {p}jobs)
+  AND event.job_id NOT IN (SELECT job_id FROM {p}events WHERE event = 'removed' AND job_id IS NOT NULL) LIMIT :limit
 
 -- name: orphaned_tags
 SELECT DISTINCT job_id FROM (

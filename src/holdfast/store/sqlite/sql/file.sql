@@ -15,10 +15,11 @@ SELECT name, seq FROM sqlite_sequence
 -- name: begin_ids
 INSERT INTO sqlite_sequence (name, seq) SELECT :table, :last WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :table)
 
--- name: forget_job_events
-DELETE FROM {p}job_events
+-- name: forget_event_blocks
+DELETE FROM {p}event_blocks
 
--- name: index_job_events
+-- name: index_events_by_job
 -- as the trigger does when events are folded
-INSERT INTO {p}job_events (job_id, event_id)
-SELECT job_id, id FROM {p}events WHERE id <= (SELECT cursor FROM {p}fold) AND typeof(job_id) = 'integer' ORDER BY job_id, id
+INSERT INTO {p}event_blocks (jobs, events)
+SELECT DISTINCT job_id / 8, id / 8 FROM {p}events
+WHERE id <= (SELECT cursor FROM {p}fold) AND typeof(job_id) = 'integer'

@@ -75,7 +75,8 @@ SELECT id, status FROM {p}jobs WHERE id = :chain
 -- name: trim_events
 -- only folded events
 DELETE FROM {p}events
-WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id = :job LIMIT :limit)
+WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id = :job AND event_id <= (SELECT cursor FROM {p}fold)
+             LIMIT :limit)
   AND EXISTS (SELECT 1 FROM {p}jobs WHERE id = :job AND +status = :status AND +finished_at <= :until)
 
 -- --- rows that belong to no job: the key of each, and whether it has expired ---
@@ -163,12 +164,22 @@ SELECT * FROM {p}jobs WHERE id IN (SELECT value FROM json_each(:batch)) ORDER BY
 SELECT job_id, attempt, coalesce(worker, actor) AS worker, claimed_at, started_at, at AS finished_at,
        CASE WHEN error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event END AS outcome, error_code, error_detail,
        fingerprint
-FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id IN (SELECT value FROM json_each(:batch)))
-  AND claimed_at IS NOT NULL ORDER BY job_id, id
+FROM {p}events WHERE id IN (
+    SELECT event.id FROM json_each(:batch) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
+    CROSS JOIN {p}events AS event
+      ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
+    UNION ALL
+    SELECT id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IN (SELECT value FROM json_each(:batch))
+) AND claimed_at IS NOT NULL ORDER BY job_id, id
 
 -- name: export_events
-SELECT * FROM {p}events WHERE id IN (SELECT event_id FROM {p}events_by_job
-                                    WHERE job_id IN (SELECT value FROM json_each(:batch))) ORDER BY job_id, id
+SELECT * FROM {p}events WHERE id IN (
+    SELECT event.id FROM json_each(:batch) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
+    CROSS JOIN {p}events AS event
+      ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
+    UNION ALL
+    SELECT id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IN (SELECT value FROM json_each(:batch))
+) ORDER BY job_id, id
 
 -- name: export_blockers
 SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) ORDER BY job_id, position
@@ -178,8 +189,13 @@ SELECT * FROM {p}blockers WHERE job_id IN (SELECT value FROM json_each(:batch)) 
 -- name: footprints
 -- jobs with what is deleted with them: attempts, events, large payloads, and bytes (approximately)
 WITH history (job_id, attempts, events) AS (
-    SELECT job_id, count(claimed_at), count(*) FROM {p}events
-    WHERE id IN (SELECT event_id FROM {p}events_by_job WHERE job_id IN (SELECT value FROM json_each(:batch))) GROUP BY 1
+    SELECT job_id, count(claimed_at), count(*) FROM {p}events WHERE id IN (
+        SELECT event.id FROM json_each(:batch) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
+        CROSS JOIN {p}events AS event
+          ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
+        UNION ALL
+        SELECT id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IN (SELECT value FROM json_each(:batch))
+    ) GROUP BY 1
 )
 SELECT job.id, job.status, job.queue, job.task, job.batch_id, job.args_blob, job.result_blob,
        coalesce(history.attempts, 0), coalesce(history.events, 0),

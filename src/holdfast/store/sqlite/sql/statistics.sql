@@ -126,8 +126,12 @@ WHERE event = 'removed' AND job_id IS NOT NULL AND id <= (SELECT cursor FROM {p}
   AND id < (SELECT max(id) FROM {p}events) ORDER BY id LIMIT :limit
 
 -- name: delete_events_of_removed
-DELETE FROM {p}events
-WHERE id IN (SELECT event_id FROM {p}job_events WHERE job_id IN (SELECT value FROM json_each(:jobs)))
+-- the folded events of these jobs
+DELETE FROM {p}events WHERE id IN (
+    SELECT event.id FROM json_each(:jobs) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
+    CROSS JOIN {p}events AS event
+      ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
+    WHERE event.id <= (SELECT cursor FROM {p}fold))
 
 -- --- reading ---
 
