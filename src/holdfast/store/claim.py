@@ -149,13 +149,20 @@ class Claim:
         self._db, self._sql, self._clock, self._workers, self._workflows = db, db.sql, db.clock, workers, workflows
         self._busy_queue: str | None = None  # the queue in which the last claim found a message
 
+    # In these two the clocks are read inside the transaction: the lease must not begin before the wait for the lock.
+
     def claim_messages(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
-        # The clocks are read inside the transaction: the lease must not begin before the wait for the write lock.
         def claim_next(connection: Connection) -> list[Any]:
             boot_now = self._clock.boot_now()
             values = (worker, boot_now + lease, self._clock.now(), queue, boot_now)
             return connection.execute(self._sql.claim_next_message, values).fetchall()
 
+        # If the last claim found a message here, this one most likely will too, and need not read first.
+        if limit == 1 and queue == self._busy_queue and (one := self._db.run(claim_next, atomic=True)):
+            return _in_order(one, queue)
+        return self._look_and_claim(queue, limit, lease, worker)
+
+    def _look_and_claim(self, queue: str, limit: int, lease: int, worker: str) -> list[Claimed]:
         def claim(connection: Connection) -> list[Any]:
             values = (worker, self._clock.boot_now() + lease, self._clock.now(), queue, limit)
             return connection.execute(self._sql.claim_messages, values).fetchall()
@@ -168,15 +175,12 @@ class Claim:
                 return required_sweep(due, expired)
             return claim(connection) if ready else []
 
-        # If the last claim found a message here, this one most likely will too, and need not read first.
-        if limit == 1 and queue == self._busy_queue and (one := self._db.run(claim_next, atomic=True)):
-            return _in_order(one)
         found = self._db.run(peek_and_claim, atomic=True)
         if isinstance(found, Sweep):
             self.sweep(found, SWEPT_BEFORE_CLAIM)
             found = self._db.run(claim, atomic=True)
         self._busy_queue = queue if found else None
-        return _in_order(found)
+        return _in_order(found, queue)
 
     def sweep(self, what: Sweep = Sweep.ALL, limit: int | None = None) -> int:
         """Move jobs that are due, expired, orphaned or unblocked, up to about `limit` of a kind. Return how many."""
@@ -221,24 +225,11 @@ def required_sweep(due: int, expired: int) -> Sweep:
     return what | Sweep.WORKERS | Sweep.LEASES if expired else what
 
 
-def _in_order(rows: list[Any]) -> "list[Claimed]":
-    """Sort by priority, then by id: RETURNING gives rows in any order."""
+def _in_order(rows: list[Any], queue: str) -> list[Claimed]:
+    """Sort messages by priority, then by id: RETURNING gives rows in any order."""
     if len(rows) > 1:
-        rows.sort(key=lambda row: (-row[8], row[0]))
-    return [_claimed(*row) for row in rows]
-
-
-def _claimed(
-    id: int,
-    attempt: int,
-    max_attempts: int,
-    queue: str,
-    task: str | None,
-    args: bytes,
-    timeout: int | None,
-    history: int,
-    _priority: int,
-    trace: bytes | None,
-    args_blob: str | None,
-) -> Claimed:
-    return Claimed(id, attempt, max_attempts, queue, task, args, timeout, history, trace=trace, args_blob=args_blob)
+        rows.sort(key=lambda row: (-row[6], row[0]))
+    return [
+        Claimed(id, attempt, most, queue, None, args, timeout, history, trace=trace, args_blob=args_blob)
+        for id, attempt, most, args, timeout, history, _, trace, args_blob in rows
+    ]

@@ -30,9 +30,7 @@ class Enqueue:
     def __init__(self, db: SharedDatabase, blobs: Blobs, workflows: Workflows) -> None:
         self._db, self._sql, self._clock, self._blobs, self._workflows = db, db.sql, db.clock, blobs, workflows
         self._insert, self._insert_many = insert_statement(db.sql.insert), insert_statement(db.sql.insert_many)
-
-    def now(self) -> int:
-        return self._clock.now()
+        self._inserted_id, self.now = db.dialect.inserted_id, db.clock.now
 
     def insert(self, job: NewJob, conn: Any = None) -> Inserted:
         """Insert one job, or return the one that holds its key."""
@@ -40,7 +38,7 @@ class Enqueue:
             return self._insert_large(job, conn)
         if conn is None and job.key is None and job.links is None:
             self._db.require_space(len(job.args))
-            return self._db.run(_Insertion(self, self._workflows, job), durable=True, atomic=True, wakes=True)
+            return self._db.run(_Insertion(self, job), durable=True, atomic=True, wakes=True)
         work = partial(self.insert_one, job=job)
         return self._db.run_in(conn, work, len(job.args), atomic=job.key is None and job.links is None)
 
@@ -79,6 +77,11 @@ class Enqueue:
         if instead_of.args_blob is not None:  # most likely no job uses it
             connection.execute(self._sql.mark_unused, (instead_of.args_blob,))
         return Inserted(job_id, self._clock.now(), existing=get_record(connection, self._db, job_id))
+
+    def insert_plain(self, connection: Connection, job: NewJob, now: int) -> Inserted:
+        """Insert a job without a key, links and a large payload."""
+        inserted = connection.execute(self._insert, new_job_values(job, now, self._db.actor))
+        return Inserted(self._inserted_id(inserted), now)
 
     def insert_combined(self, connection: Connection, jobs: list[NewJob]) -> list[Inserted]:
         """Insert jobs without keys and links with one statement."""
@@ -175,14 +178,14 @@ class _Insertion(Combinable[Inserted], Traceable[Inserted]):
 
     max_combined = 16  # each number of rows is another statement to prepare and cache
 
-    def __init__(self, enqueue: Enqueue, workflows: Workflows, job: NewJob) -> None:
-        self._enqueue, self._workflows, self._job = enqueue, workflows, job
+    def __init__(self, enqueue: Enqueue, job: NewJob) -> None:
+        self._enqueue, self._job = enqueue, job
         self.leaves_event = job.history and job.actor is None  # with another actor, others may write the same
         self._now = 0
 
     def __call__(self, connection: Connection) -> Inserted:
         self._now = self._enqueue.now()
-        return self._workflows.insert_new(connection, self._job, self._now)
+        return self._enqueue.insert_plain(connection, self._job, self._now)
 
     def event_time(self) -> int:
         return self._now

@@ -353,13 +353,14 @@ class SettleAndClaim:
         if group.places is not None:
             return self._claim_places(connection, group.places, values)
         each = min(group.limit_per_pair, values["limit"])
+        if len(group.pairs) == 1 and group.versions is None:
+            ((values["queue"], values["task"]),) = group.pairs
+            return _of_one_pair(connection.execute(self._sql.claim_task, values).fetchall(), *group.pairs[0])
         if group.versions is not None:
             statement = self._sql.claim_readable
             pairs = [(*pair, version) for pair, version in zip(group.pairs, group.versions, strict=True)]
             values |= {"pairs": as_json(pairs), "each": each}
             values |= {"skip": as_json([*request.skip]), "scanned": READABLE_SCAN + len(request.skip)}
-        elif len(group.pairs) == 1:
-            statement, (values["queue"], values["task"]) = self._sql.claim_task, group.pairs[0]
         else:
             statement = self._sql.claim_tasks
             values |= {"pairs": as_json(group.pairs), "each": each}
@@ -454,3 +455,12 @@ def _in_order(rows: list[Any]) -> list[Claimed]:
     """Sort by priority, which comes first and negated, then by id: RETURNING gives rows in any order."""
     rows.sort()
     return [Claimed(*row[1:]) for row in rows]
+
+
+def _of_one_pair(rows: list[Any], queue: str, task: str) -> list[Claimed]:
+    """As _in_order, for rows without queue and task: to read the same text from each row would take long."""
+    rows.sort()
+    return [
+        Claimed(id, attempt, most, queue, task, args, timeout, history, uncounted, code, detail, run_at, trace, blob)
+        for _, id, attempt, most, args, timeout, history, uncounted, code, detail, run_at, trace, blob in rows
+    ]

@@ -89,7 +89,7 @@ def new_job_values(
     return (
         job.args,
         *_plain_values(job),
-        job.first_status(now).value,
+        job.first_status(now)._value_,  # `.value` is a call of Python code
         job.due(now),
         now,
         job.actor or actor,

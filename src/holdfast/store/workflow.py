@@ -292,8 +292,8 @@ class Workflows:
 
     # --- new jobs ---
 
-    def insert_new(self, connection: Connection, job: NewJob, now: int | None = None) -> Inserted:
-        inserted = self._insert_by(self._insert, connection, job, now)
+    def insert_new(self, connection: Connection, job: NewJob) -> Inserted:
+        inserted = self._insert_by(self._insert, connection, job)
         assert inserted is not None
         return inserted
 
@@ -301,10 +301,8 @@ class Workflows:
         """As insert_new. None: another job has the key, and nothing was inserted."""
         return self._insert_by(self._insert_keyed, connection, job)
 
-    def _insert_by(
-        self, statement: str, connection: Connection, job: NewJob, now: int | None = None
-    ) -> Inserted | None:
-        now, links = self._clock.now() if now is None else now, job.links
+    def _insert_by(self, statement: str, connection: Connection, job: NewJob) -> Inserted | None:
+        now, links = self._clock.now(), job.links
         if links is not None:
             self.require_open_batch(connection, links)
         if job.args_blob is not None:

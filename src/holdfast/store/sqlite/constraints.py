@@ -84,14 +84,18 @@ class DamagedJobs:
         """Return a function that does the same whatever rows hold. It must not store values of users."""
 
         def guard(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except DamagedRow as error:
+                found = error
             for _ in range(MOST_SEARCHES):
+                if not self.set_aside():
+                    log.error("a row is damaged, run 'holdfast doctor' (%s)", found)
+                    break
                 try:
                     return function(*args, **kwargs)
                 except DamagedRow as error:
-                    if self.set_aside():
-                        continue
-                    log.error("a row is damaged, run 'holdfast doctor' (%s)", error)
-                    break
+                    found = error
             self._check_constraints(False)
             try:
                 return function(*args, **kwargs)

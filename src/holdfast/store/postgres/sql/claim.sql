@@ -50,7 +50,7 @@ UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, priority,
+RETURNING job.id, attempt, max_attempts, convert_to(args, 'UTF8'), timeout, history, priority,
           convert_to(trace, 'UTF8'), args_blob
 
 -- name: claim_next_message
@@ -66,7 +66,7 @@ UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
     transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, priority,
+RETURNING job.id, attempt, max_attempts, convert_to(args, 'UTF8'), timeout, history, priority,
           convert_to(trace, 'UTF8'), args_blob
 
 -- name: ready_pairs
@@ -121,7 +121,7 @@ SELECT queue, task, (queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT
 WHERE task <> ''
 
 -- name: claim_task
--- ready -> running: the next jobs of one pair of queue and task; locks no more than it takes
+-- ready -> running: the next jobs of one pair of queue and task, which are not returned; locks no more than it takes
 WITH taken AS MATERIALIZED (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND coalesce(task, '') = :task
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
@@ -132,7 +132,7 @@ UPDATE {p}jobs AS job SET status = 'running', attempt = attempt + 1,
     progress = NULL, progress_text = NULL,
     transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE job.id = ANY (ARRAY(SELECT id FROM taken))
-RETURNING -priority, job.id, attempt, max_attempts, queue, task, convert_to(args, 'UTF8'), timeout, history, uncounted,
+RETURNING -priority, job.id, attempt, max_attempts, convert_to(args, 'UTF8'), timeout, history, uncounted,
           error_code, error_detail, run_at, convert_to(trace, 'UTF8'), args_blob
 
 -- name: claim_tasks

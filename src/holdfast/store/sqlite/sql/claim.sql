@@ -48,7 +48,7 @@ WHERE id IN (
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT ?5
 ) AND +status = 'ready'
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
+RETURNING id, attempt, max_attempts, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
           CAST(args_blob AS TEXT)
 
 -- name: claim_next_message
@@ -63,7 +63,7 @@ WHERE id = (
       AND NOT EXISTS (SELECT 1 FROM {p}jobs WHERE status = 'running' AND coalesce(lease, 0) <= ?5)
     ORDER BY priority DESC, id LIMIT 1
 ) AND +status = 'ready'
-RETURNING id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
+RETURNING id, attempt, max_attempts, CAST(args AS BLOB), timeout, history, priority, CAST(trace AS BLOB),
           CAST(args_blob AS TEXT)
 
 -- name: ready_pairs
@@ -115,7 +115,7 @@ UNION ALL
 SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL) FROM found WHERE task <> ''
 
 -- name: claim_task
--- ready -> running: the next jobs of one pair of queue and task; scans a bounded range of the index
+-- ready -> running: the next jobs of one pair of queue and task, which are not returned; scans a bounded range of the index
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
@@ -125,8 +125,8 @@ WHERE id IN (
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
     ORDER BY priority DESC, id LIMIT :limit
 ) AND +status = 'ready'
-RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,
-          error_detail, run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
+RETURNING -priority, id, attempt, max_attempts, CAST(args AS BLOB), timeout, history, uncounted, error_code, error_detail,
+          run_at, CAST(trace AS BLOB), CAST(args_blob AS TEXT)
 
 -- name: claim_tasks
 -- ready -> running: the next jobs of several pairs of queue and task; scans a bounded range of the index for each
