@@ -100,17 +100,19 @@ def test_the_newest_id_of_the_log_is_never_given_away(bench: Bench) -> None:
 
 def expected_event(old: Row, new: Row) -> Row:
     """What is logged of a transition."""
-    was_running, by_worker = old["status"] == "running", new["actor"] is not None and new["actor"] == old["worker"]
+    actor = new["worker"] if new["actor"] is None else new["actor"]
+    was_running, by_worker = old["status"] == "running", actor is not None and actor == old["worker"]
     started = new["updated_at"] if new["started_at"] is None else new["started_at"]
     fails = new["error_code"] is not None and new["transition"] in ("failed", "retry_scheduled", "recovered")
     traced = new["fingerprint"] is not None and new["transition"] in ("failed", "retry_scheduled")
     timed = was_running and by_worker
     return {
         "event": new["transition"],
+        "actor": actor,
         "old_status": old["status"],
         "new_status": new["status"],
         "run_at": new["run_at"] if new["status"] == "scheduled" else None,
-        "worker": old["worker"] if was_running and new["actor"] != old["worker"] else None,
+        "worker": old["worker"] if was_running and actor != old["worker"] else None,
         "claimed_at": old["claimed_at"] if was_running and new["status"] != "running" else None,
         "started_at": new["started_at"] if was_running else None,
         "waited": max(0, started - max(old["run_at"], old["created_at"])) if timed else None,

@@ -113,7 +113,7 @@ CREATE TABLE {p}jobs (
     -- The last transition, which the trigger jobs_changed copies into the log. Holdfast increments `revision` with
     -- each transition; if it stays the same, plain SQL has changed the row.
     transition    TEXT    NOT NULL DEFAULT 'enqueued',
-    actor         TEXT,
+    actor         TEXT,                              -- NULL: the worker
     reason        TEXT,
     updated_at    INTEGER,
     revision      INTEGER NOT NULL DEFAULT 0
@@ -484,15 +484,16 @@ BEGIN
     INSERT INTO {p}events (job_id, at, event, queue, task, old_status, new_status, attempt, actor, reason, run_at,
                            worker, claimed_at, started_at, waited, ran, error_code, error_detail, fingerprint)
     VALUES (
-        NEW.id, NEW.updated_at, NEW.transition, NEW.queue, NEW.task, OLD.status, NEW.status, NEW.attempt, NEW.actor,
+        NEW.id, NEW.updated_at, NEW.transition, NEW.queue, NEW.task, OLD.status, NEW.status, NEW.attempt,
+        coalesce(NEW.actor, NEW.worker),
         NEW.reason,
         CASE WHEN NEW.status = 'scheduled' THEN NEW.run_at END,
-        CASE WHEN OLD.status = 'running' AND NEW.actor IS NOT OLD.worker THEN OLD.worker END,
+        CASE WHEN OLD.status = 'running' AND coalesce(NEW.actor, NEW.worker) IS NOT OLD.worker THEN OLD.worker END,
         CASE WHEN OLD.status = 'running' AND NEW.status <> 'running' THEN coalesce(OLD.claimed_at, NEW.updated_at) END,
         CASE WHEN OLD.status = 'running' THEN NEW.started_at END,
-        CASE WHEN OLD.status = 'running' AND NEW.actor = OLD.worker
+        CASE WHEN OLD.status = 'running' AND coalesce(NEW.actor, NEW.worker) = OLD.worker
              THEN max(0, coalesce(NEW.started_at, NEW.updated_at) - max(OLD.run_at, OLD.created_at)) END,
-        CASE WHEN OLD.status = 'running' AND NEW.actor = OLD.worker
+        CASE WHEN OLD.status = 'running' AND coalesce(NEW.actor, NEW.worker) = OLD.worker
              THEN max(0, NEW.updated_at - coalesce(NEW.started_at, NEW.updated_at)) END,
         CASE WHEN NEW.error_code IS NULL THEN NULL
              WHEN NEW.transition = 'failed' OR NEW.transition = 'retry_scheduled' OR NEW.transition = 'recovered'

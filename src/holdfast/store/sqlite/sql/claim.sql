@@ -42,7 +42,7 @@ WHERE id IN (SELECT id FROM {p}jobs WHERE status = 'running' AND coalesce(lease,
 -- ready -> running: the next messages of a queue, unless it is paused
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
-    transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id IN (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
@@ -55,7 +55,7 @@ RETURNING id, attempt, max_attempts, CAST(args AS BLOB), timeout, history, prior
 -- ready -> running: the next message of a queue, unless it is paused or there are jobs to sweep first
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = ?1, lease = ?2, claimed_at = ?3, started_at = ?3, heartbeat_at = ?3,
-    transition = 'claimed', actor = ?1, reason = NULL, updated_at = ?3, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = ?3, revision = revision + 1
 WHERE id = (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = ?4 AND task IS NULL
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = ?4 AND paused_at IS NOT NULL)
@@ -119,7 +119,7 @@ SELECT queue, task, queue IN (SELECT name FROM {p}queues WHERE paused_at IS NOT 
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (
     SELECT id FROM {p}jobs WHERE status = 'ready' AND queue = :queue AND task = :task
       AND NOT EXISTS (SELECT 1 FROM {p}queues WHERE name = :queue AND paused_at IS NOT NULL)
@@ -133,7 +133,7 @@ RETURNING -priority, id, attempt, max_attempts, CAST(args AS BLOB), timeout, his
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (
     SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM {p}jobs
@@ -152,7 +152,7 @@ RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB),
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id IN (
     SELECT job.id FROM json_each(:pairs) AS pair CROSS JOIN {p}jobs AS job ON job.id IN (
         SELECT id FROM (
@@ -180,7 +180,7 @@ FROM json_each(:pairs) ORDER BY key
 UPDATE {p}jobs SET status = 'running', attempt = attempt + 1,
     worker = :worker, lease = :lease, claimed_at = :now, started_at = NULL, heartbeat_at = :now,
     progress = NULL, progress_text = NULL,
-    transition = 'claimed', actor = :worker, reason = NULL, updated_at = :now, revision = revision + 1
+    transition = 'claimed', actor = NULL, reason = NULL, updated_at = :now, revision = revision + 1
 WHERE id = :id AND status = 'ready' AND task IS NOT NULL AND attempt < max_attempts
   AND queue NOT IN (SELECT name FROM {p}queues WHERE paused_at IS NOT NULL)
 RETURNING -priority, id, attempt, max_attempts, queue, task, CAST(args AS BLOB), timeout, history, uncounted, error_code,

@@ -6,7 +6,7 @@
 UPDATE {p}jobs SET status = 'succeeded', finished_at = ?1, lease = NULL, result = ?2,
     started_at = coalesce(?6, started_at), progress = coalesce(?7, progress), progress_text = coalesce(?8, progress_text),
     error_code = NULL, error_detail = NULL, fingerprint = NULL,
-    transition = 'succeeded', actor = worker, reason = NULL, updated_at = ?1, revision = revision + 1
+    transition = 'succeeded', actor = NULL, reason = NULL, updated_at = ?1, revision = revision + 1
 WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue = ?5 AND task IS NULL))
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
 
@@ -15,7 +15,7 @@ WHERE id = ?3 AND status = 'running' AND attempt = ?4 AND (?5 IS NULL OR (queue 
 -- The + keeps SQLite from using the index of running jobs, which would scan all of them.
 UPDATE {p}jobs SET status = 'succeeded', started_at = done.column4, finished_at = done.column5, lease = NULL,
     result = done.column3, error_code = NULL, error_detail = NULL, fingerprint = NULL,
-    transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.column5, revision = revision + 1
+    transition = 'succeeded', actor = NULL, reason = NULL, updated_at = done.column5, revision = revision + 1
 FROM (VALUES (?, ?, ?, ?, ?)) AS done
 WHERE {p}jobs.id = done.column1 AND +status = 'running' AND {p}jobs.attempt = done.column2
   AND (history OR awaited OR chain_id IS NOT NULL OR batch_id IS NOT NULL)
@@ -26,7 +26,7 @@ UPDATE {p}jobs SET status = 'succeeded', continued = 1, started_at = done.starte
     lease = NULL, result = NULL, error_code = NULL, error_detail = NULL, fingerprint = NULL,
     progress = coalesce(done.progress, {p}jobs.progress),
     progress_text = coalesce(done.progress_text, {p}jobs.progress_text),
-    transition = 'succeeded', actor = worker, reason = NULL, updated_at = done.finished_at, revision = revision + 1
+    transition = 'succeeded', actor = NULL, reason = NULL, updated_at = done.finished_at, revision = revision + 1
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
            json_extract(value, '$[3]') AS started_at, json_extract(value, '$[4]') AS finished_at,
