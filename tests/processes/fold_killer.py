@@ -4,7 +4,8 @@
 
 Every child sends, receives, settles, deletes and folds, and kills itself before a statement that was drawn by chance:
 every other child inside the transaction that stores a fold. After each kill the sums, with what is not folded, must
-be those of tables that triggers of this test keep. Prints what happened as JSON.
+be those of tables that triggers of this test keep, and the index of events by job must have what is folded. Prints
+what happened as JSON.
 """
 
 import json
@@ -16,6 +17,8 @@ from collections import Counter
 from contextlib import closing
 from random import Random
 from typing import Any
+
+from soundness import INDEXED
 
 from holdfast import Holdfast
 
@@ -105,6 +108,8 @@ def compare(database: str, folded: bool) -> list[str]:
             if what != "enqueued":
                 told["totals"] = totals.outcomes.get((queue, "", what), 0)
             wrong += [f"{name}: {n} {what} in {queue}, told {got}" for name, got in told.items() if got != n]
+        for what, question in INDEXED.items():
+            wrong += [f"{what}: {row}" for row in connection.execute(question).fetchmany(3)]
     return wrong
 
 

@@ -108,12 +108,15 @@ TIMED = "('succeeded', 'failed', 'cancelled', 'retry_scheduled', 'snoozed')"
 # Of an attempt whose worker was lost, the event says whether there was another.
 BADLY = "CASE WHEN {0} IN ('failed', 'recovered', 'lost') THEN 'badly' ELSE {0} END"
 
-COUNTED = {
+INDEXED = {
     "a folded event that the index of events by job does not have": """SELECT job_id, id FROM holdfast_events
         WHERE job_id IS NOT NULL AND id <= (SELECT cursor FROM holdfast_fold)
           AND (job_id / 8, id / 8) NOT IN (SELECT jobs, events FROM holdfast_event_blocks)""",
     "an entry in the index of events by job without an event": """SELECT jobs, events FROM holdfast_event_blocks
         WHERE (jobs, events) NOT IN (SELECT job_id / 8, id / 8 FROM holdfast_events WHERE job_id IS NOT NULL)""",
+}
+
+COUNTED = INDEXED | {
     "a count that a recount does not give": f"""SELECT status, queue, task, sum(kept), sum(counted) FROM (
             SELECT status, queue, task, n AS kept, 0 AS counted FROM holdfast_counts
             UNION ALL SELECT new_status, queue, coalesce(task, ''), 1, 0 FROM {TAIL} AND new_status IS NOT NULL
