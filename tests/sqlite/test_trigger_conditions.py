@@ -315,6 +315,8 @@ def test_with_the_last_event_of_a_block_its_entry_in_the_index_is_deleted_and_no
 def test_the_events_of_a_job_are_each_found_once_by_the_view(bench: Bench) -> None:
     jobs = [None, 7, 8, 9, 8, 15, 16, 8, 8, 9, 8, 7]
     insert_events(bench, *jobs)
+    for job in (7, 8, 9, 15, 16, 17):
+        bench.connection.execute("INSERT INTO holdfast_jobs (id, history) VALUES (?, 0)", (job,))
     for cursor in range(len(jobs)):
         fold_up_to(bench, cursor)
         for job in (7, 8, 9, 15, 16, 17):

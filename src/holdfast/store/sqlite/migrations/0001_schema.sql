@@ -222,11 +222,13 @@ BEGIN
 END;
 
 -- The events of each job: those that are folded, and the others, which are found by their ids. To read the events of
--- a job: `id IN (SELECT event_id FROM … WHERE job_id = …)`.
+-- a job: `id IN (SELECT event_id FROM … WHERE job_id = …)`. It begins with the job, so that its blocks are searched also
+-- where the id is a column of another table.
 CREATE VIEW {p}events_by_job AS
-SELECT event.job_id, event.id AS event_id
-FROM {p}event_blocks AS block CROSS JOIN {p}events AS event
-  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND block.jobs = event.job_id / 8
+SELECT job.id AS job_id, event.id AS event_id
+FROM {p}jobs AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.id / 8
+CROSS JOIN {p}events AS event
+  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.id
 WHERE event.id <= (SELECT cursor FROM {p}fold)
 UNION ALL
 SELECT job_id, id FROM {p}events WHERE id > (SELECT cursor FROM {p}fold) AND job_id IS NOT NULL;
@@ -237,9 +239,9 @@ SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor) AS worke
        event.at AS finished_at,
        CASE WHEN event.error_code = 'INTERNAL:WORKER_LOST' THEN 'lost' ELSE event.event END AS outcome,
        event.error_code, event.error_detail, event.fingerprint
-FROM {p}event_blocks AS block CROSS JOIN {p}events AS event
-  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND block.jobs = event.job_id / 8
-     CROSS JOIN {p}jobs AS job ON job.id = event.job_id
+FROM {p}jobs AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.id / 8
+CROSS JOIN {p}events AS event
+  ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.id
 WHERE event.id <= (SELECT cursor FROM {p}fold) AND event.claimed_at IS NOT NULL
 UNION ALL
 SELECT event.job_id, event.attempt, coalesce(event.worker, event.actor), event.claimed_at, event.started_at, event.at,
