@@ -101,6 +101,7 @@ def test_a_killed_worker_is_not_reported_as_running(app: Holdfast, work: Any, on
             tx.execute("UPDATE holdfast_jobs SET task = 'unknown', status = 'ready'")
         assert "but the running worker does not have the task unknown." in on("explain", job.id).stdout
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it could still run the job until it has stopped
         with app.transaction() as tx:
             tx.execute("UPDATE holdfast_jobs SET task = 'work'")
         stopped = "but the worker that can run it is suspended by a signal"
