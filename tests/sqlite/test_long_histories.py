@@ -1,6 +1,8 @@
 """Pruning of what has a long history: no transaction is long."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -85,3 +87,42 @@ def test_the_index_of_events_by_job_has_those_that_are_folded(app: Holdfast, sql
     inbox.send("the last")
     fold_all(app)
     assert sql(indexed) == sql(folded, (2**62,)) and len(sql(logged)) == 1
+
+
+BY_JOB = {
+    "events_of": (5000,),
+    "attempts_of": (5000,),
+    "events_of_job_after": {"job": 5000, "after": 0, "limit": 100},
+    "last_events_of_job": {"job": 5000, "before": 2**62, "limit": 100},
+    "trim_events": {"job": 5000, "limit": 100, "status": "ready", "until": 2**62},
+    "delete_events_of_removed": {"jobs": "[5000]"},
+    "delete_orphaned_events": {"jobs": "[5000]"},
+    "export_events": {"batch": "[5000]"},
+    "export_attempts": {"batch": "[5000]"},
+    "footprints": {"batch": "[5000]"},
+    "orphaned_events": {"window": 10, "limit": 10},
+    "SELECT * FROM holdfast_attempts WHERE job_id = 5000": (),
+    "SELECT event_id FROM holdfast_events_by_job WHERE job_id = 5000 AND event_id > 10": (),
+    "SELECT event_id FROM holdfast_events_by_job WHERE job_id IN (5000, 5001)": (),
+    "DELETE FROM holdfast_jobs WHERE id = 5000": (),
+}
+
+
+@pytest.mark.parametrize("statement", BY_JOB)
+def test_the_events_of_a_job_are_read_without_the_rest_of_a_long_log(app: Holdfast, url: str, statement: str) -> None:
+    app.queue("inbox").send_many(range(20_000))
+    fold_all(app)
+    text = statement if " " in statement else getattr(app.store.database.sql, statement)  # type: ignore[attr-defined]
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 10
+
+    with closing(sqlite3.connect(url, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.set_progress_handler(step, 10)
+        connection.execute(text.replace("{columns}", "*"), BY_JOB[statement]).fetchall()
+        connection.set_progress_handler(None, 0)
+        connection.execute("ROLLBACK")
+    assert 0 < steps < 5000

@@ -70,7 +70,7 @@ DELETE FROM {p}events WHERE id IN (
     SELECT event.id FROM json_each(:jobs) AS job CROSS JOIN {p}event_blocks AS block ON block.jobs = job.value / 8
     CROSS JOIN {p}events AS event
       ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id = job.value
-    WHERE event.id <= (SELECT cursor FROM {p}fold))
+    WHERE +event.id <= (SELECT cursor FROM {p}fold))
   AND job_id NOT IN (SELECT id FROM {p}jobs)
 
 -- name: delete_orphaned_tags

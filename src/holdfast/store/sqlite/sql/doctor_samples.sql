@@ -10,7 +10,7 @@ SELECT DISTINCT event.job_id FROM (
     UNION ALL SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs DESC, events DESC LIMIT :window)
 ) AS block CROSS JOIN {p}events AS event
   ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id / 8 = block.jobs
-WHERE event.id <= (SELECT cursor FROM {p}fold) AND event.job_id > 0 AND event.job_id NOT IN (SELECT id FROM {p}jobs)
+WHERE +event.id <= (SELECT cursor FROM {p}fold) AND event.job_id > 0 AND event.job_id NOT IN (SELECT id FROM {p}jobs)
   AND event.job_id NOT IN (SELECT job_id FROM {p}events WHERE event = 'removed' AND job_id IS NOT NULL) LIMIT :limit
 
 -- name: orphaned_tags
