@@ -2,7 +2,7 @@
 
 -- name: job_details
 -- the last transition of a job, the end of its lease, whether its queue is paused, and whether ends are unresolved
-SELECT transition, actor, reason, lease,
+SELECT transition, coalesce(actor, worker), reason, lease,
        EXISTS (SELECT 1 FROM {p}queues WHERE name = {p}jobs.queue AND paused_at IS NOT NULL),
        EXISTS (SELECT 1 FROM {p}endings)
 FROM {p}jobs WHERE id = ?

@@ -205,7 +205,7 @@ END;
 
 -- A coarse index of the folded events by job: which blocks of 8 consecutive events have some of which block of 8
 -- consecutive jobs. Filled when the cursor of the fold moves, thousands of events at a time. As an index of events it
--- would cost every transition a page, and as a row per event the fold three times as much.
+-- would cost every transition a page. A row per event would take the fold about twice as long.
 CREATE TABLE {p}event_blocks (
     jobs   INTEGER NOT NULL,                         -- job_id / 8
     events INTEGER NOT NULL,                         -- id / 8
