@@ -4,10 +4,12 @@
 
 -- name: orphaned_events
 -- Deleted jobs with folded events but without the event of the deletion. With that event, they are deleted when it is
--- folded.
+-- folded. A block has up to eight events.
 SELECT DISTINCT event.job_id FROM (
-    SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs, events LIMIT :window)
-    UNION ALL SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs DESC, events DESC LIMIT :window)
+    SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs, events
+                   LIMIT CASE WHEN :window < 0 THEN -1 ELSE :window / 8 + 1 END)
+    UNION ALL SELECT * FROM (SELECT jobs, events FROM {p}event_blocks ORDER BY jobs DESC, events DESC
+                             LIMIT CASE WHEN :window < 0 THEN -1 ELSE :window / 8 + 1 END)
 ) AS block CROSS JOIN {p}events AS event
   ON event.id >= block.events * 8 AND event.id < block.events * 8 + 8 AND event.job_id / 8 = block.jobs
 WHERE +event.id <= (SELECT cursor FROM {p}fold) AND event.job_id > 0 AND event.job_id NOT IN (SELECT id FROM {p}jobs)
